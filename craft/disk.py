@@ -30,7 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
         try:
             yield aside
         except Exception as error:
-            if isinstance(error, OSError) or not any(words in str(error) for words in _REFUSALS):
+            if isinstance(error, OSError) or not any(sign in str(error) for sign in _REFUSALS):
                 raise
             raise OSError(errno.EIO, f"the disk, perhaps full, took only a part ({str(error).strip()})", str(path)) from error
         for file in aside.rglob("*") if aside.is_dir() else (aside,):

@@ -2,7 +2,7 @@
 
 PyYAML's safe loader still builds dates, sexagesimal numbers and merged mappings, reads `yes` as true and `1e-4` as text, lets a
 later key win over an equal earlier one, and expands aliases without end. This reader turns the nodes into words, numbers,
-true/false, null, lists and mappings with words as keys; it refuses everything else and says where it stands.
+true/false, null, lists and mappings with words as keys; it refuses everything else and says where it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_plain(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[YamlPath, str]]:
-    """The content of a YAML text, and for every path in it where it stands.
+    """Reads the content of a YAML text, and the place of every path in it.
 
     Args:
         origin: the name of the text for people, a file or a `--set`.
@@ -110,18 +110,18 @@ class _Plain:
         return [self.convert(item, (*path, index), None) for index, item in enumerate(node.value)]
 
     def mapping(self, node: yaml.MappingNode, path: YamlPath) -> dict[str, Any]:
-        content: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         first: dict[str, str] = {}
         for key_node, value_node in node.value:
             where = self.where(key_node)
             key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise YamlProblem(where, f"keys are words; got {brief(getattr(key_node, 'value', key))}")
-            if key in content:
+            if key in values:
                 raise YamlProblem(where, f"{'.'.join(map(str, (*path, key)))}: given twice, first at {first[key]}")
             first[key] = where
-            content[key] = self.convert(value_node, (*path, key), key_node)
-        return content
+            values[key] = self.convert(value_node, (*path, key), key_node)
+        return values
 
     def scalar(self, node: yaml.ScalarNode, where: str) -> Any:
         text = node.value
@@ -152,6 +152,6 @@ class _Plain:
 
 
 def brief(value: Any) -> str:
-    """A value for people, cut to 60 characters."""
+    """Writes a value for people, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -56,7 +56,7 @@ class Counts:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def cut_to(self, size: int) -> Counts:
-        """The counts before training of an adapter cut to at most `size` parameters."""
+        """Computes the counts before training of an adapter cut to at most `size` parameters."""
         total = self.total_parameters - self.trainable_parameters + size
         return Counts(size, self.head_parameters, total, self.adapter_bytes)
 

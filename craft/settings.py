@@ -1,4 +1,4 @@
-"""The settings of a run apart from its method: plain checked data. No torch.
+"""The settings of a run without those of its method: plain checked data. No torch.
 
 `RunSpec` (`craft.spec`) joins them with the method's own parameters.
 """
@@ -56,7 +56,7 @@ Columns = Annotated[
 
 
 def number_instead(value: Any, kind: Any) -> str | None:
-    """What a value must be that holds true or false where its type has numbers alone, since pydantic takes true for 1."""
+    """Says what a value must be that is true or false where its type has numbers alone, since pydantic takes true for 1."""
     kinds = _leaves(kind) if _holds_bool(value) else []
     if bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds):
         return None
@@ -69,7 +69,7 @@ def _holds_bool(value: Any) -> bool:
 
 
 def _leaves(kind: Any) -> list[Any]:
-    """The types that a type is made of."""
+    """Returns the types that a type is made of."""
     return [leaf for part in get_args(kind) for leaf in _leaves(part)] or [kind]
 
 
@@ -87,27 +87,27 @@ class Settings(BaseModel):
 
 
 def spellings(model: type[BaseModel]) -> dict[str, str]:
-    """Every name that a file may use for a field of `model` -> the field's own name. The name to show comes first."""
-    found: dict[str, str] = {}
+    """Maps every name that a file may use for a field of `model` to the field's own name. The name to show comes first."""
+    names: dict[str, str] = {}
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [name]
-        found |= {str(choice): name for choice in choices}
-    return found
+        names |= {str(choice): name for choice in choices}
+    return names
 
 
 def shown_names(model: type[BaseModel]) -> list[str]:
-    """The name to show of every field of `model`."""
+    """Lists the name to show of every field of `model`."""
     first: dict[str, str] = {}
     for spelling, name in spellings(model).items():
         first.setdefault(name, spelling)
     return list(first.values())
 
 
-def by_field(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` with the fields' own names; names that `model` does not know stay."""
+def by_field(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces names by the fields' own names; names that `model` does not know stay."""
     names = spellings(model)
-    return {names.get(key, key): value for key, value in given.items()}
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 class TrainingSettings(Settings):
@@ -164,7 +164,7 @@ class TrainingSettings(Settings):
     )
 
     def without_head(self) -> TrainingSettings:
-        """The settings of a task that is answered in words: it has no head that could start anywhere."""
+        """Returns the settings of a task that is answered in words: it has no head that could start anywhere."""
         return self.model_copy(update={"head_start": "random", "head_learning_rate": None})
 
 
@@ -269,7 +269,7 @@ class GenerationSettings(Settings):
     )
     normalize: Literal["characters", "tokens", "unconditional", "none"] = Field(
         "characters",
-        exclude_if=lambda given: given == "characters",
+        exclude_if=lambda value: value == "characters",
         description="Under `cloze`, an option's log-likelihood is divided by its characters or tokens, or what it has without "
         "the question is taken off.",
     )
@@ -332,11 +332,11 @@ class MeasureSettings(Settings):
 
     @field_validator("forgetting", mode="before")
     @classmethod
-    def _true_is_the_shipped_text(cls, given: Any) -> Any:
-        return ForgettingSettings() if given is True else None if given is False else given
+    def _true_is_the_shipped_text(cls, value: Any) -> Any:
+        return ForgettingSettings() if value is True else None if value is False else value
 
 
-def content_hash(content: Any, digits: int) -> str:
-    """SHA-256 of the canonical JSON of `content`, cut to `digits` hexadecimal digits."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def content_hash(value: Any, digits: int) -> str:
+    """Computes the SHA-256 of the canonical JSON of `value`, cut to `digits` hexadecimal digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:digits]

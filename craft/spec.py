@@ -31,7 +31,7 @@ RECOVERY = 0.1
 
 
 class RunSpec(Settings):
-    """One training run, whole. Equal content gives an equal `key`, on any machine."""
+    """A training run. Equal content gives an equal `key`, on any machine."""
 
     model: str
     revision: str | None = None
@@ -76,11 +76,11 @@ class RunSpec(Settings):
         Left out is what does not affect this run's numbers (where the data folder is, other tasks' files and settings), and
         each setting that has its default: a new setting changes no key. The method's parameters are written out.
         """
-        content = self.model_dump(mode="json", exclude_defaults=True)
-        content |= {"protocol": self.protocol, "seed": self.seed, "parameters": self.parameters}
+        identity = self.model_dump(mode="json", exclude_defaults=True)
+        identity |= {"protocol": self.protocol, "seed": self.seed, "parameters": self.parameters}
         if self.warm_start is not None:
-            content["warm_start"] = self.warm_start.run
-        data = content.pop("data", {})
+            identity["warm_start"] = self.warm_start.run
+        data = identity.pop("data", {})
         data.pop("root", None)
         custom = {name: task for name, task in data.pop("custom", {}).items() if f"custom/{name}" == self.task}
         written = data.pop("generation", {}) if self._kind == "generation" else {}
@@ -89,8 +89,8 @@ class RunSpec(Settings):
             names = ("prompt", "loss", "date", "beams", "max_new_tokens")
             written = {name: value for name, value in written.items() if name in names}
         data |= {name: part for name, part in (("custom", custom), ("generation", written)) if part}
-        return content | ({"data": data} if data else {})
+        return identity | ({"data": data} if data else {})
 
     def cut_to(self, to: str, recovery: float) -> RunSpec:
-        """The run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""
+        """Makes the run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""
         return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to, recovery=recovery)})

@@ -44,11 +44,11 @@ def _list(store: Store) -> int:
     sizes = 0
     files = store.files()
     for path in files:
-        found = path.stat()
-        sizes += found.st_size
-        hours = (time.time() - found.st_mtime) / 3600
+        status = path.stat()
+        sizes += status.st_size
+        hours = (time.time() - status.st_mtime) / 3600
         used = "just now" if hours < 1 else f"{hours:.0f} hours ago" if hours < 48 else f"{hours / 24:.0f} days ago"
-        table.add_row(path.stem[:12], *_described(path), format_bytes(found.st_size), used)
+        table.add_row(path.stem[:12], *_described(path), format_bytes(status.st_size), used)
     if files:
         console.print(table)
     amount = f"{format_bytes(sizes)} of at most {format_bytes(store.max_bytes)}"
@@ -57,12 +57,12 @@ def _list(store: Store) -> int:
 
 
 def _described(path: Path) -> tuple[str, str, str]:
-    """What a file was made of: what it is, the shape, the beginning of the weights' hash."""
+    """Describes the origin of a file: its kind or projection, the shape, the beginning of the weights' hash."""
     try:
         with safe_open(path, framework="pt") as file:
             origin = json.loads((file.metadata() or {}).get("origin", "{}"))
-        what = f"head, {origin['kind']}" if "kind" in origin else origin.get("projection", "singular vectors")
-        return what, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
+        title = f"head, {origin['kind']}" if "kind" in origin else origin.get("projection", "singular vectors")
+        return title, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
     except (SafetensorError, OSError, KeyError, ValueError):
         return "unreadable", "", ""
 

@@ -29,11 +29,11 @@ class RankEnergy:
     projection: str
     ranks: Ranks
     parameters: int
-    kept: float
+    energy_kept: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit status is 2 if the model, a projection or a rank cannot be had."""
+    """Runs the command; the exit status is 2 if the model, a projection or a rank is not available."""
     be_printable()
     options = _parser().parse_args(arguments)
     try:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
-        table.add_row(row.projection, ", ".join(map(str, row.ranks)), f"{row.parameters:,}", f"{row.kept:.1%}")
+        table.add_row(row.projection, ", ".join(map(str, row.ranks)), f"{row.parameters:,}", f"{row.energy_kept:.1%}")
     Console().print(table)
     return 0
 
@@ -57,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(
     model: str, *, projections: Sequence[str] = ("q", "v"), ranks: Sequence[Sequence[int | str]] = (), device: str | None = None
 ) -> list[RankEnergy]:
-    """What each of `ranks` (r1 = all and usual r2 = r3 if absent) keeps of every one of the model's `projections`.
+    """Computes what each of `ranks` (r1 = all and usual r2 = r3 if absent) keeps of each of the model's `projections`.
 
-    Raises ValueError if the model, a projection or a rank cannot be had; the message says what can.
+    Raises ValueError if the model, a projection or a rank is not available; the message says what is.
     """
     import torch
 

@@ -46,36 +46,36 @@ ELSEWHERE = {
 """What PEFT, Trainer and others call a setting -> its name here."""
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name nearest to `name`, in capitals or not; empty if no name is near.
+def nearest(name: Any, names: Iterable[str]) -> str:
+    """Writes ` Did you mean 'x'?` for the nearest of `names`, in capitals or not; returns an empty text if none is near.
 
     What other libraries call a setting counts as near, and so does NAME to `custom/NAME`.
     """
-    by_folded = {one.lower(): one for one in known}
+    by_folded = {candidate.lower(): candidate for candidate in names}
     same = ELSEWHERE.get(str(name))
     same = same if same in by_folded else ELSEWHERE.get(str(same))  # r is rank, or CRAFT's ranks
     if same in by_folded:
         return f" Did you mean {same!r}?"
     if (own := f"custom/{str(name).lower()}") in by_folded:
         return f" Did you mean {by_folded[own]!r}?"
-    found = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1)
-    return f" Did you mean {by_folded[found[0]]!r}?" if found else ""
+    matches = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1)
+    return f" Did you mean {by_folded[matches[0]]!r}?" if matches else ""
 
 
 def parse_bytes(written: Any) -> int | None:
-    """Bytes from a whole number, or from text such as `12 GiB`, `20GB`, `1.5k`; None if `written` is neither."""
-    found = None
+    """Reads bytes from a whole number, or from text such as `12 GiB`, `20GB`, `1.5k`; None if `written` is neither."""
+    match = None
     if isinstance(written, int | float) and not isinstance(written, bool):
-        found = re.fullmatch(r"(\d+)(?:\.0)?()", str(written))
+        match = re.fullmatch(r"(\d+)(?:\.0)?()", str(written))
     elif isinstance(written, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", written)
-    if found is None or found[2].lower() not in _UNITS:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", written)
+    if match is None or match[2].lower() not in _UNITS:
         return None
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def format_bytes(amount: float) -> str:
-    """Bytes for people: `312 B`, `64.8 KiB`, `12.0 GiB`."""
+    """Writes bytes for people: `312 B`, `64.8 KiB`, `12.0 GiB`."""
     if amount < 1024:
         return f"{amount:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -86,46 +86,46 @@ def format_bytes(amount: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
-    whole = int(seconds + 0.5)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    """Writes a duration for people: `45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    rounded = int(seconds + 0.5)
+    minutes, hours, days = rounded // 60, rounded // 3600, rounded // 86400
     if days:
         return f"{days} d {hours % 24} h"
     if hours:
         return f"{hours} h {minutes % 60:02d} min"
     if minutes:
-        return f"{minutes} min {whole % 60:02d} s"
-    return f"{whole} s"
+        return f"{minutes} min {rounded % 60:02d} s"
+    return f"{rounded} s"
 
 
 def redact(text: str) -> str:
-    """`text` with `***` in place of the user and password of every URI in it, and of secrets in query strings."""
+    """Puts `***` in place of the user and password of every URI in `text`, and of secrets in query strings."""
     return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
 
 
-def redacted(content: Any) -> Any:
-    """Plain data with every string in its mappings and lists redacted."""
-    if isinstance(content, str):
-        return redact(content)
-    if isinstance(content, dict):
-        return {redacted(name): redacted(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [redacted(item) for item in content]
-    return content
+def redacted(value: Any) -> Any:
+    """Redacts every string in the mappings and lists of plain data."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {redacted(key): redacted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value
 
 
 MARKUP = "\\`*_[]|#!~"
 
 
-def plain(words: object) -> str:
-    """Text on one line that Markdown and HTML show as it is, without markup, links or pictures: MLflow and model hubs show
-    descriptions as HTML, and would fetch a picture's address."""
-    line = " ".join(str(words).split())
+def plain(text: object) -> str:
+    """Writes text on one line that Markdown and HTML show as it is, without markup, links or pictures: MLflow and model hubs
+    show descriptions as HTML, and would fetch a picture's address."""
+    line = " ".join(str(text).split())
     for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         line = line.replace(sign, safe)
     return "".join(f"\\{sign}" if sign in MARKUP else sign for sign in line)
 
 
-def paragraphs(words: str) -> str:
-    """A text of several lines, each as a paragraph of plain text."""
-    return "\n\n".join(plain(line) for line in words.splitlines() if line.strip())
+def paragraphs(text: str) -> str:
+    """Writes a text of several lines, each as a paragraph of plain text."""
+    return "\n\n".join(plain(line) for line in text.splitlines() if line.strip())

@@ -21,7 +21,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def base_name(model: str) -> str:
-    """The name of a base model for other machines: its hub id if it is or comes from one, else the last part of its path."""
+    """Returns a base model's name for other machines: its hub id if it is or comes from one, else the last part of its path."""
     if MINILM_PACKAGE in model:
         return MINILM
     if cached := re.search(r"models--([^/]+?)--([^/]+)/snapshots/", model):
@@ -46,21 +46,21 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
         return weights_on_disk(source)
     for name in (SINGLE, INDEX):
         try:
-            found = hf_hub_download(source, name, revision=revision)
+            file = hf_hub_download(source, name, revision=revision)
         except LocalEntryNotFoundError:
             if name == INDEX:
                 raise
         except EntryNotFoundError:
             continue
         else:
-            for part in parts_of(Path(found)):
+            for part in parts_of(Path(file)):
                 hf_hub_download(source, part, revision=revision)
             return True
     return False
 
 
 def weights_on_disk(source: str, revision: str | None = None) -> bool:
-    """Whether all files of weights are on this disk, and the configuration: of a folder, or of a hub id as last fetched."""
+    """Returns whether weights and configuration of a folder, or of a hub id as last fetched, are all on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
     def place(name: str) -> Path | None:
@@ -77,7 +77,7 @@ def weights_on_disk(source: str, revision: str | None = None) -> bool:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Inside, no library asks the hub for anything: models, tokenizers and data come from the cache alone."""
+    """Keeps every library from asking the hub inside the block: models, tokenizers and data come from the cache alone."""
     from huggingface_hub import constants
 
     before, variable = constants.HF_HUB_OFFLINE, os.environ.get("HF_HUB_OFFLINE")
@@ -93,8 +93,8 @@ def offline() -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = variable
 
 
-def parts_of(found: Path) -> list[str]:
-    """The files that an index names; none for a file of weights."""
-    if found.suffix != ".json":
+def parts_of(file: Path) -> list[str]:
+    """Returns the files that an index names; none for a file of weights."""
+    if file.suffix != ".json":
         return []
-    return sorted(set(json.loads(found.read_text(encoding="utf-8"))["weight_map"].values()))
+    return sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))

@@ -34,18 +34,18 @@ PRODUCTS = WEIGHTS | {"bf16-mixed": torch.bfloat16}
 
 
 def compute_device() -> torch.device:
-    """The device that runs of this process compute on: the current CUDA device if torch can use one, else the CPU."""
+    """Returns the device that runs of this process compute on: the current CUDA device if torch can use one, else the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.AdamW:
-    """AdamW; on a GPU one kernel for all weights. A CPU's numbers are those of its default form."""
+    """Makes AdamW; on a GPU with one kernel for all weights. A CPU's numbers are those of its default form."""
     on_gpu = all(weight.is_cuda for group in groups for weight in group["params"])
     return torch.optim.AdamW(groups, fused=on_gpu or None)
 
 
 def base_dtype(precision: str, master_weights: bool) -> torch.dtype:
-    """The format in which a base is read: float32 where its own weights train, so that none of them begins rounded."""
+    """Returns the format in which a base is read: float32 where its own weights train, so that none of them begins rounded."""
     return torch.float32 if master_weights and precision == "bfloat16" else WEIGHTS[precision]
 
 
@@ -63,7 +63,7 @@ def compute_in_bfloat16(model: nn.Module, heads: Iterable[str] = ()) -> None:
 
 
 def computes_in_bfloat16(model: nn.Module) -> bool:
-    """Whether `model`, or a model inside it, was given to `compute_in_bfloat16`."""
+    """Returns whether `model`, or a model inside it, was given to `compute_in_bfloat16`."""
     return any(switch.on for module in model.modules() for switch in _switches(module))
 
 
@@ -89,7 +89,7 @@ def no_autocast(device: torch.device) -> Iterator[None]:
 
 
 def inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A forward pre-hook."""
+    """Casts inputs to float32; a forward pre-hook."""
     return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
 
 

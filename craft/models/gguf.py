@@ -41,26 +41,26 @@ token wherever the vocabulary holds it whole."""
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model's name is that of a GGUF file."""
+    """Returns whether a model's name is that of a GGUF file."""
     return name.lower().endswith(SUFFIX)
 
 
 def gguf_digest(name: str) -> str | None:
-    """SHA-256 of the file of the model called `name`, 64 hexadecimal digits; None for a model that is no GGUF file."""
+    """Returns the SHA-256, in hexadecimal, of the file of the model called `name`; None for a model that is no GGUF file."""
     if not is_gguf(name):
         return None
     path = _path(name)
-    found = path.stat()
-    return _digest(str(path), found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return _digest(str(path), status.st_size, status.st_mtime_ns)
 
 
 def gguf_notes(name: str) -> list[str]:
-    """What a reader of a plan or a result must know of the model's weights; nothing for a model that is no GGUF file."""
+    """Returns notes on the model's weights for plans and results; none for a model that is no GGUF file."""
     return list(json.loads((gguf_folder(name) / NOTES_FILE).read_text(encoding="utf-8"))) if is_gguf(name) else []
 
 
 def gguf_folder(name: str) -> Path:
-    """The folder with the model of the GGUF file called `name`, which is written at its first use.
+    """Returns the folder with the model of the GGUF file called `name`, which is written at its first use.
 
     Raises:
         ModelUnavailable: no such file, one that is damaged or that transformers cannot read, or the package `gguf` is missing.
@@ -91,8 +91,8 @@ def gguf_folder(name: str) -> Path:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Names of the GGUF files in a folder."""
-    return sorted(one.name for one in folder.iterdir() if is_gguf(one.name)) if folder.is_dir() else []
+    """Returns the names of the GGUF files in a folder."""
+    return sorted(entry.name for entry in folder.iterdir() if is_gguf(entry.name)) if folder.is_dir() else []
 
 
 @lru_cache(maxsize=64)
@@ -104,9 +104,9 @@ def _digest(path: str, _size: int, _changed: int) -> str:
 def _path(name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
-        others = files_in(path.parent)
-        there = f"{nearest(path.name, others)} GGUF files in {path.parent}: {', '.join(others) or 'none'}"
-        raise ModelUnavailable(f"model {name} does not exist.{there}; give FOLDER/FILE.gguf, a file on this machine")
+        files = files_in(path.parent)
+        advice = f"{nearest(path.name, files)} GGUF files in {path.parent}: {', '.join(files) or 'none'}"
+        raise ModelUnavailable(f"model {name} does not exist.{advice}; give FOLDER/FILE.gguf, a file on this machine")
     return path.absolute()
 
 

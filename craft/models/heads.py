@@ -24,7 +24,7 @@ DECODER = "Tasks that are answered in words take a language model, such as Huggi
 
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that are the task head: direct children next to the base model that hold weights.
+    """Returns the names of the modules that are the task head: direct children next to the base model that hold weights.
 
     Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
     `classifier`; LLaMA and GPT-2: `score`.
@@ -37,7 +37,7 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def is_head(parameter: str, heads: Sequence[str]) -> bool:
-    """Whether the parameter called `parameter` lies in one of the modules `heads`, with or without a PEFT model around it."""
+    """Returns whether `parameter` is in one of the modules `heads`, with or without a PEFT model around it."""
     return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
 
 
@@ -50,7 +50,7 @@ def keep_head_in_float32(model: nn.Module) -> None:
 
 
 def model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
-    """The class of transformers that puts a task's head on the model. Raises ModelUnsuited."""
+    """Returns the class of transformers that puts a task's head on the model. Raises ModelUnsuited."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if kind != "generation":

@@ -41,7 +41,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 @functools.cache
 def _packaged_minilm() -> str | None:
-    """Folder of the packaged MiniLM, its weights verified; None where the package is not installed."""
+    """Finds the folder of the packaged MiniLM and verifies its weights; returns None if the package is not installed."""
     package = find_spec(MINILM_PACKAGE)
     for location in (package.submodule_search_locations or []) if package else []:
         for weights in sorted(Path(location).rglob("model.safetensors")):
@@ -57,7 +57,7 @@ def _packaged_minilm() -> str | None:
 
 
 def resolve_model(name: str, revision: str | None = None) -> str:
-    """Where transformers finds the model called `name`: a folder, or a hub id that it will look up itself.
+    """Finds where transformers reads the model called `name`: a folder, or a hub id that it will look up itself.
 
     Args:
         revision: a hub revision; asking for one bypasses the packaged MiniLM.
@@ -92,7 +92,7 @@ def _explained(name: str, part: str) -> Iterator[None]:
             raise
         raise ModelUnavailable(
             f"model {name}: its weights have other shapes than its config.json says (hidden_size, vocab_size, ...); "
-            "fetch both anew"
+            "fetch both again"
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         folder, text = Path(name).expanduser(), " ".join(str(error).split())
@@ -102,7 +102,7 @@ def _explained(name: str, part: str) -> Iterator[None]:
             raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
         if lost := _missing_parts(folder):
             raise ModelUnavailable(
-                f"model folder {name} lacks {', '.join(lost)}, which its {INDEX} names; fetch it anew"
+                f"model folder {name} lacks {', '.join(lost)}, which its {INDEX} names; fetch it again"
             ) from error
         if "safetensors" in text and folder.is_dir():
             raise ModelUnavailable(
@@ -121,7 +121,7 @@ def _explained(name: str, part: str) -> Iterator[None]:
 
 
 def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str | None = None) -> PreTrainedConfig:
-    """The model's configuration, with the task head's part filled in: number of labels, their names, the problem type."""
+    """Loads the model's configuration and fills in the task head's part: labels, their names, the problem type."""
     source = resolve_model(name, revision)
     head: dict[str, Any] = {}
     if kind == "classification":
@@ -138,7 +138,7 @@ def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str |
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with a padding token (end of sequence where it has none of its own), padding on the right."""
+    """Loads the model's tokenizer, padding on the right; its padding token is the end of sequence if it has no other."""
     source = resolve_model(name, revision)
     with quiet_libraries(), _explained(name, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
@@ -152,7 +152,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
-    """transformers makes an empty vocabulary for a folder without one, in which every text is unknown."""
+    """Raises ModelUnavailable for a folder without a vocabulary: transformers would make an empty one."""
     files = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
     if folder.is_dir() and tokenizer.vocab_files_names and not any((folder / file).is_file() for file in files):
         raise ModelUnavailable(f"model folder {name} has no tokenizer; it needs {' or '.join(sorted(files))} of the same model")
@@ -160,16 +160,16 @@ def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
 
 def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
     """Checks that `tokenizer` is the model's own, as far as their sizes tell."""
-    words, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
-    if not rows / 2 <= words <= rows:
+    tokens, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
+    if not rows / 2 <= tokens <= rows:
         raise ModelUnsuited(
-            f"model {name}: its tokenizer has {words:,} words and the model {rows:,}; they belong to different models. Take "
+            f"model {name}: its tokenizer has {tokens:,} words and the model {rows:,}; they belong to different models. Take "
             "the tokenizer files that come with the weights"
         )
 
 
 def _missing_parts(folder: Path) -> list[str]:
-    """Files of weights that the folder's index names and that are not there."""
+    """Lists the files of weights that the folder's index names and that are missing."""
     try:
         return [part for part in parts_of(folder / INDEX) if not (folder / part).is_file()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -189,7 +189,7 @@ def load_model(
     pad_token_id: int | None = None,
     quantization: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """The pre-trained model with a new task head (none for generation), ready for a method to be put on it.
+    """Loads the pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
     Args:
         kind: classification and regression get a sequence-classification head, generation the language model's own.
@@ -262,7 +262,7 @@ def meta_model(
     precision: str = "float32",
     master_weights: bool = False,
 ) -> PreTrainedModel:
-    """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
+    """Makes the same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
     config = load_config(name, kind, labels, revision=revision)
     with quiet_libraries(), _explained(name, _head(kind)), torch.device("meta"):
         model = model_class(name, kind, config).from_config(

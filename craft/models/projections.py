@@ -51,7 +51,7 @@ Stacks = dict[str, list[Located]]
 
 
 def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> Stacks:
-    """The stacks of the projections `names`, in the order of the names; layers in the model's order.
+    """Finds the stacks of the projections `names`, in the order of the names; layers in the model's order.
 
     Args:
         names: words of `WORDS`, or keys of `mapping`.
@@ -70,18 +70,18 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
         if name not in patterns:
             raise ValueError(_unknown_word(name, patterns, model, linear))
         pattern, part, parts = _parse(patterns[name])
-        found = [key for key in linear if re.search(rf"(?:^|\.)(?:{pattern})$", key)]
-        if not found:
+        paths = [key for key in linear if re.search(rf"(?:^|\.)(?:{pattern})$", key)]
+        if not paths:
             raise ValueError(
                 f"projection {name!r} is looked for at {patterns[name]!r}, but no linear module of {_called(model)} has such a "
                 f"path. {_found(linear)}"
             )
-        stacks.update(_grouped(name, [_located(key, linear[key], part, parts) for key in found]))
+        stacks.update(_grouped(name, [_located(key, linear[key], part, parts) for key in paths]))
     return stacks
 
 
 def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
-    """The stacks of the linear modules whose path `matches`, grouped by path without digits and by shape."""
+    """Finds the stacks of the linear modules whose path `matches`, grouped by path without digits and by shape."""
     linear = linear_modules(model)
     groups: dict[str, list[Located]] = {}
     for key, module in model.named_modules():
@@ -108,7 +108,7 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
 
 
 def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> list[str]:
-    """Module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`.
+    """Lists the module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`.
 
     A name is the end of a path, as short as possible without naming another module, or a whole path where no end is unique.
     A fused module that holds one of the projections is named whole.
@@ -117,11 +117,11 @@ def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str,
     every = [name for name, _ in model.named_modules()]
     suffixes: dict[str, None] = {}
     for path in paths:
-        words = path.split(".")
-        for start in range(len(words) - 1, -1, -1):
-            suffix = ".".join(words[start:])
-            others = [name for name in every if (name == suffix or name.endswith(f".{suffix}")) and name not in paths]
-            if not others and not any(word.isdigit() for word in words[start:]):
+        parts = path.split(".")
+        for start in range(len(parts) - 1, -1, -1):
+            suffix = ".".join(parts[start:])
+            ambiguous = [name for name in every if (name == suffix or name.endswith(f".{suffix}")) and name not in paths]
+            if not ambiguous and not any(word.isdigit() for word in parts[start:]):
                 suffixes[suffix] = None
                 break
         else:
@@ -130,8 +130,8 @@ def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str,
 
 
 def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Path -> (d_out, d_in) of every linear map of the model, quantized ones included; the insides of adapters left out."""
-    found: dict[str, tuple[int, int]] = {}
+    """Maps the path of every linear map, quantized or not, to (d_out, d_in); the insides of adapters are left out."""
+    shapes: dict[str, tuple[int, int]] = {}
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if not name or (inside and name.startswith(inside)):
@@ -142,8 +142,8 @@ def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:
                 module = module.base_layer
         shape = _shape(module)
         if shape is not None:
-            found[name] = shape
-    return found
+            shapes[name] = shape
+    return shapes
 
 
 def _shape(module: nn.Module) -> tuple[int, int] | None:
@@ -205,9 +205,9 @@ def _without_digits(path: str) -> str:
 
 
 def _short(path: str, paths: Iterable[str]) -> str:
-    words = path.split(".")
-    for start in range(len(words) - 1, 0, -1):
-        suffix = ".".join(words[start:])
+    parts = path.split(".")
+    for start in range(len(parts) - 1, 0, -1):
+        suffix = ".".join(parts[start:])
         if not any(other != path and other.endswith(f".{suffix}") for other in paths):
             return suffix.replace(".", "-")
     return path.replace(".", "-")

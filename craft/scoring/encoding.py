@@ -6,10 +6,9 @@ which takes a tenth of the memory of Python lists and costs nothing to share. Ba
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,17 +18,15 @@ from torch.utils.data import Dataset
 from craft.models.gguf import gguf_digest
 from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED
+from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from craft.spec import RunSpec
-    from craft.tasks.splits import Splits
 
 Example = dict[str, Any]
-T = TypeVar("T")
-_KEPT = 16
 _PIECE = 2048
 
 
@@ -151,19 +148,6 @@ def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: b
         )
 
 
-_encoded: OrderedDict[tuple[object, ...], Any] = OrderedDict()
-
-
-def remembered(key: tuple[object, ...], make: Callable[[], T]) -> T:
-    """Returns the result of `make` for `key`, from this process's memory if it is among the last few."""
-    if key not in _encoded:
-        _encoded[key] = make()
-        while len(_encoded) > _KEPT:
-            _encoded.popitem(last=False)
-    _encoded.move_to_end(key)
-    return _encoded[key]
-
-
 def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, *, key: object) -> EncodedSplits:
     """Tokenizes `splits`, or takes them from this process's memory if it has seen them before.
 
@@ -178,7 +162,7 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
         reported = {suffix: tokens[id(split)] for suffix, split in splits.reported.items()}
         return EncodedSplits(tokens[id(splits.train)], tokens[id(splits.search)], reported)
 
-    return remembered((task.name, splits.fingerprint, max_length, key), make)
+    return remembered(("tokens", task.name, splits.fingerprint, max_length, key), make)
 
 
 def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedSplit:

@@ -17,12 +17,13 @@ from peft.helpers import DoraCaching
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.scoring.encoding import Collator, Example, remembered
+from craft.scoring.encoding import Collator, Example
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
 from craft.tasks import cloze
 from craft.tasks.forms import Form
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
+from craft.tasks.splits import remembered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -21,14 +21,14 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 
 def find_task(name: str, data: DataSettings) -> Task:
-    """The row called `name`, `custom/NAME` included; a ValueError with the nearest names otherwise."""
+    """Finds the row called `name`, `custom/NAME` included. Raises ValueError with the nearest name."""
     if name.startswith("custom/") and name.removeprefix("custom/") in data.custom:
         return custom.row(name.removeprefix("custom/"), data.custom[name.removeprefix("custom/")])
     if name in TASKS:
         return TASKS[name]
-    known = [*TASKS, *(f"custom/{given}" for given in data.custom)]
+    names = [*TASKS, *(f"custom/{own}" for own in data.custom)]
     raise ValueError(
-        f"unknown task {name!r}.{nearest(name, known)} Tasks: {', '.join(known)}. Suites: {', '.join(suite_names(data.custom))}"
+        f"unknown task {name!r}.{nearest(name, names)} Tasks: {', '.join(names)}. Suites: {', '.join(suite_names(data.custom))}"
     )
 
 
@@ -37,11 +37,11 @@ def suite_names(custom_tasks: Mapping[str, CustomTask]) -> list[str]:
 
 
 def expand_tasks(names: Iterable[str], data: DataSettings) -> list[str]:
-    """Task names with suites replaced by their tasks, each once, in order. Raises ValueError for an unknown name."""
+    """Replaces suites by their tasks, each once, in order. Raises ValueError for an unknown name."""
     expanded: dict[str, None] = {}
     for name in names:
         if name == "custom" and data.custom:
-            members: tuple[str, ...] = tuple(f"custom/{given}" for given in data.custom)
+            members: tuple[str, ...] = tuple(f"custom/{own}" for own in data.custom)
         else:
             members = SUITES.get(name) or (find_task(name, data).name,)
         expanded.update(dict.fromkeys(members))

@@ -52,7 +52,7 @@ TESTS: dict[str, TestSet] = {
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """The mixture and the tests that `data.generation.tests` names (all eight unless it says otherwise)."""
+    """Reads the mixture and the tests that `data.generation.tests` names (all eight unless it says otherwise)."""
     tests = data.generation.tests
     if data.root is None:
         raise DataError(
@@ -64,8 +64,8 @@ def load(task: Task, data: DataSettings) -> RawData:
     paths = {name: folder / "dataset" / TESTS[name].folder / "test.json" for name in tests}
     absent = [name for name, path in paths.items() if not path.is_file()]
     if absent:
-        there = [name for name, test in TESTS.items() if (folder / "dataset" / test.folder / "test.json").is_file()]
-        advice = f"set data.generation.tests to [{', '.join(there)}]" if there else "complete the folder"
+        present = [name for name, test in TESTS.items() if (folder / "dataset" / test.folder / "test.json").is_file()]
+        advice = f"set data.generation.tests to [{', '.join(present)}]" if present else "complete the folder"
         raise DataUnavailable(
             f"{task.name}: no test set for {', '.join(absent)} in {folder / 'dataset'} (expected "
             f"{', '.join(f'{TESTS[name].folder}/test.json' for name in absent)}). A mean over fewer tests is another number, "
@@ -78,7 +78,7 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def mixture(data: DataSettings) -> str:
-    """The name of the file with the training mixture."""
+    """Returns the name of the file with the training mixture."""
     return _mixture_file(data).name
 
 
@@ -108,24 +108,24 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
     from datasets import Dataset, Features, Value
 
     columns = {name: rows.column(name) for name in ("instruction", "output", "answer")}
-    given = rows.columns.get("input") or [""] * len(rows)
+    inputs = rows.columns.get("input") or [""] * len(rows)
     families = []
     for row in range(len(rows)):
         for name, cells in columns.items():
             if not isinstance(cells[row], str) or not cells[row].strip():
                 raise DataError(f"{rows.place(row)}: {name!r} is {cells[row]!r}; text is expected")
-        if not isinstance(given[row], str | None):
-            raise DataError(f"{rows.place(row)}: 'input' is {given[row]!r}; text is expected")
+        if not isinstance(inputs[row], str | None):
+            raise DataError(f"{rows.place(row)}: 'input' is {inputs[row]!r}; text is expected")
         families.append(_family(rows, row, columns["answer"][row], test))
-    content: dict[str, Sequence[Any]] = {
+    table: dict[str, Sequence[Any]] = {
         "text": columns["instruction"],
-        "input": [text or "" for text in given],
+        "input": [text or "" for text in inputs],
         "response": columns["output"],
         "label": columns["answer"],
         "family": families,
         "group": families if test is None else [test] * len(rows),
     }
-    return Dataset.from_dict(content, features=Features({name: Value("string") for name in COLUMNS}))
+    return Dataset.from_dict(table, features=Features({name: Value("string") for name in COLUMNS}))
 
 
 def _family(rows: Rows, row: int, answer: str, test: str | None) -> str:
@@ -139,7 +139,7 @@ def _family(rows: Rows, row: int, answer: str, test: str | None) -> str:
 
 
 def response(answer: str) -> str:
-    """The response that the mixture teaches for an answer; likelihood scoring compares these."""
+    """Returns the response that the mixture teaches for an answer; likelihood scoring compares these."""
     return RESPONSE.format(answer)
 
 

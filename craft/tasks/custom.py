@@ -8,7 +8,7 @@
 
 The training file is opened when the row is made, because the number of classes decides the size of the head: a missing file
 or column is thus found while the sweep file is checked. Without a validation file a seeded share of the training rows is what
-gets reported. `describe_classes` tells the reader of a plan what the labels are, and doubts them.
+gets reported. `describe_classes` writes the labels and doubts about them for a plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES = 10
 
 
 def row(name: str, settings: CustomTask) -> Task:
-    """The task `custom/NAME`."""
+    """Makes the task `custom/NAME`."""
     return _row(name, settings, _stamp(settings.train))
 
 
@@ -69,7 +69,7 @@ def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """The user's rows, checked cell by cell. Raises DataError with file, row and column."""
+    """Reads the user's rows and checks every cell. Raises DataError with file, row and column."""
     from craft.tasks.splits import groups_of, set_apart
 
     settings = data.custom[task.name.removeprefix("custom/")]
@@ -112,7 +112,7 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
 
 
 def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
-    """How many rows of the training file each class has; then a line for each doubt about the labels."""
+    """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
     assert settings.label is not None, "checked with the settings"
     rows, spellings = _read(settings.train, _stamp(settings.train)), dict[str, list[str]]()
     cells = enumerate(rows.column(settings.label))
@@ -135,7 +135,7 @@ def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
 
 
 def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> Iterator[str]:
-    """A line for each column of texts in which the tokenizer finds control tokens.
+    """Yields a line for each column of texts in which the tokenizer finds control tokens.
 
     Raises:
         DataError: instructions or chats that the tokenizer's model would not read as they are; with the place.
@@ -156,7 +156,7 @@ def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: G
 
 
 def _plain(name: str) -> str:
-    """The name without what tells spellings of a word or a number apart: blanks, case, forms of Unicode, zeros."""
+    """Removes what may differ between spellings of a word or a number: blanks, case, forms of Unicode, zeros."""
     letters = "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if not is_blank(letter))
     return f"{float(letters):g}" if is_number(letters) else letters
 

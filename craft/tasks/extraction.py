@@ -25,33 +25,33 @@ _FORMAT = re.compile(r"Answer format:\s*(\S+)\s*$")
 
 
 def response_part(text: str) -> str:
-    """What follows the last `### Response:` (all of the text if there is none), without outer blanks."""
+    """Returns what follows the last `### Response:` (all of the text if there is none), without outer blanks."""
     return text.rsplit(_MARK, 1)[-1].strip()
 
 
 def extract(output: str, family: str) -> str:
-    """The answer in a model's output, `""` if there is none. `family` is a key of PATTERNS."""
-    found = PATTERNS[family].search(response_part(output))
-    return found.group() if found else ""
+    """Finds the answer in a model's output, `""` if there is none. `family` is a key of PATTERNS."""
+    match = PATTERNS[family].search(response_part(output))
+    return match.group() if match else ""
 
 
 def family_of(answer: str) -> str | None:
-    """The key of PATTERNS whose answers look like `answer`; None if it is no answer."""
+    """Finds the key of PATTERNS whose answers look like `answer`; None if it is no answer."""
     return next((family for family, pattern in PATTERNS.items() if pattern.fullmatch(answer)), None)
 
 
 def options(instruction: str, family: str) -> tuple[str, ...]:
-    """The answers an instruction allows, in order: from its last line `Answer format: a/b/c`, else all that it names."""
+    """Lists the answers an instruction allows: from its last line `Answer format: a/b/c`, else all that it names."""
     last = _FORMAT.search(instruction)
-    given = last.group(1).split("/") if last else []
-    allowed = [answer for answer in given if PATTERNS[family].fullmatch(answer)]
+    listed = last.group(1).split("/") if last else []
+    allowed = [answer for answer in listed if PATTERNS[family].fullmatch(answer)]
     if len(allowed) < 2:
         allowed = sorted(set(PATTERNS[family].findall(instruction.lower())))
     return tuple(dict.fromkeys(allowed))
 
 
 def score(groups: Sequence[str], answers: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Accuracies x 100 of extracted answers, per group and as the plain mean of the groups, which is the suite's score.
+    """Computes accuracies x 100 of extracted answers for each group, and their plain mean, which is the suite's score.
 
     Returns:
         `score` and `accuracy` (the mean over groups), `accuracy_<group>`, and `answered` (the share of outputs that gave one).

@@ -29,7 +29,7 @@ class DataError(ValueError):
 
 
 class DataUnavailable(DataError, Unavailable):
-    """Data that cannot be had here now: a file that is not there or cannot be read, a hub that does not answer."""
+    """Data that are not available here now: a file that is not there or cannot be read, a hub that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Rows:
         return len(next(iter(self.columns.values()), []))
 
     def place(self, row: int) -> str:
-        """Where row `row` (from 0) stands, for an error message."""
+        """Returns the place of row `row` (from 0) for an error message."""
         return f"{self.source}, {'row' if self.lines is None else 'line'} {self.number(row)}"
 
     def number(self, row: int) -> int:
@@ -55,21 +55,21 @@ class Rows:
         return row + 1 if self.lines is None else self.lines[row]
 
     def column(self, name: str) -> list[Any]:
-        """The column called `name`. Raises DataError with the columns that are there."""
+        """Returns the column called `name`. Raises DataError with the columns that are there."""
         if name not in self.columns:
             raise DataError(f"{self.source} has no column {name!r}; its columns are: {', '.join(self.columns) or 'none'}")
         return self.columns[name]
 
 
 def read_rows(path: str | Path) -> Rows:
-    """The rows of a file, by its suffix. Raises DataError for a malformed or empty file, DataUnavailable for a missing one."""
+    """Reads a file by its suffix. Raises DataError for a malformed or empty file, DataUnavailable for a missing one."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: files of examples end in {', '.join(SUFFIXES)}")
     if not path.is_file():
-        there = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
-        beside = f"its folder holds: {', '.join(there[:12]) or 'nothing'}" if there is not None else "nor is its folder there"
-        raise DataUnavailable(f"no file {path}; {beside}")
+        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
+        advice = f"its folder holds: {', '.join(names[:12]) or 'nothing'}" if names is not None else "nor is its folder there"
+        raise DataUnavailable(f"no file {path}; {advice}")
     read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json, ".parquet": _read_parquet}
     try:
         rows = read[path.suffix.lower()](path)
@@ -135,8 +135,8 @@ def _refuse_swallowed(rows: Rows, delimiter: str) -> None:
 
 
 def _swallows(cells: Sequence[str], at: int, delimiter: str, fits: Sequence[Callable[[str], bool]]) -> bool:
-    """Whether the cell at `at` holds rows. Its lines have as many cells as rows have, which alone may be chance, and in some
-    column all of them have what other rows have there, such as a label."""
+    """Returns whether the cell at `at` holds rows: its lines have as many cells as rows have, which may be an accident, and in
+    some column all of them have what other rows have there, such as a label."""
     first, *inner, last = (line.split(delimiter) for line in _LINE_END.split(cells[at]))
     inner = [line for line in inner if line != [""]]
     if len(first) != len(cells) - at or len(last) != at + 1 or any(len(line) != len(cells) for line in inner):
@@ -162,12 +162,12 @@ def is_number(cell: str) -> bool:
 
 
 def _delimiter(header: str) -> str:
-    """The comma, unless the header has none and another usual delimiter."""
+    """Returns the comma, unless the header has none and another usual delimiter."""
     return "," if "," in header else max(",;\t|", key=header.count)
 
 
 def _named(header: list[str]) -> list[str]:
-    """The header without the empty cells that a spreadsheet leaves at its end."""
+    """Returns the header without the empty cells that a spreadsheet leaves at its end."""
     while header and not header[-1].strip():
         header = header[:-1]
     return header
@@ -194,30 +194,30 @@ def _read_jsonl(path: Path) -> Rows:
 
 
 def _broken(error: ValueError | RecursionError, path: Path, line: int | None = None) -> str:
-    """What is wrong with the JSON of a file, or of one of its lines."""
+    """Says what is wrong with the JSON of a file, or of one of its lines."""
     if isinstance(error, UnicodeDecodeError):
         raise error
     if isinstance(error, json.JSONDecodeError):
         return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
     place = f"{path}, line {line}" if line else str(path)
     if isinstance(error, RecursionError):
-        return f"{place}: lists or objects lie in each other too deeply; a record is one object with plain values"
+        return f"{place}: lists or objects are nested too deeply; a record is one object with plain values"
     return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
 
 
 def _read_json(path: Path) -> Rows:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        records = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and not _LIST.match(error.doc):
             return _read_jsonl(path)
         raise DataError(_broken(error, path)) from error
-    if not isinstance(content, list):
-        raise DataError(f"{path}: expected a list of records, found {type(content).__name__}")
-    for number, record in enumerate(content, 1):
+    if not isinstance(records, list):
+        raise DataError(f"{path}: expected a list of records, found {type(records).__name__}")
+    for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
-    return Rows(str(path), _columns(content))
+    return Rows(str(path), _columns(records))
 
 
 def _read_parquet(path: Path) -> Rows:

@@ -49,7 +49,7 @@ class Form:
         return bool(self.tokenizer.chat_template)
 
     def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
-        """What stands before the response to the turns in `text`, with the tools in `extras`."""
+        """Writes what comes before the response to the turns in `text`, with the tools in `extras`."""
         turns, options = json.loads(text), json.loads(extras)
         reply = options.pop("reply", {})
         if self.templated:
@@ -81,21 +81,21 @@ class Form:
         return [prompt for prompt, _ in pairs], [reply for _, reply in pairs]
 
     def _taught(self, turns: list[Turn], reply: Turn, options: dict[str, Any]) -> tuple[str, str]:
-        prompt, whole = self._write(turns, options, add_generation_prompt=True), self._write([*turns, reply], options)
-        if not whole.startswith(prompt):
+        prompt, full = self._write(turns, options, add_generation_prompt=True), self._write([*turns, reply], options)
+        if not full.startswith(prompt):
             # What the template puts before an answer is not what it writes before a reply, such as an open thought.
             other = self._write([*turns, {"role": "assistant", "content": "x"}], options)
             before = commonprefix([prompt, self._write(turns, options)]).rstrip()  # noqa: RUF071
-            prompt = commonprefix([prompt, whole, other])  # noqa: RUF071
+            prompt = commonprefix([prompt, full, other])  # noqa: RUF071
             if len(prompt) < len(before):
                 raise ValueError(f"{self._called} writes the turns before this reply otherwise when the reply follows")
         for key in ("content", *THOUGHTS):
-            if _letters(reply.get(key) or "") not in _letters(whole):
+            if _letters(reply.get(key) or "") not in _letters(full):
                 raise ValueError(
                     f"{self._called} leaves out a part of this reply's {key}, such as its thoughts: take it out of the file, "
                     "or take a model whose template writes it"
                 )
-        return prompt, whole[len(prompt) :].rstrip("\n")
+        return prompt, full[len(prompt) :].rstrip("\n")
 
     def check(self, example: Example) -> None:
         """Raises ValueError if the example cannot be written, or not with all that it holds."""
@@ -112,9 +112,9 @@ class Form:
         self._taught(turns, reply, options)
         shape = json.dumps([[(turn["role"], *turn) for turn in chat], [*options]])
         if shape not in self._shapes:
-            whole = self._write(chat, options)
-            for name, changed, others in _without_a_part(chat, options):
-                if self._writes(changed, others) == whole:
+            full = self._write(chat, options)
+            for name, changed, less in _without_a_part(chat, options):
+                if self._writes(changed, less) == full:
                     raise ValueError(
                         f"{self._called} leaves out {name}: take it out of the file, or take a model whose template writes it"
                     )
@@ -154,13 +154,13 @@ class Form:
         raise ValueError(f"{self._called} refuses a chat: {problem}") from problem
 
 
-def check_chats(rows: Rows, given: CustomTask, form: Form) -> None:
+def check_chats(rows: Rows, settings: CustomTask, form: Form) -> None:
     """Checks that a model reads every row of a file of instructions as it is.
 
     Raises:
         DataError: it does not; with the place.
     """
-    for example in read_examples(rows, given):
+    for example in read_examples(rows, settings):
         try:
             form.check(example)
         except ValueError as error:
@@ -174,7 +174,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 
 def _without_a_part(chat: list[Turn], options: dict[str, Any]) -> Iterator[tuple[str, list[Turn], dict[str, Any]]]:
-    """The name of each part that a template must not leave out, and the chat in which it is missing or different."""
+    """Yields the name of each part that a template must not leave out, and the chat in which it is missing or different."""
     for at, turn in enumerate(chat):
         names = {"tool_call_id", "id", *(["name"] if turn["role"] == "tool" else [])}  # they lead programs, not models
         for key in turn.keys() - _PLAIN - names - (set(THOUGHTS) if at + 1 < len(chat) else set()):
@@ -188,7 +188,7 @@ def _without_a_part(chat: list[Turn], options: dict[str, Any]) -> Iterator[tuple
 
 
 def _spellings(turns: list[Turn]) -> Iterator[list[Turn]]:
-    """The ways in which templates expect calls of tools, the most usual first. A template raises on the others.
+    """Yields the forms in which templates expect calls of tools, the most usual first. A template raises on the others.
 
     Most templates write a call's arguments as JSON themselves; a few take the JSON that OpenAI's files have. Most take a turn
     without content; a few need an empty one.
@@ -204,7 +204,7 @@ def _letters(text: Any) -> str:
 
 
 def _parsed(record: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object, in which `arguments` that are JSON of an object in a text are this object."""
+    """Reads `arguments` of a JSON object that are themselves JSON of an object in a text."""
     try:
         arguments = json.loads(record.get("arguments", ""))
     except (TypeError, ValueError):

@@ -24,7 +24,7 @@ WARM_START = {"glue/mrpc": "glue/mnli", "glue/rte": "glue/mnli", "glue/stsb": "g
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """Train and validation splits of one GLUE task."""
+    """Reads the training and validation splits of a GLUE task."""
     name = task.name.removeprefix("glue/")
     suffixes = ("_matched", "_mismatched") if name == "mnli" else ("",)
     splits = ["train", *(f"validation{suffix}" for suffix in suffixes)]
@@ -42,10 +42,10 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def _no_folder(task: Task, folder: Path, splits: list[str]) -> str:
-    there = sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
+    present = sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
     return (
         f"{task.name}: data.root has no folder {folder}; expected there: {', '.join(f'{split}.parquet' for split in splits)}. "
-        f"GLUE tasks in that folder: {', '.join(there) or 'none'}. Without data.root the hub's {HUB} is read"
+        f"GLUE tasks in that folder: {', '.join(present) or 'none'}. Without data.root the hub's {HUB} is read"
     )
 
 
@@ -71,23 +71,23 @@ def _from_hub(name: str, splits: list[str]) -> list[Rows]:
 
 
 def phrases(texts: Sequence[str]) -> list[int]:
-    """For each text the number of the longest one that contains it as successive words, which may be itself.
+    """Finds for each text the number of the longest one that contains it as successive words, which may be itself.
 
     SST-2's training rows are phrases of the same sentences, so a row carved from among them alone has its sentence in training.
     """
-    words = [text.split() for text in texts]
-    known = {" ".join(one) for one in words}
-    sizes = sorted({len(one) for one in words})
+    sentences = [text.split() for text in texts]
+    complete = {" ".join(words) for words in sentences}
+    sizes = sorted({len(words) for words in sentences})
     holder: dict[str, int] = {}
-    for row in sorted(range(len(words)), key=lambda row: (-len(words[row]), row)):
-        one = words[row]
-        if " ".join(one) not in holder:
-            for size in sizes[: bisect_right(sizes, len(one))]:
-                for begin in range(len(one) - size + 1):
-                    part = " ".join(one[begin : begin + size])
-                    if part in known:
+    for row in sorted(range(len(sentences)), key=lambda row: (-len(sentences[row]), row)):
+        words = sentences[row]
+        if " ".join(words) not in holder:
+            for size in sizes[: bisect_right(sizes, len(words))]:
+                for begin in range(len(words) - size + 1):
+                    part = " ".join(words[begin : begin + size])
+                    if part in complete:
                         holder.setdefault(part, row)
-    return [holder[" ".join(one)] for one in words]
+    return [holder[" ".join(words)] for words in sentences]
 
 
 Groups = Callable[[Sequence[str]], Sequence[int]]

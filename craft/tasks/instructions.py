@@ -30,9 +30,9 @@ OPTIONS = ("tools", "documents", "chat_template_kwargs")
 Turn = dict[str, Any]
 
 
-def columns(given: CustomTask) -> tuple[str, ...]:
-    """The columns of the file that are read."""
-    return tuple(name for name in (*given.prompt, given.response, given.messages) if name is not None)
+def columns(settings: CustomTask) -> tuple[str, ...]:
+    """Returns the columns of the file that are read."""
+    return tuple(name for name in (*settings.prompt, settings.response, settings.messages) if name is not None)
 
 
 class Example(NamedTuple):
@@ -44,11 +44,11 @@ class Example(NamedTuple):
     options: dict[str, Any]
 
 
-def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
-    """One row for each response, with the columns `text`, `response`, `extras` (the reply's other keys, `tools`) and `row`."""
+def to_dataset(rows: Rows, settings: CustomTask) -> Dataset:
+    """Makes a row for each response: `text`, `response`, `extras` (the reply's other keys, `tools`) and `row`."""
     from datasets import Dataset, Features, Value
 
-    examples = list(read_examples(rows, given))
+    examples = list(read_examples(rows, settings))
     if not examples:
         raise DataError(f"{rows.source}: no reply of the assistant is marked as one to learn; there is nothing to learn here")
     columns: dict[str, list[str]] = {
@@ -60,10 +60,10 @@ def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
     return numbered(split, (rows.number(example.row) for example in examples))
 
 
-def read_examples(rows: Rows, given: CustomTask) -> Iterator[Example]:
-    """The replies of the file that are learnt, in its order. Raises DataError with the place of what cannot be read."""
-    names = columns(given)
-    if given.messages is None:
+def read_examples(rows: Rows, settings: CustomTask) -> Iterator[Example]:
+    """Yields the replies of the file that are learnt, in its order. Raises DataError with the place of what cannot be read."""
+    names = columns(settings)
+    if settings.messages is None:
         for row, cells in enumerate(zip(*map(rows.column, names), strict=True)):
             turn = {"role": "user", "content": cells[0]}
             for at, (column, cell) in enumerate(zip(names, cells, strict=True)):
@@ -73,8 +73,8 @@ def read_examples(rows: Rows, given: CustomTask) -> Iterator[Example]:
                     turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
             yield Example(row, [turn], {"role": "assistant", "content": cells[-1]}, {})
         return
-    for row, chat in enumerate(rows.column(given.messages)):
-        place = f"{rows.place(row)}: column {given.messages!r}"
+    for row, chat in enumerate(rows.column(settings.messages)):
+        place = f"{rows.place(row)}: column {settings.messages!r}"
         options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
         if rows.source.endswith(".parquet"):  # its records have every key that any record has
             chat, options = _without_nulls(chat), _without_nulls(options)
@@ -87,7 +87,7 @@ def read_examples(rows: Rows, given: CustomTask) -> Iterator[Example]:
 
 
 def _checked(chat: Any, place: str) -> tuple[list[Turn], list[bool]]:
-    """The turns of a chat as templates read them, and which of them are learnt if they are replies."""
+    """Reads the turns of a chat as templates expect them, and which of them are learnt if they are replies."""
     if not isinstance(chat, list) or not all(isinstance(turn, Mapping) for turn in chat):
         raise DataError(f"{place}: a chat is a list of {{role: ..., content: ...}}; got {str(chat)[:60]!r}")
     read = [_read_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(chat, 1)]
@@ -96,9 +96,9 @@ def _checked(chat: Any, place: str) -> tuple[list[Turn], list[bool]]:
     return [turn for turn, _ in read], [learnt for _, learnt in read]
 
 
-def _read_turn(given: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
-    """A turn without empty keys and without the marks that say whether it is learnt, and what these say."""
-    turn = {key: cell for key, cell in given.items() if cell is not None and cell != [] and cell != {} and key not in MARKS}
+def _read_turn(record: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
+    """Reads a turn without empty keys and marks. Returns it, and whether the marks say that it is learnt."""
+    turn = {key: cell for key, cell in record.items() if cell is not None and cell != [] and cell != {} and key not in MARKS}
     if "role" not in turn and {"from", "value"} <= turn.keys():
         raise DataError(f"{place}: from and value are ShareGPT's keys; write role ({', '.join(ROLES)}) and content")
     parts = turn.get("content", "")
@@ -110,7 +110,7 @@ def _read_turn(given: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
     empty = turn.get("role") == "tool" or "tool_calls" in turn
     if turn.get("role") not in ROLES or not isinstance(parts, str) or (is_blank(parts) and not empty):
         raise DataError(f"{place}: a turn has a role ({', '.join(ROLES)}) and a text as its content")
-    marks = {key: given[key] for key in MARKS if given.get(key) is not None}
+    marks = {key: record[key] for key in MARKS if record.get(key) is not None}
     for key, mark in marks.items():
         if mark not in (0, 1):
             raise DataError(f"{place}: {key} is {mark!r}; a reply is learnt (1, true) or not (0, false)")
@@ -122,7 +122,7 @@ def _read_turn(given: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
 
 
 def _read_option(option: Any, place: str) -> Any:
-    """The tools (or documents, or arguments) of a chat, which many files hold as JSON in a text."""
+    """Reads the tools (or documents, or arguments) of a chat, which many files hold as JSON in a text."""
     try:
         parsed = json.loads(option) if isinstance(option, str) else option
     except ValueError:
@@ -147,7 +147,7 @@ def _to_json(value: Any) -> str:
 
 
 def same_opening(texts: Sequence[str]) -> list[int]:
-    """For each row the first row that opens with the same turns, up to the first of the user."""
+    """Finds for each row the first row that opens with the same turns, up to the first of the user."""
     first: dict[str, int] = {}
     groups = []
     for row, text in enumerate(texts):
@@ -158,6 +158,6 @@ def same_opening(texts: Sequence[str]) -> list[int]:
 
 
 def meaning(text: str) -> str:
-    """The turns in `text` without the blanks around their strings."""
+    """Removes the blanks around the strings of the turns in `text`."""
     turns = json.loads(text)
-    return json.dumps([{key: one.strip() if isinstance(one, str) else one for key, one in turn.items()} for turn in turns])
+    return json.dumps([{key: cell.strip() if isinstance(cell, str) else cell for key, cell in turn.items()} for turn in turns])

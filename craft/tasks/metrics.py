@@ -8,7 +8,7 @@ learnt nothing scores a plain 0:
 - Pearson and Spearman are 0 if the predictions or the labels are constant up to float32's rounding;
 - F1 is 0 without a true positive.
 
-`collapsed` tells a model that always gives the same answer from one that is merely bad.
+`collapsed` finds a model that always gives the same answer.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Share of equal entries."""
+    """Computes the share of equal entries."""
     return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1 against all others; 0 without a true positive."""
+    """Computes the F1 of class 1 against all others; 0 without a true positive."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predictions, labels=[1], average="macro", zero_division=0))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Unweighted mean of the F1 of every class that occurs in predictions or labels."""
+    """Computes the unweighted mean of the F1 of every class that occurs in predictions or labels."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predictions, average="macro", zero_division=0))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side contains a single class."""
+    """Computes Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side contains a single class."""
     from sklearn.metrics import matthews_corrcoef
 
     if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
@@ -55,7 +55,7 @@ def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation in float64; 0 if either side is constant up to rounding."""
+    """Computes the Pearson correlation in float64; 0 if either side is constant up to rounding."""
     from scipy.stats import pearsonr
 
     sides = [np.asarray(side, dtype=np.float64) for side in (predictions, labels)]
@@ -63,24 +63,24 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation of the ranks, ties sharing their mean rank; 0 if either side is constant up to rounding."""
+    """Computes the Pearson correlation of the ranks, equal values with their mean rank; 0 if either side is constant."""
     from scipy.stats import spearmanr
 
     return 0.0 if _constant(predictions) or _constant(labels) else float(spearmanr(predictions, labels).statistic)
 
 
 def _constant(values: np.ndarray) -> bool:
-    """Whether values differ by no more than a network that computes in float32 errs, whatever type holds them now."""
+    """Returns whether values differ by no more than a network that computes in float32 errs, whatever type holds them now."""
     return bool(np.ptp(values) <= 1e-5 * np.max(np.abs(values)))
 
 
 def likelihood(log_likelihoods: np.ndarray, tokens: np.ndarray) -> float:
-    """Geometric mean of a token's probability, from each text's log-likelihood and number of tokens."""
+    """Computes the geometric mean of a token's probability, from each text's log-likelihood and number of tokens."""
     return math.exp(log_likelihoods.sum() / tokens.sum())
 
 
 def chrf(answers: Sequence[str], responses: Sequence[str]) -> float:
-    """chrF of the answers (Popović 2015), by sacrebleu."""
+    """Computes the chrF of the answers (Popović 2015), by sacrebleu."""
     from sacrebleu.metrics import CHRF
 
     return float(CHRF().corpus_score(list(answers), [list(responses)]).score) / 100
@@ -115,7 +115,7 @@ def decide(predictions: Any, kind: str) -> np.ndarray:
 
 
 def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, float]:
-    """Every metric of `task` x 100, and `score`, which is its primary one.
+    """Computes every metric of `task` x 100, and `score`, which is its primary one.
 
     Args:
         predictions: logits (n, classes), class numbers (n,), or for regression values (n,) or (n, 1).
@@ -128,7 +128,7 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
 
 
 def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """The metrics of a task's reported splits.
+    """Computes the metrics of a task's reported splits.
 
     A single split gives its own metrics. Several splits (MNLI) give the metrics of all rows taken together under the plain
     names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`. A generation task gives
@@ -152,7 +152,7 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
 
 
 def collapsed(predictions: Any) -> bool:
-    """Whether a model gives the same answer, a class or a value, to every one of two or more examples.
+    """Returns whether a model gives the same answer, a class or a value, to every one of two or more examples.
 
     Logits (n, classes) and whole numbers (n,) are read as classes, other values (n,) or (n, 1) as regression.
     """

@@ -35,19 +35,19 @@ class Prompt:
     training_with_input: str
     evaluation_with_input: str
 
-    def for_training(self, instruction: str, given: str = "") -> str:
-        """What stands before the response in a training text."""
-        return _filled(self.training_with_input if given else self.training, instruction, given)
+    def for_training(self, instruction: str, context: str = "") -> str:
+        """Writes what comes before the response in a training text."""
+        return _filled(self.training_with_input if context else self.training, instruction, context)
 
-    def for_evaluation(self, instruction: str, given: str = "") -> str:
-        """What the model has to continue when it is evaluated."""
-        return _filled(self.evaluation_with_input if given else self.evaluation, instruction, given)
+    def for_evaluation(self, instruction: str, context: str = "") -> str:
+        """Writes what the model has to continue when it is evaluated."""
+        return _filled(self.evaluation_with_input if context else self.evaluation, instruction, context)
 
 
-def _filled(template: str, instruction: str, given: str) -> str:
+def _filled(template: str, instruction: str, context: str) -> str:
     # Not str.format: instructions hold braces of their own, and one replaced text must not be searched for the next mark.
     before, after = template.split("{instruction}")
-    return before + instruction + after.replace("{input}", given)
+    return before + instruction + after.replace("{input}", context)
 
 
 _ALPACA = _INTRODUCTION + "\n\n### Instruction:\n{instruction}\n\n### Response:\n"
@@ -91,7 +91,7 @@ def encode(
     ends: bool = True,
     special: bool = True,
 ) -> list[TaughtText]:
-    """Training texts as tokens: prompt, response, end of text.
+    """Encodes training texts: prompt, response, end of text.
 
     A text is tokenized as a whole, as a model meets it; a token belongs to the response if any of its characters does.
     Longer texts are cut at the right, and the end-of-text token is only added where there is room, as the published trainer
@@ -103,7 +103,7 @@ def encode(
         ends: whether the end of text belongs to the response.
         special: whether the tokenizer adds its special tokens, which texts of a chat template have already.
     """
-    found: Any = tokenizer(
+    encoded: Any = tokenizer(
         [prompt + response for prompt, response in zip(prompts, responses, strict=True)],
         truncation=max_length is not None,
         max_length=max_length,
@@ -112,7 +112,7 @@ def encode(
     )
     end_of_text = tokenizer.eos_token_id
     texts = []
-    for prompt, ids, offsets in zip(prompts, found["input_ids"], found["offset_mapping"], strict=True):
+    for prompt, ids, offsets in zip(prompts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
         tokens = list(ids)
         if not ends:
             tokens = tokens[:-1] if tokens[-1:] == [end_of_text] else tokens

@@ -38,7 +38,7 @@ def to_dataset(
     positions: bool = True,
     empty: bool = True,
 ) -> Dataset:
-    """The checked rows as a dataset in memory.
+    """Checks rows and makes a dataset of them in memory.
 
     Args:
         text: one column of text, or two for pairs.
@@ -77,23 +77,23 @@ def numbered(split: Dataset, numbers: Iterable[int] | None = None) -> Dataset:
 
 
 def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str, positions: bool) -> int:
-    """The place of a label in `labels`: by name, or with `positions` as a number. Raises DataError.
+    """Finds the place of a label in `labels`: by name, or with `positions` as a number. Raises DataError.
 
     Where a name is a number itself, a number is never a position: label 1 of a file may be the second or the third class.
     """
     name = cell.strip() if isinstance(cell, str) and cell.strip() in labels else read_label(cell, rows, row, column)
     if name in labels:
         return labels.index(name)
-    positions = positions and not any(is_number(one) for one in labels)
+    positions = positions and not any(is_number(label) for label in labels)
     if positions and name.isdecimal() and int(name) < len(labels):
         return int(name)
-    allowed = ", ".join(f"{at} ({given})" if positions else given for at, given in enumerate(labels))
+    allowed = ", ".join(f"{at} ({label})" if positions else label for at, label in enumerate(labels))
     read = "" if positions else " (the labels of the training file, or those under `labels`)"
     raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}{read}")
 
 
 def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
-    """The name in a label cell. Raises DataError for a cell that holds none, or several."""
+    """Reads the name in a label cell. Raises DataError for a cell that holds none, or several."""
     name = label_name(cell)
     several = isinstance(cell, list | tuple | dict | bytes) or (isinstance(cell, str) and _SEVERAL.fullmatch(cell.strip()))
     if name is not None and not several:
@@ -107,7 +107,7 @@ def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
 
 
 def label_name(cell: Any) -> str | None:
-    """A label cell as text: 1, 1.0, "1" and "1.0" are one label; "01" is a code. None for words of a missing value."""
+    """Writes a label cell as text: 1, 1.0, "1" and "1.0" are one label; "01" is a code. None for words of a missing value."""
     if type(cell) is int:
         return str(cell)
     name = "" if cell is None else str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
@@ -130,12 +130,12 @@ def check_text(cell: Any, rows: Rows, row: int, column: str, empty: bool = False
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of `text` is seen: no letters, or blanks and marks of width zero alone."""
+    """Returns whether nothing of `text` is seen: no letters, or blanks and marks of width zero alone."""
     return all(category(letter) in ("Cc", "Cf", "Zs", "Zl", "Zp") for letter in text)
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:
-    """SHA-256 over every row of `splits`, in order: equal data give equal fingerprints on any machine."""
+    """Computes the SHA-256 of every row of `splits`, in order, which is the same for equal data on any machine."""
     digest = hashlib.sha256()
     for split in splits:
         names = [name for name in split.column_names if name != ROW]  # a blank line more does not change the data

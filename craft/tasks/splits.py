@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SPLIT_SEED = 20260117
-_KEPT = 16
+_LAST = 16
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Splits:
 
 
 _loaded: OrderedDict[tuple[Task, str], tuple[RawData, tuple[object, ...]]] = OrderedDict()
-_computed: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+_computed: dict[str, OrderedDict[tuple[object, ...], Any]] = {}
 _lock = RLock()
 
 
@@ -73,7 +73,7 @@ def load_splits(
     eval_examples: int | None = None,
     search_examples: int | None = None,
 ) -> Splits:
-    """The splits of `task` under `protocol`.
+    """Loads the splits of `task` under `protocol`.
 
     Args:
         train_examples: train on a seeded sample of this size; a smaller sample is the beginning of a larger one.
@@ -82,14 +82,15 @@ def load_splits(
     """
     raw = _load(task, data)
     cuts = train_examples, eval_examples, eval_examples if search_examples is None else search_examples
-    key = (task, str(data), raw.fingerprint, protocol, *cuts)
-    return _remembered(key, lambda: _splits(task, data, raw, protocol, cuts))
+    key = ("splits", task, str(data), raw.fingerprint, protocol, *cuts)
+    return remembered(key, lambda: _splits(task, data, raw, protocol, cuts))
 
 
 def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cuts: tuple[int | None, ...]) -> Splits:
     train = raw.train
     if protocol == "honest":
-        groups = _remembered((task, str(data), raw.fingerprint), lambda: groups_of(task, train)) if data.search_groups else None
+        key = ("groups", task, str(data), raw.fingerprint)
+        groups = remembered(key, lambda: groups_of(task, train)) if data.search_groups else None
         train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
     else:
         search = _joined(list(raw.reported.values()))
@@ -106,7 +107,7 @@ def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cu
 def set_apart(
     task: Task, rows: Dataset, fraction: float, seed: int, groups: Sequence[int] | None, part: str
 ) -> tuple[Dataset, Dataset]:
-    """The rows that train, and a `fraction` of `rows` that is scored, by `carve`. Raises DataError, which names the `part`."""
+    """Separates rows that train and a `fraction` of `rows` that is scored, by `carve`. Raises DataError, which names `part`."""
     stay, apart = carve(_strata(task, rows), fraction, seed, groups)
     if not apart and task.suite != "custom":  # published data stay as they are; `Splits.notes` says which rows are seen
         stay, apart = carve(_strata(task, rows), fraction, seed)
@@ -127,7 +128,7 @@ def set_apart(
 def carve(
     strata: Sequence[object], fraction: float, seed: int, groups: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Row numbers (kept, apart), both in order, with `fraction` of every stratum apart; seeded.
+    """Cuts row numbers into those that stay and a seeded `fraction` of every stratum, both in order.
 
     A stratum of two or more rows gives at least one row to each side; a single row is kept. With `groups`, which give for each
     row the row whose group and whose stratum it is in, a group is on one side, and a stratum's share is at most `fraction`, or
@@ -153,7 +154,7 @@ def carve(
 
 
 def cut(split: Dataset, examples: int | None) -> Dataset:
-    """A seeded sample of `examples` rows, a beginning of every larger one; the split itself if it has no more."""
+    """Takes a seeded sample of `examples` rows, a beginning of every larger one; returns a split that has no more."""
     if examples is None or examples >= len(split):
         return split
     order = list(range(len(split)))
@@ -167,7 +168,7 @@ def _strata(task: Task, split: Dataset) -> Sequence[object]:
 
 
 def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
-    """For each row the first row of its group."""
+    """Finds for each row the first row of its group."""
     if task.groups is not None:
         return task.groups(rows["text"][:])
     first: dict[tuple[str, ...], int] = {}
@@ -175,20 +176,21 @@ def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
 
 
 def _meanings(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
-    """The texts of each row, equal for rows that a model reads as the same."""
+    """Returns the texts of each row, equal for rows that a model reads as the same."""
     columns = [rows[name][:] for name in ("text", "text_pair", "input") if name in rows.column_names]
     return [tuple(map(task.meaning, texts)) for texts in zip(*columns, strict=True)]
 
 
-def _remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
-    """The result of `compute` for `key`, from this process's memory if it is among the last few."""
+def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
+    """Returns the result of `compute` for `key`, from this process's memory if it is among the last few of its first word."""
     with _lock:
-        if key not in _computed:
-            _computed[key] = compute()
-            while len(_computed) > _KEPT:
-                _computed.popitem(last=False)
-        _computed.move_to_end(key)
-        return _computed[key]
+        results = _computed.setdefault(str(key[0]), OrderedDict())
+        if key not in results:
+            results[key] = compute()
+            while len(results) > _LAST:
+                results.popitem(last=False)
+        results.move_to_end(key)
+        return results[key]
 
 
 def _joined(splits: list[Dataset]) -> Dataset:
@@ -198,7 +200,7 @@ def _joined(splits: list[Dataset]) -> Dataset:
 
 
 def _load(task: Task, data: DataSettings) -> RawData:
-    """`task.load`, remembered in this process while the files it read keep their size and time of change."""
+    """Calls `task.load`, or takes its result from memory while the files it read keep their size and time of change."""
     key = (task, data.model_dump_json())
     with _lock:
         if key in _loaded:
@@ -209,7 +211,7 @@ def _load(task: Task, data: DataSettings) -> RawData:
         raw = task.load(task, data)
         raw = replace(raw, reported={suffix: numbered(split) for suffix, split in raw.reported.items()})
         _loaded[key] = (raw, _stamps(raw.files))
-        while len(_loaded) > _KEPT:
+        while len(_loaded) > _LAST:
             _loaded.popitem(last=False)
         return raw
 

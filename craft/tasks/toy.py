@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from craft.settings import DataSettings
 from craft.tasks import toy_grammar
-from craft.tasks.rows import fingerprint
+from craft.tasks.files import Rows
+from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ GRAMMARS: dict[str, toy_grammar.Grammar] = {
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """2,000 examples to train on and 500 to report, written anew by the grammar. `data` is not used."""
+    """Writes 2,000 examples to train on and 500 to report. `data` is not used."""
     train, dev = write(task)
     return RawData(train, {"": dev}, fingerprint([train, dev]))
 
 
 def write(task: Task) -> tuple[Dataset, Dataset]:
-    """Train and dev of one toy task. Sentences of train are barred from dev; every label has its equal share."""
+    """Writes train and dev of a toy task. Sentences of train are barred from dev; every label has its equal share."""
     draw = Random(f"{_SEED} {task.name}")
     barred: set[str] = set()
     train = _examples(task, TRAIN_EXAMPLES, draw, barred)
@@ -68,14 +69,9 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[to
 
 
 def _dataset(task: Task, examples: list[toy_grammar.Example]) -> Dataset:
-    from datasets import Dataset, Features, Value
-
-    columns: dict[str, list[object]] = {"text": [example.text for example in examples]}
-    if len(task.text) == 2:
-        columns["text_pair"] = [example.text_pair for example in examples]
-    columns["label"] = [int(example.label) if task.labels else example.label for example in examples]
-    kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if task.labels else "float32")}
-    return Dataset.from_dict(columns, features=Features(kinds))
+    columns: dict[str, list[object]] = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
+    columns[task.label] = [int(example.label) if task.labels else example.label for example in examples]
+    return to_dataset(Rows(task.name, columns), text=task.text, label=task.label, labels=task.labels)
 
 
 _PAIR = ("text", "text_pair")

@@ -13,7 +13,7 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
-from craft.tasks import toy_words as words
+from craft.tasks import toy_words as vocabulary
 
 
 class Example(NamedTuple):
@@ -28,20 +28,20 @@ Grammar = Callable[[Random], list[Example]]
 
 
 def acceptability(draw: Random) -> list[Example]:
-    """Agreement over an attractor, reflexives, and words that need a negation above them; 1 is acceptable."""
+    """Draws sentences with agreement over an attractor, reflexives, or words that need a negation; 1 is acceptable."""
     return draw.choice((_agreement, _agreement, _determiner, _reflexive, _licensing))(draw)
 
 
 def _agreement(draw: Random) -> list[Example]:
-    """The verb agrees with the head of its subject, whatever stands in between."""
+    """Draws verbs that agree with the head of their subject, or with an attractor."""
     near = draw.random() < 0.5
-    head, attractor = draw.sample(words.THINGS if near else words.PEOPLE, 2)
+    head, attractor = draw.sample(vocabulary.THINGS if near else vocabulary.PEOPLE, 2)
     attractor += draw.choice(("", "s"))
     if near:
         between = f"{draw.choice(('near', 'behind', 'under', 'beside'))} the {attractor}"
-        verbs = [f"{form} {draw.choice(words.STATES)}" for form in ("is", "are")]
+        verbs = [f"{form} {draw.choice(vocabulary.STATES)}" for form in ("is", "are")]
     else:
-        liking, resting = draw.choice(words.LIKING), draw.choice(words.RESTING)
+        liking, resting = draw.choice(vocabulary.LIKING), draw.choice(vocabulary.RESTING)
         between = f"that the {attractor} {liking}{'' if attractor.endswith('s') else 's'}"
         verbs = [f"{resting}s", resting]
     return [
@@ -51,9 +51,9 @@ def _agreement(draw: Random) -> list[Example]:
 
 
 def _determiner(draw: Random) -> list[Example]:
-    """A determiner agrees with its noun, whatever adjectives stand in between."""
-    traits, noun = draw.sample(words.TRAITS, 2), draw.choice(words.PEOPLE)
-    end = f"{draw.choice(words.MET)} the {draw.choice(words.PEOPLE)}"
+    """Draws determiners that agree with their noun, or do not, with adjectives in between."""
+    traits, noun = draw.sample(vocabulary.TRAITS, 2), draw.choice(vocabulary.PEOPLE)
+    end = f"{draw.choice(vocabulary.MET)} the {draw.choice(vocabulary.PEOPLE)}"
     singular, several = draw.choice((("This", "These"), ("That", "Those"), ("One", "Two"), ("Every", "All"), ("Each", "Many")))
     return [
         Example(
@@ -64,9 +64,9 @@ def _determiner(draw: Random) -> list[Example]:
 
 
 def _reflexive(draw: Random) -> list[Example]:
-    """A reflexive takes its gender from the subject, not from the nearest noun."""
-    he, she = draw.choice(words.GENDERED)[0], draw.choice(words.GENDERED)[1]
-    met, hurt = draw.choice(words.MET), draw.choice(words.HURT)
+    """Draws reflexives with the gender of the subject, or of the nearest noun."""
+    he, she = draw.choice(vocabulary.GENDERED)[0], draw.choice(vocabulary.GENDERED)[1]
+    met, hurt = draw.choice(vocabulary.MET), draw.choice(vocabulary.HURT)
     return [
         Example(f"The {subject} who {met} the {other} {hurt} {itself}.", None, float((subject == he) == (itself == "himself")))
         for (subject, other), itself in product(((he, she), (she, he)), ("himself", "herself"))
@@ -74,9 +74,9 @@ def _reflexive(draw: Random) -> list[Example]:
 
 
 def _licensing(draw: Random) -> list[Example]:
-    """ "Ever" needs a negation that governs it: in the subject, not inside the subject's relative clause."""
-    head, inner = draw.sample(words.PEOPLE, 2)
-    met, hurt, end = draw.choice(words.MET), draw.choice(words.HURT), draw.choice(words.PEOPLE)
+    """Draws sentences with "ever", which needs a negation in the subject, not inside the subject's relative clause."""
+    head, inner = draw.sample(vocabulary.PEOPLE, 2)
+    met, hurt, end = draw.choice(vocabulary.MET), draw.choice(vocabulary.HURT), draw.choice(vocabulary.PEOPLE)
     return [
         Example(f"{first} {head} that {second} {inner} {met} has ever {hurt} the {end}.", None, label)
         for first, second, label in (("No", "the", 1.0), ("The", "no", 0.0))
@@ -84,9 +84,9 @@ def _licensing(draw: Random) -> list[Example]:
 
 
 def sentiment(draw: Random) -> list[Example]:
-    """The clause that a contrast puts in front decides, and a negation turns its adjective; 1 is positive."""
-    subject = draw.choice(list(words.REVIEWED))
-    major, minor = draw.sample(words.REVIEWED[subject], 2)
+    """Draws verdicts: the clause that a contrast puts in front decides, and a negation turns its adjective; 1 is positive."""
+    subject = draw.choice(list(vocabulary.REVIEWED))
+    major, minor = draw.sample(vocabulary.REVIEWED[subject], 2)
     shape = draw.choice((
         "The {major} was {a}.",
         "The {minor} was {b}, but the {major} was {a}.",
@@ -96,7 +96,7 @@ def sentiment(draw: Random) -> list[Example]:
         "The {minor} was {b}, yet in the end the {major} was {a}.",
     ))  # fmt: skip
     negated = draw.random() < 0.5, draw.random() < 0.5
-    good, bad = (draw.sample(adjectives, 2) for adjectives in (words.GOOD, words.BAD))
+    good, bad = (draw.sample(adjectives, 2) for adjectives in (vocabulary.GOOD, vocabulary.BAD))
     no, lead = draw.choice(("not", "hardly", "never", "far from", "anything but")), draw.choice(_LEADS)
     family = []
     for positive in (True, False):
@@ -114,16 +114,16 @@ _LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {se
 
 
 def paraphrase(draw: Random) -> list[Example]:
-    """Two sentences tell one event (1), or one of them exchanges the roles or has somebody else in one of them (0)."""
-    agent, patient, other = (_person(draw, noun) for noun in draw.sample(words.PEOPLE, 3))
-    verbs = draw.choice(words.DEEDS)
+    """Draws two sentences of an event (1), or of two events that differ in a role or exchange the roles (0)."""
+    agent, patient, other = (_person(draw, noun) for noun in draw.sample(vocabulary.PEOPLE, 3))
+    verbs = draw.choice(vocabulary.DEEDS)
     when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
     first, second = draw.choice(_FORMS), draw.choice(_FORMS)
-    one = first.format(a=agent, p=patient, v=draw.choice(verbs), w=when)
+    event = first.format(a=agent, p=patient, v=draw.choice(verbs), w=when)
     changed = draw.choice(((patient, agent), (patient, agent), (other, patient), (agent, other)))
     verb = draw.choice(verbs)
     return [
-        Example(one, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
+        Example(event, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
         for roles, label in (((agent, patient), 1.0), (changed, 0.0))
     ]
 
@@ -132,7 +132,7 @@ _FORMS = ("The {a} {v} the {p} {w}.", "The {p} was {v} by the {a} {w}.")
 
 
 def _person(draw: Random, noun: str) -> str:
-    return f"{draw.choice(words.TRAITS)} {noun}" if draw.random() < 0.5 else noun
+    return f"{draw.choice(vocabulary.TRAITS)} {noun}" if draw.random() < 0.5 else noun
 
 
 QUANTIFIERS = {
@@ -145,16 +145,16 @@ Statement = tuple[str, bool, bool]  # quantifier, narrow noun?, narrow act?
 
 
 def entailment(draw: Random) -> list[Example]:
-    """A premise entails (0), leaves open (1) or contradicts (2) a hypothesis about a wider or narrower class or act."""
-    noun, act, manner = draw.choice(words.NOUNS), draw.choice(words.ACTS), draw.choice(words.MANNERS)
-    trait = draw.choice(words.TRAITS)
+    """Draws premises that entail (0), leave open (1) or contradict (2) a hypothesis about a wider or narrower class or act."""
+    noun, act, manner = draw.choice(vocabulary.NOUNS), draw.choice(vocabulary.ACTS), draw.choice(vocabulary.MANNERS)
+    trait = draw.choice(vocabulary.TRAITS)
     family = []
     for label in range(3):
         statements = draw.choice(statement_pairs()[label])
         sides = []
         for quantifier, narrow, narrow_act in statements:
-            one = f"{trait} {noun}" if narrow else noun
-            subject = draw.choice(QUANTIFIERS[quantifier]).format(one=one, many=_plural(one), a_one=_a(one))
+            phrase = f"{trait} {noun}" if narrow else noun
+            subject = draw.choice(QUANTIFIERS[quantifier]).format(one=phrase, many=_plural(phrase), a_one=_a(phrase))
             sides.append(f"{subject} {act}{' ' + manner if narrow_act else ''}.")
         family.append(Example(sides[0], sides[1], float(label)))
     return family
@@ -164,20 +164,20 @@ def _plural(noun: str) -> str:
     return noun.removesuffix("child") + "children" if noun.endswith("child") else noun + "s"
 
 
-def _a(one: str) -> str:
-    return f"{'An' if one[0] in 'aeiou' else 'A'} {one}"
+def _a(noun: str) -> str:
+    return f"{'An' if noun[0] in 'aeiou' else 'A'} {noun}"
 
 
 @cache
 def statement_pairs() -> tuple[tuple[tuple[Statement, Statement], ...], ...]:
-    """Pairs of statements by label, found by checking them in every small world.
+    """Lists pairs of statements by label, found by checking them in every small world.
 
     A world says which of the nine sorts of individuals exist: narrow noun, wide noun only or neither, times narrow act, wide
     act only or neither. Worlds without the narrow noun are left out, as speakers presuppose what they quantify over.
     """
     sorts = [(noun, act) for noun in (2, 1, 0) for act in (2, 1, 0)]
     every_world = (
-        [sort for sort, there in zip(sorts, bits, strict=True) if there] for bits in product((0, 1), repeat=len(sorts))
+        [sort for sort, exists in zip(sorts, bits, strict=True) if exists] for bits in product((0, 1), repeat=len(sorts))
     )
     worlds = [world for world in every_world if any(noun == 2 for noun, _ in world)]
     statements = list(product(QUANTIFIERS, (True, False), (True, False)))
@@ -186,7 +186,7 @@ def statement_pairs() -> tuple[tuple[tuple[Statement, Statement], ...], ...]:
     for premise, hypothesis in product(statements, repeat=2):
         if premise == hypothesis:
             continue
-        seen = {then for given, then in zip(truth[premise], truth[hypothesis], strict=True) if given}
+        seen = {then for premise_holds, then in zip(truth[premise], truth[hypothesis], strict=True) if premise_holds}
         by_label[0 if seen == {True} else 2 if seen == {False} else 1].append((premise, hypothesis))
     return tuple(tuple(pairs) for pairs in by_label)
 
@@ -198,14 +198,14 @@ def _holds(statement: Statement, world: list[tuple[int, int]]) -> bool:
 
 
 def similarity(draw: Random) -> list[Example]:
-    """Who did what to whom, where and when: 5 less one for each part that differs, however it is worded.
+    """Draws two events, scored 5 less the number of parts that differ (agent, deed, patient, place, time) in any wording.
 
     Two people who exchange their roles are two parts that differ, although every word stays.
     """
-    parts = (words.AGENTS, words.DEEDS, words.AGENTS, words.PLACES, words.TIMES)
-    agent, patient, *others = draw.sample(range(len(words.AGENTS)), 4)
+    parts = (vocabulary.AGENTS, vocabulary.DEEDS, vocabulary.AGENTS, vocabulary.PLACES, vocabulary.TIMES)
+    agent, patient, *bystanders = draw.sample(range(len(vocabulary.AGENTS)), 4)
     meanings = [draw.sample(range(len(part)), 2) for part in parts]
-    meanings[0], meanings[2] = [agent, others[0]], [patient, others[1]]
+    meanings[0], meanings[2] = [agent, bystanders[0]], [patient, bystanders[1]]
     differing = set(draw.sample(range(len(parts)), draw.randrange(len(parts) + 1)))
     if len(differing) > 1 and draw.random() < 0.6:
         # The same number of differences, two of them the exchanged people.

@@ -42,7 +42,7 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
     assert [(row["projection"], tuple(row["ranks"])) for row in rows] == expected
     for row, (name, ranks) in zip(rows, expected, strict=True):
         assert row["parameters"] == sum(rank**2 for rank in ranks)
-        assert row["kept"] == pytest.approx(share(stacks[name], ranks), abs=1e-5)
+        assert row["energy_kept"] == pytest.approx(share(stacks[name], ranks), abs=1e-5)
     assert tucker.main(call[:-1]) == 0
     assert f"{share(stacks['v'], (2, 24, 12)):.1%}" in capsys.readouterr().out
 

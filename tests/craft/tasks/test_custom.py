@@ -137,9 +137,9 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
         (
             "r.jsonl",
             '{"title": ' + "[" * 100_000 + "]" * 100_000 + "}",
-            "r.jsonl, line 1: lists or objects lie in each other too deeply",
+            "r.jsonl, line 1: lists or objects are nested too deeply",
         ),
-        ("s.json", "[" * 100_000, "s.json: lists or objects lie in each other too deeply"),
+        ("s.json", "[" * 100_000, "s.json: lists or objects are nested too deeply"),
         ("t.csv", 'title,body,queue\na,b,c\n"a,b,c\n' + "a,b,c\n" * 5, "t.csv, line 3: broken CSV in the row that begins here"),
         (
             "u.csv",
