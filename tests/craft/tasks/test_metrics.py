@@ -101,8 +101,6 @@ def test_stated_conventions_on_degenerate_input():
         assert METRICS[name].compute(constant, varied) == 0
         assert METRICS[name].compute(varied, constant) == 0
         assert METRICS[name].compute(np.float32(0.1) * np.ones(1000, dtype=np.float32), np.arange(1000.0)) == 0
-    assert METRICS["matthews"].compute(np.ones(5, int), np.array([0, 1, 0, 1, 1])) == 0
-    assert METRICS["f1"].compute(np.zeros(4, int), np.zeros(4, int)) == 0
 
 
 def test_pearson_survives_a_large_offset_and_float32_scores():

@@ -73,11 +73,6 @@ def test_a_cut_larger_than_the_split_is_the_split(data):
     assert len(load_splits(TASK, data, train_examples=10_000).train) == 360
 
 
-def test_training_cuts_never_reach_into_the_search_split(data):
-    search = set(texts(load_splits(TASK, data).search))
-    assert not search & set(texts(load_splits(TASK, data, train_examples=300).train))
-
-
 def test_the_fingerprint_is_of_the_data_not_of_the_cut(data, tmp_path):
     fingerprint = load_splits(TASK, data).fingerprint
     assert fingerprint == load_splits(TASK, data, protocol="customary", train_examples=7).fingerprint
