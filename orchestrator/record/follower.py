@@ -28,7 +28,7 @@ from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
     from orchestrator.record.mirror import Mirror
-    from orchestrator.record.pictures import Describe
+    from orchestrator.record.verdict import Describe
 
 log = logging.getLogger(__name__)
 

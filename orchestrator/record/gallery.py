@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.record.pictures import (
-    Describe,
     Picture,
     Place,
-    Verdict,
-    group,
     picture_configuration,
     picture_refused,
     picture_sweep,
     picture_trial,
 )
+from orchestrator.record.verdict import Describe, Verdict, group
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 from orchestrator.state.entry import Entry

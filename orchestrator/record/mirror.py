@@ -27,7 +27,8 @@ from orchestrator.record.gallery import KINDS, Gallery
 from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
 from orchestrator.record.mlflow_store import Item, StoredRun, SweepStore
 from orchestrator.record.mlflow_views import address, links, saved_views
-from orchestrator.record.pictures import Describe, Picture, Place
+from orchestrator.record.pictures import Picture, Place
+from orchestrator.record.verdict import Describe
 from orchestrator.results.front import recorded_objectives
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
@@ -107,7 +108,8 @@ class Mirror:
                 self._begin_session(self.store, state)
             self._dirty |= self._gallery.update(state, self._log.end)
             for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
-                self._try(picture, self.store)
+                if picture.parent not in self._dirty:
+                    self._try(picture, self.store)
         except Exception as error:
             if is_missing(error):
                 log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")

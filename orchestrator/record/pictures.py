@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,15 @@ from craft.words import paragraphs, plain, redact, redacted
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_views import SIZE
+from orchestrator.record.verdict import Verdict
 from orchestrator.results import tags as names
-from orchestrator.results.front import mark_front, marks, recorded_objectives
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
 from orchestrator.state.state import State
-from orchestrator.sweepfile.objectives import Objectives
 
 Place = tuple[str, str]
 """A run's kind and key."""
-Describe = Callable[[Sequence[Summary], Objectives], str]
-"""Makes the Markdown that describes a sweep's run."""
 
 RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
 """MLflow's statuses; all others are FINISHED. Incomplete or infeasible is no failure."""
@@ -66,62 +63,6 @@ class Picture:
     files: Mapping[str, Path] = field(default_factory=dict)
     data: tuple[str, str] | None = None
     charts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The configurations at the end of a session, compared with each other.
-
-    Attributes:
-        entries: the trials that the summaries are made of, by configuration.
-        members: ids of the configurations that get a mark, by its tag.
-    """
-
-    time: float
-    entries: Mapping[str, Sequence[Entry]]
-    summaries: Mapping[str, Summary]
-    members: Mapping[str, frozenset[str]]
-    knee: str
-    description: str
-    numbers: Mapping[str, float]
-
-    @classmethod
-    def of(cls, state: State, describe: Describe) -> Verdict:
-        """Judges a state in which a session has ended."""
-        assert state.started is not None
-        assert state.ended is not None
-        objectives = recorded_objectives(state.started.info.get("objectives"))
-        summaries = mark_front(summarize_entries(state.asked_for), objectives)
-        marked = marks(summaries, objectives)
-        knee = str(marked.pop("knee", ""))
-        members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
-        return cls(
-            state.ended.time,
-            group(state),
-            {summary.configuration: summary for summary in summaries},
-            members | {names.KNEE: frozenset([knee] if knee else [])},
-            knee,
-            describe(summaries, objectives),
-            _closing_numbers(state),
-        )
-
-    def holds_for(self, configuration: str, entries: Sequence[Entry]) -> bool:
-        """Returns whether the configuration has the same trials, with the same results, as when it was judged."""
-        judged = self.entries.get(configuration, ())
-        same = (old.key == new.key and old.result is new.result for old, new in zip(judged, entries, strict=False))
-        return configuration in self.summaries and len(judged) == len(entries) and all(same)
-
-
-def group(state: State) -> dict[str, list[Entry]]:
-    """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in state.asked_for:
-        groups.setdefault(entry.configuration, []).append(entry)
-    rest: dict[str, list[Entry]] = {}
-    for entry in state.entries.values():
-        if entry.configuration not in groups:
-            rest.setdefault(entry.configuration, []).append(entry)
-    return groups | rest
 
 
 def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Picture:
@@ -188,7 +129,7 @@ def picture_configuration(
         numbers = {name: float(value) for name, value in tracked.items() if _is_number(value)}
         said = {name: text(value) for name, value in tracked.items() if not _is_number(value)}
         tags |= {names.ERROR: ""} | {f"{names.PREFIX}{name}": value for name, value in said.items()}
-        tags[names.NOTE] = _describe_configuration(first.configuration, numbers, said.get("error"), sweep[1], uri)
+        tags[names.NOTE] = describe_configuration(first.configuration, numbers, said.get("error"), sweep[1], uri)
     return Picture(
         (names.CONFIGURATION_KIND, first.configuration),
         short_name(first.method, first.label, numbers.get(SIZE, first.planned.get(SIZE))),
@@ -266,7 +207,7 @@ def _configuration_status(entries: Sequence[Entry], summary: Summary, open_sessi
     return "running" if open_session and any(entry.phase == "paused" or not entry.begun for entry in left) else "interrupted"
 
 
-def _describe_configuration(key: str, numbers: Mapping[str, float], error: str | None, sweep: str, uri: str) -> str:
+def describe_configuration(key: str, numbers: Mapping[str, float], error: str | None, sweep: str, uri: str) -> str:
     """Returns a configuration's score, and the command that takes its adapter."""
     lines = [paragraphs(error)] if error else []
     if "score" in numbers:
@@ -299,19 +240,6 @@ def _final_metrics(entry: Entry, result: TrialResult) -> dict[str, float]:
         # MLflow shows only the last value of a metric; this one belongs to the weights that were kept.
         metrics["best_search_score"] = result.metrics["search_score"]
     return metrics
-
-
-def _closing_numbers(state: State) -> dict[str, float]:
-    """Returns how many trainings ended how, and the seconds of the last session."""
-    assert state.ended is not None
-    trained = [entry for entry in state.asked_for if entry.cut_from is None]
-    ended: list[str] = [entry.result.status for entry in trained if entry.result is not None]
-    numbers = {f"trials_{name}": ended.count(status) for name, status in ENDINGS.items()}
-    missing = len(trained) - sum(numbers.values())
-    return {"trials_planned": len(trained), **numbers, "trials_missing": missing, "seconds": state.ended.seconds}
-
-
-ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}
 
 
 def _is_number(value: Any) -> bool:

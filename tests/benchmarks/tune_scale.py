@@ -2,13 +2,13 @@
 
     python -m tests.benchmarks.tune_scale [--trials 5000] [--at-once 2] [--json FILE] [--profile FILE]
 
-A sweep runs through `run_sweep` with a training that does nothing, and with everything that a sweep records: ledger, journal,
-and a process that ships the journal to an SQLite store of MLflow's. Beside it, in a process of its own, the same number of
+A sweep runs with a training that does nothing, and with everything that a sweep records: its log, and a process that follows
+it and writes to an SQLite store of MLflow's. Beside it, in a process of its own, the same number of
 trials runs on Tune alone: same Ray, same number at once, actors reused, and the same two reports with one checkpoint of one
 file. A process each, so that neither has the other's memory.
 
 For the first and the last 500 trials: wall time; the time that the driver did not wait for its workers; processor time of the
-thread that drives Tune, and of the whole driver, without the process that ships; the driver's memory after those. Afterwards:
+thread that drives Tune, and of the whole driver, without the process that follows; the driver's memory after those. Afterwards:
 how far the store is behind, and how long it takes to catch up.
 """
 
@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.record.tracker import Tracker
 from rich.console import Console
 from rich.table import Table
 
@@ -36,8 +35,9 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
+from orchestrator.record.follower import Follower
 from orchestrator.record.manifest import hardware
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended, Event, SessionEnded
 from orchestrator.sweepfile.load import load_sweep
 
 SEEDS = 5
@@ -86,16 +86,6 @@ class Clock:
         return found
 
 
-class Timed(Tracker):
-    """The real tracker, which also notes when trials end."""
-
-    clock = Clock()
-
-    def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
-        super().trial_ended(result, adapter)
-        self.clock.note()
-
-
 def nothing() -> Train:
     """A training that reports one evaluation and leaves an adapter of one file. It travels to workers by value."""
 
@@ -123,29 +113,36 @@ def plan_of(folder: Path, trials: int) -> Plan:
 
 
 def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[str, Any]:
-    from orchestrator.tune.runner import run_sweep
+    from orchestrator.tune.runner import open_session
 
-    plan = plan_of(folder, trials)
-    tracker = Timed(f"sqlite:///{folder / 'mlflow.db'}", "scale", folder / "scale", own_process=True)
-    tracker.clock.watch_waits()
-    profiler = cProfile.Profile(time.thread_time)
-    try:
-        if profile:
-            profiler.enable()
-        outcome = run_sweep(
-            plan, RunOptions(folder / "scale", cpus=at_once, verbosity="quiet"), tracker=tracker, train=nothing()
-        )
-        if profile:
-            profiler.disable()
-            profiler.dump_stats(profile)
-        assert len(outcome.finished) == trials, outcome.trouble
-        tracker.sweep_ended("finished", {})
-        began, behind = time.perf_counter(), tracker.flush(0.0)
-        left = tracker.flush(CATCH_UP_S)
-        waited = time.perf_counter() - began
-    finally:
-        tracker.close(0.0)
-    return tracker.clock.content() | {"behind": behind, "left": left, "catching up": waited, "peak": peak_mb()}
+    plan, clock, profiler = plan_of(folder, trials), Clock(), cProfile.Profile(time.thread_time)
+    clock.watch_waits()
+    with open_session(plan, RunOptions(folder / "scale", cpus=at_once, verbosity="quiet")) as session:
+        session.driver.begin()
+        take = session.driver.take
+
+        def timed(*events: Event) -> None:
+            take(*events)
+            for _ in (event for event in events if isinstance(event, Ended)):
+                clock.note()
+
+        session.driver.take = timed  # type: ignore[method-assign]
+        follower = Follower(folder / "scale", f"sqlite:///{folder / 'mlflow.db'}")
+        try:
+            if profile:
+                profiler.enable()
+            outcome = session.run(nothing(), None, watch=follower.look)
+            if profile:
+                profiler.disable()
+                profiler.dump_stats(profile)
+            assert len(outcome.finished) == trials, outcome.trouble
+            take(SessionEnded(status="finished", seconds=outcome.seconds))
+            began, behind = time.perf_counter(), follower.wait(0.0)
+            left = follower.wait(CATCH_UP_S)
+            waited = time.perf_counter() - began
+        finally:
+            follower.stop()
+    return clock.content() | {"behind": behind, "left": left, "catching up": waited, "peak": peak_mb()}
 
 
 def bare(folder: Path, trials: int, at_once: int) -> dict[str, Any]:

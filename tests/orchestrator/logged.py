@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from orchestrator.record.mirror import Mirror
+from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import (
     Ended,
@@ -58,10 +60,12 @@ def entry(rank: int = 8, seed: int = 0, task: str = "toy/acceptability", label: 
 
 
 def finished(trial: Entry, score: float = 80.0, steps: int = 30, **fields: Any) -> TrialResult:
-    facts = {"data_fingerprint": "ab" * 32, "device": "cpu"}
-    counts = {"trainable_parameters": trial.planned["trainable_parameters"], "head_parameters": 770.0}
-    metrics = {"score": score, "accuracy": score, "search_score": score - 1}
-    return TrialResult(trial.key, "finished", metrics, counts, steps, 12.5, **{"facts": facts, **fields})
+    fields = {
+        "metrics": {"score": score, "accuracy": score, "search_score": score - 1},
+        "counts": {"trainable_parameters": trial.planned["trainable_parameters"], "head_parameters": 770.0},
+        "facts": {"data_fingerprint": "ab" * 32, "device": "cpu"},
+    } | fields
+    return TrialResult(trial.key, "finished", steps=steps, seconds=12.5, **fields)
 
 
 class SweepLog:
@@ -167,11 +171,25 @@ def story(folder: Path) -> Iterator[SweepLog]:
     yield sweep
 
 
+def describe(summaries: Sequence[Summary], _: object) -> str:
+    return f"{len(summaries)} configurations"
+
+
 def mirror(folder: Path, uri: str, **options: Any) -> Mirror:
     """Returns a mirror that has taken a step."""
-    made = Mirror(folder, uri, lambda summaries, _: f"{len(summaries)} configurations", **options)
+    made = Mirror(folder, uri, describe, **options)
     made.step()
     return made
+
+
+def step_until_equal(made: Mirror, folder: Path) -> None:
+    """Takes steps as the process does, which waits after an error."""
+    for _ in range(60):
+        with suppress(Exception):
+            made.step()
+        if made.offset == (folder / "log.jsonl").stat().st_size:
+            return
+    raise AssertionError("it never becomes equal")
 
 
 def runs(uri: str, experiment: str = "demo") -> dict[tuple[str, str], Run]:
@@ -191,7 +209,7 @@ CURVES = {"search_score", "train_loss", "epoch"}
 """What trials report. Other metrics are summed up: their last values count."""
 
 
-def contents(uri: str) -> dict[str, Any]:
+def contents(uri: str, *others: str) -> dict[str, Any]:
     """Returns everything that the store has of the sweep, with keys in place of MLflow's ids, as plain data."""
     client, table = MlflowClient(uri), runs(uri)
     keys = {run.info.run_id: "/".join(place) for place, run in table.items()}
@@ -209,4 +227,7 @@ def contents(uri: str) -> dict[str, Any]:
         data = [dataset.dataset.digest for dataset in run.inputs.dataset_inputs]
         points = points if place[0] == "trial" else {}
         plain["/".join(place)] = [times, tags, dict(run.data.params), dict(run.data.metrics), points, files, data]
-    return dict(json.loads(json.dumps(plain).replace(uri, "URI")))
+    text = json.dumps(plain)
+    for address in (uri, *others):
+        text = text.replace(address, "URI")
+    return dict(json.loads(text))

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from orchestrator.record.ledger import Ledger
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.log import read_state
 from tests.mlflow_server import Server
 from tests.orchestrator.stand_in import check_runs, start_driver, steps
 from tests.postgres import postgres
@@ -39,17 +40,17 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away:
         try:
             told = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
             process = start_driver(folder / "sweep", **told, tracking=server.uri)  # type: ignore[arg-type]
-            log, ledger = folder / "sweep" / "log", Ledger(folder / "sweep" / "test")
+            log, record = folder / "sweep" / "log", folder / "sweep" / "test" / "log.jsonl"
             while not log.exists() or steps(log).total() < 2:
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.1)
             server.kill()
             gone, before = time.monotonic(), steps(log).total()
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while len(ledger.finished()) < ended or time.monotonic() - gone < away:
+            while len(_finished(record)) < ended or time.monotonic() - gone < away:
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.1)
-            done = len(ledger.finished())
+            done = len(_finished(record))
             yield (
                 f"the server was gone for {time.monotonic() - gone:.0f} s; meanwhile {steps(log).total() - before} steps were "
                 f"done and {done} of 4 trials ended"
@@ -57,7 +58,7 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away:
             server.start()
             out, screen = process.communicate(timeout=400)
             assert process.returncode == 0, out + screen
-            results = ledger.finished()
+            results = _finished(record)
             assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0]
             check_runs(server.uri, set(results), configurations=2)
             places = {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -66,6 +67,10 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away:
             yield f"4 trials, each with one run and each evaluation once; the password is in none of {len(places)} places"
         finally:
             server.kill()
+
+
+def _finished(record: Path) -> dict[str, TrialResult]:
+    return {key: entry.finished for key, entry in read_state(record).entries.items() if entry.finished}
 
 
 def _rows(backend: str) -> str:

@@ -12,8 +12,8 @@ from dashboards.content import everything
 from dashboards.store import Store
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.run import main
+from tests.orchestrator.logged import runs
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.tracked import runs
 
 pytestmark = pytest.mark.slow
 

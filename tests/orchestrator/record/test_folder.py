@@ -1,4 +1,4 @@
-"""The names of a sweep's files stay what older sweeps have, and stand in one module."""
+"""The names of a sweep's files are a format, and one module spells them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from orchestrator.record.folder import FRONT_CSV, FRONT_HTML, FRONT_PNG, FRONT_T
 ROOT = Path(orchestrator.__file__).parent
 NAMES = {
     "effective": "sweep.yaml",
-    "ledger": "ledger.jsonl",
-    "journal": "journal.jsonl",
-    "cursor": "tracking.cursor.json",
-    "refused": "tracking.refused.jsonl",
+    "record": "log.jsonl",
+    "tracking": "tracking.json",
     "study": "study.db",
     "log": "sweep.log",
     "lock": ".lock",

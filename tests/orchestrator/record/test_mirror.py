@@ -18,7 +18,7 @@ from requests import ConnectionError as Lost
 from orchestrator.record.mirror import Mirror
 from orchestrator.record.mlflow_store import RunGone
 from orchestrator.state.events import Wanted
-from tests.orchestrator.logged import SweepLog, contents, entry, mirror, runs, story
+from tests.orchestrator.logged import SweepLog, contents, describe, entry, mirror, runs, step_until_equal, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
 
@@ -108,16 +108,6 @@ def test_kills_between_requests_lose_and_double_nothing(
     assert contents(dying) == end
 
 
-def step_until_equal(made: Mirror, folder: Path) -> None:
-    """Takes steps as the process does, which waits after an error."""
-    for _ in range(60):
-        with suppress(Exception):
-            made.step()
-        if made.offset == (folder / "log.jsonl").stat().st_size:
-            return
-    raise AssertionError("it never becomes equal")
-
-
 def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
     folder = tmp_path / "runs"
     next(itertools.islice(story(folder), 6, None))
@@ -125,7 +115,7 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
     chance = random.Random(5)
     requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
-    made = Mirror(folder, lossy, lambda summaries, _: f"{len(summaries)} configurations")
+    made = Mirror(folder, lossy, describe)
     step_until_equal(made, folder)
     assert made.refused == 0
     assert contents(lossy) == end

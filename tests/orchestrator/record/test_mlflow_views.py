@@ -6,44 +6,34 @@ import getpass
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import origin
-from orchestrator.record.mlflow_run import short_name
-from orchestrator.record.shipper import saved_page
-from orchestrator.record.tracker import Tracker
+from orchestrator.record.mlflow_views import address
+from orchestrator.record.pictures import describe_configuration, short_name
 from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.state.events import Refused
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server
-from tests.orchestrator.tracked import finished, runs, spec
+from tests.orchestrator.logged import SweepLog, entry, mirror, runs
 
 PREFIX = "mlflow.sharedViewState."
-INFO = {"objectives": '{"score": "maximize", "trainable_parameters": "minimize"}', "tasks": "toy/acceptability"}
 
 
-def track(
-    uri: str, folder: Path, *ranks: int, info: dict[str, Any] | None = None, scores: dict[int, float] | None = None
-) -> str:
-    """Records a sweep of a trial for each rank and a candidate that only tunes, and returns its id."""
-    tracker = Tracker(uri, "demo", folder)
-    tracker.sweep_started(INFO | (info or {}))
-    tracker.trial_started(replace(spec(rank=99), tunes="0123456789"))
-    for rank in ranks:
-        trial, score = spec(rank=rank), (scores or {}).get(rank, 80.0)
-        tracker.trial_started(trial, size=2.0 * rank * rank)
-        tracker.trial_ended(finished(trial, score))
-        summary = {"score": score, "score_low": score - 2, "score_high": score + 2, "trainable_parameters": 2 * rank * rank}
-        params = {"method": "craft", "ranks": ["all", rank, rank], "projections": "q,v", "learning_rate": 1e-3, "dropout": 0}
-        tracker.configuration_ended(trial.configuration, trial.label, params, summary | {"complete": True, "trials_done": 1})
-    tracker.sweep_ended("finished", {})
-    assert tracker.close(60) == 0
-    return tracker.sweep_id
+def track(uri: str, folder: Path, *scores: float, sweep_id: str = "5" * 32, **info: Any) -> Path:
+    """Records a sweep of configurations with these scores, and a candidate that only tunes; returns its folder."""
+    sweep = SweepLog(folder, sweep_id=sweep_id)
+    trials = [entry(rank=8 * number) for number in range(1, len(scores) + 1)]
+    sweep.start(candidate := entry(99, tunes="0123456789"), *trials, **info)
+    sweep.run(candidate)
+    sweep.train(*trials, scores={trial.key: score for trial, score in zip(trials, scores, strict=True)})
+    sweep.close()
+    mirror(folder, uri)
+    return folder
 
 
 def experiment(uri: str) -> Any:
@@ -62,7 +52,9 @@ def views(uri: str) -> dict[str, dict[str, Any]]:
 def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path: Path) -> None:
     client = MlflowClient(uri)
     client.create_experiment("demo", tags={"mlflow.note.content": "What we are after."})
-    ids = [track(uri, tmp_path / name, 8, 16) for name in ("first", "second")]
+    ids = [f"{number:032x}"[::-1] for number in (1, 2)]
+    for id in ids:
+        track(uri, tmp_path / id, 80.0, 81.0, sweep_id=id)
     found = views(uri)
     assert found.keys() == {f"{kind}-{id[:8]}" for kind in ("front", "trials") for id in ids}
     for id in ids:
@@ -89,11 +81,11 @@ def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path
 
 
 def test_a_view_that_somebody_changed_stays_on_a_resume(uri: str, tmp_path: Path) -> None:
-    id = track(uri, tmp_path, 8)
+    track(uri, tmp_path, 80.0)
     changed = json.dumps({"name": "mine", "createdAt": 1, "state": "{}"})
-    MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, f"{PREFIX}front-{id[:8]}", changed)
-    track(uri, tmp_path, 8)
-    assert views(uri)[f"front-{id[:8]}"]["name"] == "mine"
+    MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, f"{PREFIX}front-55555555", changed)
+    mirror(tmp_path, uri)
+    assert views(uri)["front-55555555"]["name"] == "mine"
     assert experiment(uri).tags["mlflow.note.content"].count("**demo**") == 1
 
 
@@ -107,18 +99,10 @@ def test_a_view_that_somebody_changed_stays_on_a_resume(uri: str, tmp_path: Path
 def test_the_view_follows_the_objectives(
     uri: str, tmp_path: Path, objectives: dict[str, str], order: tuple[str, bool], column: str
 ) -> None:
-    id = track(uri, tmp_path, 8, info={"objectives": json.dumps(objectives)})
-    view = views(uri)[f"front-{id[:8]}"]
+    track(uri, tmp_path, 80.0, objectives=json.dumps(objectives))
+    view = views(uri)["front-55555555"]
     assert (view["orderByKey"], view["orderByAsc"]) == order
     assert column in view["selectedColumns"]
-
-
-def test_the_link_is_there_once_the_store_has_the_sweep(uri: str, tmp_path: Path) -> None:
-    assert saved_page(SweepFolder(tmp_path), uri) is None
-    id = track(uri, tmp_path, 8)
-    page = saved_page(SweepFolder(tmp_path), uri)
-    assert page == f"#/experiments/{experiment(uri).experiment_id}/runs?viewStateShareKey=front-{id[:8]}"
-    assert saved_page(SweepFolder(tmp_path), "http://elsewhere:5000") is None
 
 
 def test_every_run_says_whose_it_is(uri: str, tmp_path: Path) -> None:
@@ -133,7 +117,7 @@ def test_every_run_says_whose_it_is(uri: str, tmp_path: Path) -> None:
     assert "mlflow.source.git.commit" not in origin(file)
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "begin")
-    track(uri, tmp_path / "runs", 8, info={"origin": origin(file)})
+    track(uri, tmp_path / "runs", 80.0, origin=origin(file))
     expected = {
         "mlflow.user": getpass.getuser(),
         "mlflow.source.name": str(file),
@@ -159,69 +143,71 @@ def test_short_names(method: str, label: str, size: float | None, name: str) -> 
 
 
 def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_path: Path) -> None:
-    trial = spec(label="CRAFT 64, q v, cut to 1/8")
-    tracker = Tracker(uri, "demo", tmp_path)
-    tracker.sweep_started(INFO)
-    tracker.trial_started(trial, size=2057.0)
-    tracker.flush(60)
-    assert {run.info.run_name for run in runs(uri).values()} == {
-        "demo",
-        "2,057 · CRAFT 64 qv cut to 1/8",
-        "s0 · 2,057 · CRAFT 64 qv cut to 1/8 · toy/acceptability",
-    }
-    tracker.trial_ended(finished(trial))
-    tracker.configuration_ended(
-        trial.configuration, trial.label, {"method": "craft"}, {"score": 80.0, "trainable_parameters": 328}
-    )
-    assert tracker.close(60) == 0
-    table = runs(uri)
-    assert table["trial", trial.key].info.run_name == "s0 · 328 · CRAFT 64 qv cut to 1/8 · toy/acceptability"
-    assert table["configuration", trial.configuration].info.run_name == "328 · CRAFT 64 qv cut to 1/8"
+    trial = entry(label="CRAFT 64, q v, cut to 1/8", planned={"trainable_parameters": 2057.0})
+    sweep = SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    for size in ("2,057", "328"):
+        if size == "328":
+            sweep.finish(trial, counts={"trainable_parameters": 328.0})
+        mirror(tmp_path, uri)
+        assert {run.info.run_name for run in runs(uri).values()} == {
+            "demo",
+            f"{size} · CRAFT 64 qv cut to 1/8",
+            f"s0 · {size} · CRAFT 64 qv cut to 1/8 · toy/acceptability",
+        }
 
 
 @pytest.mark.parametrize(
-    ("summary", "said", "taken"),
+    ("numbers", "error", "shown"),
     [
         (
-            {"score": 95.0, "score_low": 92.5, "score_high": 97.0, "trainable_parameters": 4108},
+            {"score": 95.0, "score_low": 92.5, "score_high": 97.0, "trainable_parameters": 4108.0},
+            None,
             "**score 95.00** (92.50 to 97.00), 4,108 trainable parameters",
-            True,
         ),
-        ({"score": 95.0, "trainable_parameters": 4108}, "**score 95.00**, 4,108 trainable parameters", True),
-        ({"score": 95.0, "error": "seed 1: out of memory", "status": "failed"}, "seed 1: out of memory", True),
-        (
-            {"trainable_parameters": 55296, "error": "55,296 is above max 40,000", "status": "infeasible"},
-            "55,296 is above max 40,000",
-            False,
-        ),
+        ({"score": 95.0, "trainable_parameters": 4108.0}, None, "**score 95.00**, 4,108 trainable parameters"),
+        ({"score": 95.0}, "seed 1: out of memory", "seed 1: out of memory"),
     ],
-    ids=["interval", "one value", "failed", "infeasible"],
 )
-def test_the_description_of_a_configuration(uri: str, tmp_path: Path, summary: dict[str, Any], said: str, taken: bool) -> None:
-    tracker = Tracker(uri, "demo", tmp_path)
-    tracker.sweep_started(INFO)
-    tracker.configuration_ended("c0ffee0000", "CRAFT 64, q v", {"method": "craft"}, {"complete": False, **summary})
-    assert tracker.close(60) == 0
-    note = runs(uri)["configuration", "c0ffee0000"].data.tags["mlflow.note.content"]
-    assert said in note
-    command = f"python -m orchestrator.adapters demo --pick c0ffee0000 --to adapter --tracking-uri {uri}"
-    assert (command in note) == taken
+def test_the_description_of_a_configuration(numbers: dict[str, float], error: str | None, shown: str) -> None:
+    note = describe_configuration("c0ffee0000", numbers, error, "demo", "sqlite:////m.db")
+    assert shown in note
+    assert "python -m orchestrator.adapters demo --pick c0ffee0000 --to adapter --tracking-uri sqlite:////m.db" in note
+    assert "--tracking-uri" not in describe_configuration("c0ffee0000", numbers, error, "demo", "http://me:secret@host")
+
+
+def test_a_refused_configuration_offers_no_adapter(uri: str, tmp_path: Path) -> None:
+    sweep = SweepLog(tmp_path)
+    sweep.start()
+    names = {"configuration": "c0ffee0000", "label": "CRAFT 64, q v", "method": "craft", "protocol": "honest"}
+    counts = {"trainable_parameters": 55296.0}
+    sweep.add(Refused, **names, parameters={"rank": 64}, counts=counts, reason="55,296 is above max 40,000")
+    mirror(tmp_path, uri)
+    run = runs(uri)["configuration", "c0ffee0000"]
+    assert run.data.tags["mlflow.note.content"] == "55,296 is above max 40,000"
+    assert (run.info.status, run.data.tags["craft.status"], run.data.tags["craft.complete"]) == (
+        "FINISHED",
+        "infeasible",
+        "false",
+    )
+    assert (run.data.params, run.data.metrics) == ({"method": "craft", "rank": "64"}, counts)
 
 
 def test_parameters_stay_true_after_an_extension(uri: str, tmp_path: Path) -> None:
-    for seeds, rate in (("0", {"learning_rate": 1e-3}), ("0,1", {}), ("0", {"learning_rate": 1e-3})):
-        tracker = Tracker(uri, "demo", tmp_path)
-        tracker.sweep_started(INFO | {"seeds": seeds, "model": "m"})
-        tracker.configuration_ended(
-            "c0ffee0000", "CRAFT", {"method": "craft", **rate}, {"score": 1.0, "trials_done": len(seeds)}
-        )
-        assert tracker.close(60) == 0
-        table = runs(uri)
-        sweep, configuration = table["sweep", "demo"], table["configuration", "c0ffee0000"]
-        assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == (seeds, "m")
-        assert "seeds" not in sweep.data.params
+    first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
+    sweep = SweepLog(tmp_path)
+    for trials in ([first], [first, second], [first]):
+        sweep.start(*trials, seeds=str(len(trials)), model=f"m{len(trials)}")
+        sweep.train(*trials)
+        sweep.close()
+        mirror(tmp_path, uri)
+        run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.configuration]
+        assert run.data.tags["craft.seeds"] == str(len(trials))
+        assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
+        assert "seeds" not in run.data.params
         now = configuration.data.tags.get("craft.now.learning_rate", configuration.data.params["learning_rate"])
-        assert now == ("0.001" if rate else "differs between trials")
+        assert now == ("3e-4" if len(trials) == 1 else "differs between trials")
 
 
 @pytest.mark.browser
@@ -232,16 +218,16 @@ def test_mlflows_page_shows_the_front_of_the_sweep_that_the_link_names(tmp_path:
     server.start()
     browser = None
     try:
-        track(server.uri, tmp_path / "other", 4)
-        track(server.uri, tmp_path / "runs", 8, 16, 24, scores={8: 70.0, 16: 90.0, 24: 85.0})
-        page = f"{server.uri}/{saved_page(SweepFolder(tmp_path / 'runs'), server.uri)}"
+        track(server.uri, tmp_path / "other", 80.0, sweep_id="4" * 32)
+        track(server.uri, tmp_path / "runs", 70.0, 90.0, 85.0)
+        page = f"{server.uri}/{address(experiment(server.uri).experiment_id, '5' * 32)}"
         browser = Browser(tmp_path / "profile", width=2200)
         browser.driver.get(page)
         browser.wait("document.querySelectorAll('.ag-center-cols-container .ag-row').length >= 3")
         names = browser.run("[...document.querySelectorAll('.ag-pinned-left-cols-container a')].map(link => link.innerText)")
         assert [name.split(" · ")[0] for name in names if "·" in name] == ["512", "1,152", "128"], "by score, best first"
         heads = browser.run("[...document.querySelectorAll('.ag-header-cell')].map(cell => cell.innerText.trim())")
-        assert {"score", "score_low", "score_high", "trainable_parameters"} <= set(heads)
+        assert {"score", "trainable_parameters"} <= set(heads)
         browser.driver.get("about:blank")
         browser.driver.get(f"{page}&compareRunsMode=CHART")
         browser.wait("document.querySelectorAll('.scatterlayer .point').length === 3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import subprocess
@@ -13,12 +14,12 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from craft.spec import RunSpec
-from orchestrator.plan.trial import Trial
-from orchestrator.record import shipper as shipping
-from orchestrator.record.tracker import Tracker
-from orchestrator.state.entry import TrialResult
+from orchestrator.record import follower
+from orchestrator.record.follower import Follower
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Reported
 from tests.mlflow_server import Server
+from tests.orchestrator.logged import SweepLog, contents, describe, entry, history, mirror, runs, step_until_equal, story
 from tests.postgres import Missing, postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -33,52 +34,49 @@ def database() -> Iterator[tuple[str, list[str]]]:
         pytest.skip(str(why))
 
 
-def trials() -> list[Trial]:
-    return [
-        Trial(RunSpec(model="m", task="toy/acceptability", method="craft", seed=seed), "c0ffee0000", "12·8·8 qv")
-        for seed in range(4)
-    ]
+TRIALS = [entry(seed=seed) for seed in range(4)]
 
 
-def progress(step: int) -> dict:
-    points = [{"step": step - 1, "train_loss": 1 / step}]
-    return {"step": step, "total_steps": 40, "epoch": step / 10, "metrics": {"search_score": float(step)}, "points": points}
+def report(sweep: SweepLog, trial: Entry, step: int) -> None:
+    rows = [{"step": step - 1, "train_loss": 1 / step}, {"step": step, "search_score": float(step)}]
+    sweep.add(Reported, key=trial.key, rows=rows, epoch=step / 10, total_steps=40)
 
 
 def sweep_with_an_outage(server: Server, folder: Path, outage: list[list[str]]) -> None:
-    """Four trials of 20 evaluations each; from the seventh to the fourteenth the server is away."""
-    tracker = Tracker(server.uri, "outage", folder, own_process=True)
-    tracker.sweep_started({"seeds": [0, 1, 2, 3]})
-    for trial in trials():
-        tracker.trial_started(trial)
+    """Runs four trials of 20 evaluations each; from the seventh to the fourteenth the server is away."""
+    sweep = SweepLog(folder)
+    sweep.start(*TRIALS)
+    process = Follower(folder, server.uri)
+    sweep.run(*TRIALS)
     for step in range(2, 42, 2):
-        for trial in trials():
-            tracker.trial_progress(trial.key, progress(step))
+        for trial in TRIALS:
+            report(sweep, trial, step)
         time.sleep(0.15)
         if step == 14:
+            process.wait(120)
             server.kill()
             for command in outage:
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if step == 28:
-            assert tracker.flush(0) > 0
+            assert process.wait(0) > 0
             server.start()
-    for trial in trials():
+    for trial in TRIALS:
         adapter = folder / "adapters" / trial.key
         adapter.mkdir(parents=True)
         (adapter / "adapter_model.safetensors").write_bytes(trial.key.encode() * 1000)
-        tracker.trial_ended(TrialResult(trial.key, "finished", {"score": 70.0}, {}, 40, 1.0), adapter)
-    tracker.configuration_ended("c0ffee0000", "12·8·8 qv", {"method": "craft"}, {"score": 70.0, "trials_done": 4})
-    tracker.sweep_ended("finished", {"on_front": ["c0ffee0000"]})
-    assert tracker.close(120) == 0
+        sweep.finish(trial, 70.0, adapter=f"adapters/{trial.key}", steps=40, metrics={"score": 70.0})
+    sweep.close()
+    assert process.wait(120) == 0
+    process.stop()
 
 
 def check_the_record(uri: str, folder: Path) -> None:
     client = MlflowClient(uri)
-    found = list(client.search_runs([client.get_experiment_by_name("outage").experiment_id]))
+    found = list(client.search_runs([client.get_experiment_by_name("demo").experiment_id]))
     assert sorted(run.data.tags["craft.kind"] for run in found) == ["configuration", "sweep", *["trial"] * 4]
     assert {run.info.status for run in found} == {"FINISHED"}
     by_key = {run.data.tags["craft.key"]: run for run in found}
-    for trial in trials():
+    for trial in TRIALS:
         run = by_key[trial.key]
         points = client.get_metric_history(run.info.run_id, "search_score")
         assert [(point.step, point.value) for point in points] == [(step, float(step)) for step in range(2, 42, 2)]
@@ -155,33 +153,22 @@ class LossyProxy(threading.Thread):
         client.sendall(answer)
 
 
-def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "PAUSES_S", (0.02,))
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_requests_that_were_carried_out_but_whose_answers_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(follower, "PAUSES_S", (0.02,))
     server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
     server.start()
     try:
-        for number, share in enumerate((0.1, 0.3)):
-            proxy = LossyProxy(server.port, share)
-            proxy.start()
-            folder = tmp_path / f"runs{number}"
-            tracker = Tracker(proxy.uri, f"lossy{number}", folder)
-            tracker.sweep_started({"seeds": [0, 1, 2, 3]})
-            for trial in trials():
-                tracker.trial_started(trial)
-                for step in range(2, 12, 2):
-                    tracker.trial_progress(trial.key, progress(step))
-                tracker.trial_ended(TrialResult(trial.key, "finished", {"score": 70.0}, {}, 12, 1.0))
-            tracker.sweep_ended("finished", {})
-            assert tracker.close(120) == 0
-            proxy.stop()
-            assert proxy.dropped, "nothing was lost, so nothing was tried"
-            client = MlflowClient(server.uri)
-            found = client.search_runs([client.get_experiment_by_name(f"lossy{number}").experiment_id])
-            assert sorted(run.data.tags["craft.kind"] for run in found) == ["configuration", "sweep", *["trial"] * 4]
-            for run in found:
-                if run.data.tags["craft.kind"] == "trial":
-                    points = client.get_metric_history(run.info.run_id, "search_score")
-                    assert [point.step for point in points] == [2, 4, 6, 8, 10]
+        proxy = LossyProxy(server.port, share)
+        proxy.start()
+        next(itertools.islice(story(tmp_path / "runs"), 6, None))
+        assert follower.replay(tmp_path / "runs", proxy.uri, describe, 120) == 0
+        proxy.stop()
+        assert proxy.dropped, "nothing was lost, so nothing was tried"
+        mirror(tmp_path / "runs", other := f"sqlite:///{tmp_path / 'other.db'}")
+        assert contents(server.uri, proxy.uri) == contents(other)
     finally:
         server.kill()
 
@@ -189,15 +176,13 @@ def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Pa
 def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     backend, restart = database
     monkeypatch.chdir(tmp_path)  # artifacts go into the current folder
-    trial = trials()[0]
-    tracker = Tracker(backend, "outage", tmp_path / "runs")
-    tracker.sweep_started({"seeds": [0]})
-    tracker.trial_started(trial)
-    tracker.trial_progress(trial.key, progress(2))
-    assert tracker.flush(120) == 0
+    (trial, *_), sweep = TRIALS, SweepLog(tmp_path / "runs")
+    sweep.start(trial)
+    sweep.run(trial)
+    report(sweep, trial, 2)
+    made = mirror(sweep.folder, backend)
     subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    tracker.trial_progress(trial.key, progress(4))
-    assert tracker.close(120) == 0
-    client = MlflowClient(backend)
-    (run,) = client.search_runs([client.get_experiment_by_name("outage").experiment_id], "tags.`craft.kind` = 'trial'")
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "search_score")] == [2, 4]
+    report(sweep, trial, 4)
+    assert follower.replay(sweep.folder, backend, describe, 120) == 0
+    step_until_equal(made, sweep.folder)
+    assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(2, 2.0), (4, 4.0)]

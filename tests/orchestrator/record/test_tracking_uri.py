@@ -10,29 +10,7 @@ import pytest
 
 from craft.words import redact
 from orchestrator.record.mlflow_client import make_sqlite
-from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri
-from orchestrator.state.entry import TrialResult
-from tests.orchestrator.tracked import spec
-
-
-def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
-    secret = "postgresql://user:hunter2@db.example:5432/mlflow?password=hunter2"
-    folder, trial = tmp_path / "runs", spec()
-    sweep_file = folder / "effective.yaml"
-    tracker = Tracker(uri, "demo", folder)
-    tracker.sweep_started(
-        {"tracking": {"uri": secret}, "manifest": {"command": ["run", secret]}, "sweep_yaml": f"uri: {secret}"}
-    )
-    tracker.trial_started(trial, {"origin": secret})
-    tracker.trial_ended(TrialResult(trial.key, "failed", error=f"cannot reach {secret}", facts={"store": secret}))
-    sweep_file.write_text(f"tracking: {{uri: '{secret}'}}\n")
-    tracker.sweep_ended("failed", {"description": f"see {secret}"}, [sweep_file])
-    assert tracker.close(60) == 0
-    for file in tmp_path.rglob("*"):
-        if file.is_file() and file != sweep_file:
-            assert b"hunter2" not in file.read_bytes(), file
-    assert any(b"***@db.example" in file.read_bytes() for file in (tmp_path / "mlartifacts").rglob("effective.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
+from orchestrator.plan.trial import Trial
 from orchestrator.review.model_card import add_card
-from tests.orchestrator.tracked import finished, spec
+from orchestrator.state.entry import TrialResult
 
 
 @pytest.mark.parametrize("by_peft", [True, False])
 def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, by_peft: bool) -> None:
-    trial = spec(seed=2)
-    result = finished(trial, 81.25)
+    run = RunSpec(
+        model="sentence-transformers/all-MiniLM-L6-v2",
+        task="toy/acceptability",
+        method="craft",
+        parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
+        seed=2,
+    )
+    trial = Trial(run, "c0ffee0000", "CRAFT 8, q v")
+    result = TrialResult(trial.key, "finished", {"score": 81.25}, {"trainable_parameters": 328.0}, facts={"device": "cpu"})
     record = {
         "spec": trial.run.model_dump(mode="json"),
         "kind": "classification",

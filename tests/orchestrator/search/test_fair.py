@@ -23,6 +23,7 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
 from tests.benchmarks.tuning_bias import bias
+from tests.orchestrator.logged import runs
 from tests.orchestrator.search.fair_sweeps import (
     FAIR,
     FIRST_STAGE,
@@ -34,7 +35,6 @@ from tests.orchestrator.search.fair_sweeps import (
     plan_of,
     run,
 )
-from tests.orchestrator.tracked import runs
 
 
 def mirror(plan: Plan, uri: str) -> None:

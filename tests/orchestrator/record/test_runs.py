@@ -1,0 +1,225 @@
+"""What MLflow shows of a sweep: names, parents, tags, parameters, metrics, artifacts. On a real SQLite store."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from orchestrator.state.events import Filed, Paused, Underway
+from tests.orchestrator.logged import SweepLog, entry, finished, history, mirror, runs, story
+
+
+def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
+    next(itertools.islice(story(tmp_path / "runs"), 6, None))
+    mirror(tmp_path / "runs", uri)
+    table, client = runs(uri), MlflowClient(uri)
+    sweep, configuration, trial = table["sweep", "demo"], table["configuration", f"{8:010x}"], table["trial", entry(8).key]
+    parents = [run.data.tags["mlflow.parentRunId"] for run in (trial, configuration)]
+    assert parents == [configuration.info.run_id, sweep.info.run_id]
+    assert trial.info.run_name == "s0 · 128 · craft 6·8·8 qv lr 3e-4 · toy/acceptability"
+    assert configuration.info.run_name == "128 · craft 6·8·8 qv lr 3e-4"
+    assert (trial.data.params["ranks"], trial.data.params["learning_rate"]) == ("all,8,8", "3e-4")
+    assert trial.data.params["total_steps"] == "30"
+    assert history(uri, trial, "search_score") == [(10, 60.0), (30, 80.0)], "it was no number at step 20"
+    assert history(uri, trial, "train_loss") == [(5, 0.1), (15, 0.05), (25, 1 / 30)]
+    assert (trial.data.metrics["score"], trial.data.metrics["best_search_score"]) == (70.0, 69.0)
+    expected = {
+        **{"kind": "trial", "sweep": "demo", "configuration": f"{8:010x}", "task": "toy/acceptability", "seed": "0"},
+        **{"method": "craft", "protocol": "honest", "status": "finished", "on_front": "false", "fact.device": "cpu"},
+    }
+    assert {name: trial.data.tags[f"craft.{name}"] for name in expected} == expected
+    front = {key for key, run in table.items() if run.data.tags.get("craft.on_front") == "true"}
+    assert ("configuration", f"{4:010x}") in front
+    assert ("trial", entry(4).key) in front
+    assert table["configuration", sweep.data.tags["craft.knee"]].data.tags["craft.knee"] == "true"
+    scores = {f"score/{task}": score for task, score in (("toy/acceptability", 70.0), ("toy/paraphrase", 80.0))}
+    assert scores.items() <= configuration.data.metrics.items()
+    assert (configuration.data.metrics["score"], configuration.data.params["projections"]) == (75.0, "q,v")
+    assert "craft.tunes" in table["configuration", f"{99:010x}"].data.tags
+    counts = {"trials_planned": 7, "trials_done": 6, "trials_stopped": 1, "trials_failed": 0, "seconds": 60.0}
+    assert counts.items() <= sweep.data.metrics.items()
+    assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
+    note = sweep.data.tags["mlflow.note.content"]
+    assert note == f"4 configurations\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
+    dataset = trial.inputs.dataset_inputs[0].dataset
+    assert (dataset.name, dataset.digest) == ("toy/acceptability", ("ab" * 32)[:36])
+
+    files = {item.path for item in client.list_artifacts(sweep.info.run_id)}
+    assert files == {"front.csv", "front.png", "manifest.json", "sweep.yaml"}
+    local = Path(client.download_artifacts(sweep.info.run_id, "front.csv", str(tmp_path)))
+    assert local.read_text() == "configuration,score\nb,1\n", "the last session's"
+    local = Path(client.download_artifacts(trial.info.run_id, "adapter", str(tmp_path)))
+    assert [item.path for item in client.list_artifacts(trial.info.run_id, "predictions")] == ["predictions/boolq.jsonl"]
+    weights = (local / "adapter_model.safetensors").read_bytes()
+    assert hashlib.sha256(weights).digest() == hashlib.sha256(bytes(range(256)) * 40).digest()
+    assert (tmp_path / "mlartifacts").is_dir(), "artifacts are in a folder next to the database"
+
+
+def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+    for _ in story(tmp_path / "runs"):
+        mirror(tmp_path / "runs", uri)
+        seen.append({key: run.data.tags["craft.status"] for (_, key), run in runs(uri).items()})
+    histories = {key: [statuses.get(key, "") for statuses in seen] for key in seen[-1]}
+    broken = entry(32).key
+    assert histories == {
+        "demo": ["running"] * 4 + ["finished", "running", "finished"],
+        "f" * 10: ["infeasible"] * 7,
+        f"{8:010x}": ["running", "running", "interrupted", *["finished"] * 4],
+        entry(8).key: ["running", "interrupted", "interrupted", *["finished"] * 4],
+        entry(8, task="toy/paraphrase").key: ["running", "running", "interrupted", *["finished"] * 4],
+        f"{99:010x}": ["", *["incomplete"] * 6],  # a candidate is not reported
+        entry(99).key: ["", *["finished"] * 6],
+        f"{32:010x}": ["", "failed", "failed", *["stopped"] * 4],
+        broken: ["", "failed", "failed", *["stopped"] * 4],
+        f"{16:010x}": ["", "", "interrupted", "finished", "finished", "waiting", "finished"],
+        entry(16).key: ["", "", "interrupted", *["finished"] * 4],
+        f"{4:010x}": ["", "", "interrupted", *["finished"] * 4],
+        entry(4).key: ["", "", "interrupted", *["finished"] * 4],
+        **{entry(16, seed=seed).key: [*[""] * 6, "finished"] for seed in (1, 2)},
+    }
+    run = runs(uri)["trial", broken]
+    assert run.info.status == "FINISHED"
+    assert run.data.tags.get("craft.error", "") == "", "what an earlier try left there is no longer true"
+    assert run.data.tags["mlflow.note.content"] == "**stopped**\n\n- never among the best"
+    nan = runs(uri)["trial", entry(8).key].data.tags
+    assert nan["craft.nonfinite.search_score"] == "nan at step 20"
+
+
+def test_two_sweeps_of_one_name_in_two_folders_stay_two(uri: str, tmp_path: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        sweep = SweepLog(tmp_path / name, sweep_id=f"{number:032x}")
+        sweep.start(entry())
+        sweep.run(entry())
+        sweep.report(entry(), 10)
+        mirror(tmp_path / name, uri)
+    client = MlflowClient(uri)
+    stored = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`craft.kind` = 'trial'")
+    assert [history(uri, run, "search_score") for run in stored] == [[(10, 60.0)]] * 2
+    assert len({run.data.tags["craft.sweep_id"] for run in stored}) == 2
+
+
+def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    sweep.report(trial, 10)
+    sweep.report(trial, 20)
+    sweep.close("interrupted")
+    mirror(tmp_path, uri)
+    assert {run.info.status for run in runs(uri).values()} == {"KILLED"}
+    # It resumes from the checkpoint of step 10: step 20 comes again, at another time and with another rounding.
+    sweep.start(trial)
+    sweep.run(trial)
+    sweep.report(trial, 20, search_score=70.0000001)
+    sweep.report(trial, 30)
+    mirror(tmp_path, uri)
+    assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
+
+
+def test_values_that_are_not_finite_become_tags(uri: str, tmp_path: Path) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    for step in (10, 20):
+        sweep.report(trial, step, search_score=math.nan, search_loss=math.inf)
+    sweep.end(trial, "failed", error="the loss is NaN at step 10", steps=20)
+    mirror(tmp_path, uri)
+    run = runs(uri)["trial", trial.key]
+    assert not {"search_score", "search_loss"} & run.data.metrics.keys()
+    assert run.data.tags["craft.nonfinite.search_score"] == "nan at step 10"
+    assert run.data.tags["craft.nonfinite.search_loss"] == "inf at step 10"
+    assert (run.info.status, run.data.tags["craft.error"]) == ("FAILED", "the loss is NaN at step 10")
+    assert "the loss is NaN" in run.data.tags["mlflow.note.content"]
+
+
+def test_a_paused_trial_does_not_run(uri: str, tmp_path: Path) -> None:
+    trial, sweep, seen = entry(), SweepLog(tmp_path), []
+    sweep.start(trial)
+    sweep.run(trial)
+    for event in ("pause", "start", "end"):
+        if event == "pause":
+            sweep.add(Paused, keys=[trial.key])
+        elif event == "start":
+            sweep.run(trial)
+        else:
+            sweep.end(trial, "stopped", metrics={"search_score": 60.0}, steps=10)
+        mirror(tmp_path, uri)
+        run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.configuration]
+        seen.append((run.info.status, run.data.tags["craft.status"], configuration.data.tags["craft.status"]))
+    assert seen == [("KILLED", "interrupted", "running"), ("RUNNING", "running", "running"), ("FINISHED", "stopped", "stopped")]
+
+
+def test_a_summary_that_changes_back_is_the_one_that_is_shown(uri: str, tmp_path: Path) -> None:
+    first, second = entry(), entry(seed=1)
+    sweep = SweepLog(tmp_path)
+    for trials in ([first], [first, second], [first]):
+        sweep.start(*trials)
+        if len(trials) == 2:
+            sweep.train(second, scores={second.key: 90.0})
+        elif first.key not in {key for _, key in _stored(uri)}:
+            sweep.train(first)
+        sweep.close()
+        mirror(tmp_path, uri)
+        run = runs(uri)["configuration", first.configuration]
+        assert run.data.metrics["trials_planned"] == len(trials)
+        assert run.data.metrics["score"] == (85.0 if len(trials) == 2 else 80.0)
+
+
+def _stored(uri: str) -> dict[tuple[str, str], Any]:
+    return runs(uri) if MlflowClient(uri).get_experiment_by_name("demo") else {}
+
+
+def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
+    label = "<script>alert('x')</script> ../../etc \x00 日本 " + "x" * 400
+    trial = entry(label=label, parameters={"note": "y" * 9000, "../../bad//name": 1, "when": None})
+    sweep = SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    result = finished(trial)
+    sweep.end(trial, "finished", metrics={**result.metrics, "score/../../x": 1.0}, counts=result.counts)
+    mirror(tmp_path, uri)
+    run = runs(uri)["trial", trial.key]
+    assert run.info.run_name.startswith("s0 · 128 · craft <script>alert('x')</script> ../../etc � 日本")
+    assert len(run.data.params["note"]) == 6000
+    assert run.data.params["note"].endswith("(cut, 9000 characters)")
+    assert run.data.params["bad/name"] == "1"
+    assert run.data.metrics["score/x"] == 1.0
+
+
+def test_the_last_report_of_how_far_a_sweep_is_is_a_tag_of_its_run(uri: str, tmp_path: Path) -> None:
+    sweep = SweepLog(tmp_path)
+    sweep.start(entry())
+    for left in (300.0, 120.0):
+        sweep.add(Underway, left=left, doing="scoring 300/872 (reported)")
+    mirror(tmp_path, uri)
+    report = json.loads(runs(uri)["sweep", "demo"].data.tags["craft.underway"])
+    assert (report["left"], report["doing"]) == (120.0, "scoring 300/872 (reported)")
+    assert report["time"] > 1.7e12, "milliseconds, so that a reader knows how old it is"
+    sweep.close()
+    mirror(tmp_path, uri)
+    assert runs(uri)["sweep", "demo"].data.tags["craft.underway"] == ""
+
+
+def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
+    secret = "postgresql://user:hunter2@db.example:5432/mlflow?password=hunter2"
+    folder = tmp_path / "runs"
+    trial, sweep = entry(parameters={"origin": secret}), SweepLog(folder)
+    sweep.start(trial, tracking={"uri": secret}, manifest={"command": ["run", secret]}, sweep_yaml=f"uri: {secret}")
+    sweep.run(trial)
+    sweep.end(trial, "failed", error=f"cannot reach {secret}", facts={"store": secret})
+    file = folder / "effective.yaml"
+    file.write_text(f"tracking: {{uri: '{secret}'}}\n")
+    sweep.add(Filed, path=file.name)
+    sweep.close("failed")
+    assert mirror(folder, uri).refused == 0
+    for stored in tmp_path.rglob("*"):
+        if stored.is_file() and stored != file:
+            assert b"hunter2" not in stored.read_bytes(), stored
+    assert any(b"***@db.example" in stored.read_bytes() for stored in (tmp_path / "mlartifacts").rglob("effective.yaml"))
