@@ -1,8 +1,8 @@
 """An append-only file of events: one JSON object a line, on the disk before `append` returns unless its writer wants otherwise.
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
-a half-written line, and the next writer cuts it away. The ledger and the tracker's journal are such files: they outlive a
-driver and a tracking server, whenever those end.
+a half-written line, and the next writer cuts it away. A sweep's log is such a file: it outlives driver and tracking
+server.
 """
 
 from __future__ import annotations
@@ -112,11 +112,6 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
             event = _parse(line)
             if event is not None:
                 yield event, offset
-
-
-def events_of(path: Path, kind: str) -> Iterator[Event]:
-    """The whole events of one kind."""
-    return (event for event, _ in read(path) if event.get("kind") == kind)
 
 
 def _line(event: Event) -> bytes:
