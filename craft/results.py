@@ -25,7 +25,7 @@ from typing import Any
 PREDICTIONS_FOLDER = "predictions"
 """The folder next to a run's adapter with the answer to each reported row (`craft.scoring.predictions`)."""
 
-SIZES_FOLDER = "sizes"
+CUTS_FOLDER = "cuts"
 """Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 
 METRIC = "metric"
@@ -88,27 +88,12 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class SizeResult:
-    """A smaller adapter that was cut from a finished run's own and scored: what `RunResult` says of the run.
-
-    `counts` are those of its own record; `seconds` it took to cut and to score it.
-    """
-
-    metrics: dict[str, float]
-    counts: dict[str, float]
-    adapter: Path
-    seconds: float
-    notes: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class RunResult:
     """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
 
-    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. `sizes` are
-    the smaller adapters that were cut from it, in the order in which they were asked for. `seconds` do not count these.
-    `phases` say what the time of the last process went into (`craft.trainer.meter`).
+    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. `cuts` are
+    the smaller adapters that were cut from it, in the order in which they were asked for; their `seconds` are those of cutting,
+    training on and scoring. `phases` say what the time of the last process went into (`craft.trainer.meter`).
     """
 
     metrics: dict[str, float]
@@ -119,7 +104,7 @@ class RunResult:
     seconds: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    sizes: list[SizeResult] = field(default_factory=list)
+    cuts: list[RunResult] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
 
 

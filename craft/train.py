@@ -217,7 +217,7 @@ def _train(spec: RunSpec, folder: Path, resume: bool, sizes: Sequence[int]) -> R
             print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
 
     try:
-        return train_run(spec, folder, report=_report, resume_from=checkpoint, on_step=on_step, sizes=sizes)
+        return train_run(spec, folder, report=_report, resume_from=checkpoint, on_step=on_step, cuts=sizes)
     except RunFailed as error:
         if isinstance(error.__cause__, ValueError) and not steps:
             raise CallError(str(error)) from None
@@ -237,8 +237,8 @@ def _show(result: RunResult) -> None:
     for name, value in (result.metrics | result.counts.known()).items():
         digits = 4 if name == "search_loss" or value < 1 else 2
         print(f"{name:<24}{value:,.{digits}f}".removesuffix(".00"))
-    for size in result.sizes:
-        print(f"cut to {size.counts['trainable_parameters']:,} parameters: score {size.metrics['score']:.2f}, {size.adapter}")
+    for cut in result.cuts:
+        print(f"cut to {cut.counts.trainable_parameters:,} parameters: score {cut.metrics['score']:.2f}, {cut.adapter}")
     for note in result.notes:
         print(f"note: {note}")
     print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds))

@@ -68,9 +68,9 @@ def _cut(record: PastSweep, trained: Summary, scratch: Path, flags: argparse.Nam
         for entry in entries:
             adapter = record.adapter(entry.key, scratch / "whole" / entry.key)
             place = scratch / slug(str(cut)) / entry.key
-            _, size = cut_and_score(adapter, cut, place, score=False, base=flags.base)
-            most = max(most, size.counts["trainable_parameters"])
-            shutil.copytree(size.adapter, flags.to.joinpath(slug(str(cut)), *_parts(entry, entries)))
+            _, result = cut_and_score(adapter, cut, place, score=False, base=flags.base)
+            most = max(most, result.counts.trainable_parameters)
+            shutil.copytree(result.adapter, flags.to.joinpath(slug(str(cut)), *_parts(entry, entries)))
         whole_size = int(trained.value("trainable_parameters"))
         share = f"r{cut.rank}" if cut.parameters is None else size_labels([cut.parameters], whole_size)[0]
         table.add_row(escape(full_label(trained) + CUT + share), amount("trainable_parameters", most))

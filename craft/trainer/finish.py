@@ -1,7 +1,7 @@
 """The end of a run.
 
 best weights  ->  reported splits, one test after the other  ->  adapter, result
-sizes         ->  the adapter cut to each  ->  trained on  ->  search split, reported splits  ->  its own adapter and result
+cuts          ->  the adapter cut to each size  ->  trained on  ->  search and reported splits  ->  its own adapter and result
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 
 from craft.methods import find_method
 from craft.models.quiet import quiet_libraries
-from craft.results import PREDICTIONS_FOLDER, SIZES_FOLDER, RunFailed, RunResult, SizeResult
+from craft.results import CUTS_FOLDER, PREDICTIONS_FOLDER, RunFailed, RunResult
 from craft.spec import RECOVERY
 from craft.trainer.adapter_folder import restore_trainable, save_adapter
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.recovery import recover
-from craft.trainer.rescoring import read_size_result, score_model
+from craft.trainer.rescoring import read_cut, score_model
 from craft.trainer.run import Run
 
 _CUT_ADAPTER = "cut"
 
 
 def finish(run: Run) -> RunResult:
-    """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that to the sizes."""
+    """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that."""
     best, steps = run.best, run.loop.step
     assert best.weights is not None, "a run ends with an evaluation"
     if best.step != steps:
@@ -62,8 +62,8 @@ def finish(run: Run) -> RunResult:
         adapter = save_adapter(run.model, run.directory / "adapter", record)
     seconds = run.seconds_before + time.perf_counter()
     with run.meter.phase("cut"):
-        sizes = [_cut(run, size) for size in run.sizes]
-    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, sizes, run.meter.phases)
+        cuts = [_cut(run, size) for size in run.cuts]
+    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, cuts, run.meter.phases)
 
 
 def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
@@ -79,9 +79,9 @@ def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
     run.report(run.best.metrics | scores)
 
 
-def _cut(run: Run, size: int) -> SizeResult:
+def _cut(run: Run, size: int) -> RunResult:
     """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
-    began, place, model = time.perf_counter(), run.directory / SIZES_FOLDER / str(size), run.model
+    began, place, model = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.model
     place.mkdir(parents=True)
     folder = place / "adapter"
     spec = cut_adapter(run.directory / "adapter", Cut(parameters=size, recovery=RECOVERY), folder)
@@ -93,4 +93,4 @@ def _cut(run: Run, size: int) -> SizeResult:
             score_model(folder, place, model, run.scorer, run.forgetting)
         model.set_adapter("default")
         model.delete_adapter(_CUT_ADAPTER)
-    return read_size_result(folder, began)
+    return read_cut(folder, began)

@@ -14,7 +14,7 @@ from torch import nn
 
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
-from craft.results import TEXT_DIGEST, SizeResult
+from craft.results import TEXT_DIGEST, Counts, RunResult
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.scorer import Scorer
@@ -31,21 +31,22 @@ from craft.trainer.recovery import recover
 
 def cut_and_score(
     adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
-) -> tuple[RunSpec, SizeResult]:
+) -> tuple[RunSpec, RunResult]:
     """Cuts a finished adapter into `place`/adapter, trains it on and scores it; without `score` it only cuts."""
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
     run = cut_adapter(adapter, cut, folder)
     if score:
         score_adapter(folder, place, base=base, recovers=bool(cut.recovery))
-    return run, read_size_result(folder, began)
+    return run, read_cut(folder, began)
 
 
-def read_size_result(folder: Path, began: float) -> SizeResult:
+def read_cut(folder: Path, began: float) -> RunResult:
     """Reads the result of a cut adapter from its record; `began` is the start of the cut by `time.perf_counter`."""
     record = read_record(folder)
     seconds = time.perf_counter() - began
-    return SizeResult(record["metrics"], record["counts"], folder, seconds, record["notes"], record["facts"])
+    counts = Counts(**record["counts"])
+    return RunResult(record["metrics"], counts, folder, 0, 0, seconds, record["notes"], record["facts"])
 
 
 def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recovers: bool = False) -> dict[str, float]:

@@ -79,7 +79,7 @@ class Run:
     facts: dict[str, Any]
     notes: list[str]
     forgetting: Forgetting | None = None
-    sizes: Sequence[int] = ()
+    cuts: Sequence[int] = ()
     best: Best = field(default_factory=Best)
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Run:
             training.batch_size * training.gradient_accumulation,
             loop.evaluated_at,
             self.scorer.passes,
-            cuts=len(self.sizes),
+            cuts=len(self.cuts),
             recovery=math.ceil(RECOVERY * loop.total),
             step=loop.step,
             due=self.evaluation_due,

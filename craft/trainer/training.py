@@ -32,7 +32,7 @@ from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
-from craft.results import METRIC, PREDICTIONS_FOLDER, SIZES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import CUTS_FOLDER, METRIC, PREDICTIONS_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
@@ -62,13 +62,13 @@ def train_run(
     resume_from: Path | None = None,
     on_step: Callable[[int, int], None] = lambda _step, _total: None,
     on_score: Tick = lambda _what, _done, _total: None,
-    sizes: Sequence[int] = (),
+    cuts: Sequence[int] = (),
 ) -> RunResult:
     """Trains, scores and saves one run.
 
     Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
     (`directory/predictions.safetensors`), the answers to the reported rows (`directory/predictions`) and, at every evaluation,
-    `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/sizes/NUMBER`.
+    `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/cuts/NUMBER`.
 
     Args:
         report: called after every evaluation on the search split, and after each test but the last of a task with several
@@ -79,7 +79,7 @@ def train_run(
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.
         on_score: called while examples are scored: which split or test, how many are done, how many there are.
-        sizes: numbers of parameters to which the finished adapter is cut; each cut is scored as the run is.
+        cuts: numbers of parameters to which the finished adapter is cut; each cut is scored as the run is.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
@@ -99,14 +99,14 @@ def train_run(
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        return finish(_train(spec, directory, Listener(keep_newest, on_step, on_score), newest, sizes, notes))
+        return finish(_train(spec, directory, Listener(keep_newest, on_step, on_score), newest, cuts, notes))
 
     with isolate_process(tf32=spec.training.tf32), name_memory_errors(micro_batch), quiet_libraries():
         return run_repeatably(work)
 
 
 def _train(
-    spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, sizes: Sequence[int], notes: list[str]
+    spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, cuts: Sequence[int], notes: list[str]
 ) -> Run:
     began = time.perf_counter()
     meter = Meter()
@@ -117,10 +117,10 @@ def _train(
         raise RunPrevented(str(error)) from error
     except ValueError as error:
         raise RunFailed(str(error)) from error
-    run.seconds_before, run.sizes = -began, sizes
+    run.seconds_before, run.cuts = -began, cuts
     run.notes += notes
     directory.mkdir(parents=True, exist_ok=True)
-    for name in (PREDICTIONS_FOLDER, SIZES_FOLDER):  # of an earlier run in this folder
+    for name in (PREDICTIONS_FOLDER, CUTS_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)

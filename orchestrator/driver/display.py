@@ -75,7 +75,7 @@ class Display:
             self._show_report(state.entries[event.key])
         elif isinstance(event, Wanted | Started | Paused | Interrupted):
             for entry in (state.entries[key] for key in event.keys if key in state.entries):
-                if entry.cut_from is None:
+                if entry.is_trained:
                     self._show_phase(event, entry)
                 elif isinstance(event, Wanted):
                     self.tally.compare(entry)
@@ -115,7 +115,7 @@ class Display:
 
     def _show_end(self, entry: Entry) -> None:
         self.tally.compare(entry)
-        if entry.cut_from is not None or entry.result is None:
+        if not entry.is_trained or entry.result is None:
             return
         self.tally.end(entry)
         if entry.result.status == "failed":

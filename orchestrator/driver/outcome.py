@@ -40,12 +40,12 @@ class SweepOutcome:
     @property
     def trainings(self) -> list[Entry]:
         """The trials that are trained, in the order in which they were asked for."""
-        return [entry for entry in self.state.asked_for if entry.cut_from is None]
+        return [entry for entry in self.state.asked_for if entry.is_trained]
 
     @property
     def left(self) -> list[Entry]:
         """The trainings with a trial that has not ended, begun or not."""
-        sources = {entry.cut_from for entry in self.state.asked_for if not entry.ended}
+        sources = {entry.source for entry in self.state.asked_for if not (entry.ended or entry.is_trained)}
         return [entry for entry in self.trainings if not entry.ended or entry.key in sources]
 
     def ended(self, status: str) -> list[Entry]:

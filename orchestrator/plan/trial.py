@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from craft.results import Progress, RunResult, SizeResult
+from craft.results import Progress, RunResult
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.state.entry import Entry, TrialResult
@@ -117,12 +117,11 @@ def jobs_of(trials: Iterable[Trial]) -> list[Job]:
     return [Job(training, tuple(cuts.get(key, ()))) for key, training in trainings.items()]
 
 
-def result_of_size(key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
-    """Returns the result of an adapter that was cut to a size: `seconds` are those of cutting and scoring it."""
-    facts = {name: value for name, value in size.facts.items() if name != "adapter"}
-    return TrialResult(
-        key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=[*notes, *size.notes], facts=facts
-    )
+def result_of_cut(key: str, cut: RunResult, notes: Sequence[str] = ()) -> TrialResult:
+    """Returns the result of a cut adapter: `seconds` are those of cutting, training on and scoring it."""
+    facts = {name: value for name, value in cut.facts.items() if name != "adapter"}
+    counts, notes = cut.counts.known(), [*notes, *cut.notes]
+    return TrialResult(key, "finished", cut.metrics, counts, seconds=cut.seconds, notes=notes, facts=facts)
 
 
 @dataclass(frozen=True)
@@ -144,5 +143,5 @@ class Train(Protocol):
         report: Callable[[Progress], None],
         resume_from: Path | None,
         on_step: Callable[[int, int], None],
-        sizes: Sequence[int] = (),
+        cuts: Sequence[int] = (),
     ) -> RunResult: ...

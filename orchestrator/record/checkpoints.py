@@ -4,7 +4,7 @@ Every attempt keeps the checkpoints of its trials in a folder of its own:
 
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state; at the end adapter/, predictions and result.json;
                                                always evaluations.json, with all reports of the trial so far
-    ... /checkpoint_000002/sizes/KEY/          adapter/ and result.json of each size to which the adapter was cut
+    ... /checkpoint_000002/cuts/KEY/           adapter/ and result.json of each adapter that was cut from it
 
 Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder, or a URI that pyarrow opens (`s3://`,
 `gs://`). A crash, a full disk or a flipped bit breaks the seal of a copy; then the checkpoint before it is taken.
@@ -28,7 +28,7 @@ from orchestrator.state.entry import TrialResult
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"
 ADAPTER_FOLDER = "adapter"
-SIZES_FOLDER = "sizes"
+CUTS_FOLDER = "cuts"
 PREDICTIONS_FILE = "predictions.safetensors"
 
 
@@ -168,9 +168,9 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def stored_sizes(checkpoint: Path) -> dict[str, dict[str, Any]]:
-    """The results of the sizes in the last checkpoint of a finished training, by key; none in any other."""
-    files = checkpoint.glob(f"{SIZES_FOLDER}/*/{RESULT_FILE}")
+def stored_cuts(checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """Returns the results of the cuts in the last checkpoint of a finished training, by key; none in any other."""
+    files = checkpoint.glob(f"{CUTS_FOLDER}/*/{RESULT_FILE}")
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
 

@@ -108,7 +108,7 @@ def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry
     chosen. A summary depends on its family alone."""
     families = {}
     for configuration, (first, *_) in groups.items():
-        source = entries.get(first.cut_from or "", first)
+        source = first if first.is_trained else entries.get(str(first.source), first)
         families[configuration] = source.tunes or source.configuration
     return families
 

@@ -50,7 +50,7 @@ def mean_scores(trials: Iterable[Entry]) -> dict[Group, float]:
     """Returns the mean latest search score of the trained trials of each task and seed."""
     groups: dict[Group, list[float]] = {}
     for trial in trials:
-        if trial.cut_from is None and (score := latest_score(trial)) is not None and math.isfinite(score):
+        if trial.is_trained and (score := latest_score(trial)) is not None and math.isfinite(score):
             groups.setdefault((trial.task, trial.seed), []).append(score)
     return {group: fmean(scores) for group, scores in groups.items()}
 
@@ -78,7 +78,7 @@ def worth_of(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
     for trial in trials:
         outputs.setdefault(trial.configuration, []).append(trial)
     if len(outputs) == 1 or not all(trial.finished for trial in trials):
-        return mean_score([trial for trial in trials if trial.cut_from is None], means)
+        return mean_score([trial for trial in trials if trial.is_trained], means)
     points = [(max(map(_size, output)), mean_score(output, {})) for output in outputs.values()]
     return area(points) if all(map(math.isfinite, chain.from_iterable(points))) else math.nan
 
@@ -90,7 +90,7 @@ def _size(trial: Entry) -> float:
 
 def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, float]:
     """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
-    trained = [trial for trial in trials if trial.cut_from is None] or list(trials)
+    trained = [trial for trial in trials if trial.is_trained] or list(trials)
     (summary,) = summarize_entries(trained)
     values = {name: summary.value(name) for name in objectives if name != "score"}
     return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -157,7 +157,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
     carried: dict[str, str] = {}
     for entry in entries:
-        if "cut_from" in entry.parameters:
+        if not entry.is_trained:
             continue
         if entry.tunes is not None:
             groups.setdefault(entry.tunes, []).append(entry)
@@ -177,7 +177,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         seeds = tuple(sorted({entry.seed for entry in group}))
         tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, carried=carried.get(name))
     trained = {entry.key: entry.configuration for entry in entries}
-    sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
+    sources = {entry.configuration: trained.get(entry.key if entry.is_trained else str(entry.source)) for entry in entries}
     fixed = (
         {name: Tuning(1) for name in sources.values() if name in chosen}
         if any(tuning.seeds for tuning in tunings.values())
@@ -271,7 +271,7 @@ def _shared(entries: list[Entry]) -> dict[str, Any]:
 
 def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, float]) -> dict[str, float]:
     # The seconds of a cut adapter are those of cutting and scoring it, no training's.
-    rows = [result.counts | ({} if "cut_to" in entry.parameters else {"seconds": result.seconds}) for entry, result in finished]
+    rows = [result.counts | ({"seconds": result.seconds} if entry.is_trained else {}) for entry, result in finished]
     counts: dict[str, float] = {}
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]

@@ -91,7 +91,7 @@ class PastSweep:
 
     def trained(self, summary: Summary) -> Summary:
         """The configuration from whose adapters this one's were cut; itself if it was trained."""
-        sources = {summary.parameters.get("cut_from") for summary in self.trials(summary.configuration)}
+        sources = {entry.source for entry in self.trials(summary.configuration) if not entry.is_trained}
         return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:

@@ -118,9 +118,14 @@ class Entry:
         return self.result if self.result is not None and self.result.status == "finished" else None
 
     @property
-    def cut_from(self) -> str | None:
-        """The key of the trial from whose adapter it is cut."""
-        return self.parameters.get("cut_from")
+    def is_trained(self) -> bool:
+        """Whether it is a training, and not cut from another trial's adapter."""
+        return "cut_from" not in self.parameters
+
+    @property
+    def source(self) -> str | None:
+        """The key of the trial whose adapter it starts from: by a cut or by a warm start."""
+        return self.parameters.get("cut_from") or self.parameters.get("warm_start")
 
     def describe(self) -> dict[str, Any]:
         """Returns what a plan says of the trial, as plain data."""

@@ -28,7 +28,7 @@ from ray.tune.search import Searcher
 from craft.results import Leave
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.trial import Job, Outcome
-from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
 from orchestrator.review.model_card import add_card
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker import crash
@@ -119,7 +119,7 @@ class Judge(_NotPickled, FIFOScheduler):
         if result.status != "finished" or checkpoint is None:
             return Outcome(result)
         folder = [f"attempt-{self._attempt}", job, checkpoint]
-        place = [*folder, *([] if result.key == job else [SIZES_FOLDER, result.key]), ADAPTER_FOLDER]
+        place = [*folder, *([] if result.key == job else [CUTS_FOLDER, result.key]), ADAPTER_FOLDER]
         try:
             adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
         except OSError:

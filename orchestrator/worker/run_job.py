@@ -12,7 +12,7 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_size
+from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_cut
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
@@ -30,7 +30,7 @@ def run_job(
     """Runs a job in `directory` and returns how its training ended, and how its cuts did if that finished.
 
     Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.shrink_batches`), again and again,
-    each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the sizes. Where the
+    each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the batches. Where the
     smallest do not fit, the trial fails, and a resumed sweep tries it again: on a larger share of a machine it may fit.
 
     Args:
@@ -56,14 +56,14 @@ def run_job(
             raise
 
     def failed(why: str, *, retryable: bool = False) -> list[Outcome]:
-        seconds, notes = time.monotonic() - started, smaller_sizes(tried)
+        seconds, notes = time.monotonic() - started, note_smaller_batches(tried)
         return [Outcome(TrialResult(job.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))]
 
     while True:
         try:
-            cuts = {"sizes": [size_of(cut) for cut in job.cuts]} if job.cuts else {}
+            cuts = {"cuts": [size_of(cut) for cut in job.cuts]} if job.cuts else {}
             result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step, **cuts)
-            return _finished(job, result, smaller_sizes(tried))
+            return _finished(job, result, note_smaller_batches(tried))
         except Leave:
             raise
         except Exception as error:
@@ -105,22 +105,22 @@ def _finished(job: Job, result: RunResult, notes: list[str]) -> list[Outcome]:
         notes=[*notes, *result.notes],
         facts={**result.facts, "best_step": result.best_step, "phases": result.phases},
     )
-    cuts = zip(job.cuts, result.sizes, strict=True)
+    cuts = zip(job.cuts, result.cuts, strict=True)
     return [
         Outcome(training, result.adapter),
-        *(Outcome(result_of_size(cut.key, size, notes), size.adapter) for cut, size in cuts),
+        *(Outcome(result_of_cut(cut.key, size, notes), size.adapter) for cut, size in cuts),
     ]
 
 
-def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
-    """A note for a result: the sizes that a trial ended with, where they are not those that it began with."""
+def note_smaller_batches(tried: Sequence[TrainingSettings]) -> list[str]:
+    """Returns a note on the batches that a trial ended with, if it did not begin with them."""
     first, last = tried[0], tried[-1]
-    sizes = []
+    batches = []
     if last.batch_size != first.batch_size:
-        sizes.append(f"micro-batches of {last.batch_size} x {last.gradient_accumulation}")
+        batches.append(f"micro-batches of {last.batch_size} x {last.gradient_accumulation}")
     if last.eval_batch_size != first.eval_batch_size:
-        sizes.append(f"evaluation batches of {last.eval_batch_size}")
-    return [f"{' and '.join(sizes)} after memory ran out"] if sizes else []
+        batches.append(f"evaluation batches of {last.eval_batch_size}")
+    return [f"{' and '.join(batches)} after memory ran out"] if batches else []
 
 
 def no_room(why: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:

@@ -25,17 +25,17 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
-from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_size
+from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_cut
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
+    CUTS_FOLDER,
     EVALUATIONS_FILE,
     PREDICTIONS_FILE,
     RESULT_FILE,
-    SIZES_FOLDER,
     newest_whole,
+    stored_cuts,
     stored_evaluations,
     stored_result,
-    stored_sizes,
 )
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.fences import fence_gpu, fenced_host
@@ -169,12 +169,12 @@ class _Attempt:
 
     def _report_stored(self, checkpoint: Path) -> None:
         """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
-        missing = [cut for cut in self._job.cuts if cut.key not in stored_sizes(checkpoint)]
+        missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
         if missing:
             with ticking(self._heartbeat.beat), self._settings.surrounded(self._job.training.run):
                 checkpoint = _cut_stored(checkpoint, missing, self._scratch)
             self._heartbeat.stop()
-        self._report({"results": [stored_result(checkpoint), *stored_sizes(checkpoint).values()]}, checkpoint)
+        self._report({"results": [stored_result(checkpoint), *stored_cuts(checkpoint).values()]}, checkpoint)
 
     def _on_progress(self, progress: Progress) -> None:
         self._heartbeat.stop()
@@ -208,13 +208,13 @@ def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Pa
     for trial in missing:
         cut = Cut(parameters=size_of(trial), recovery=RECOVERY)
         _, size = cut_and_score(adapter, cut, scratch / "run" / trial.key)
-        outcomes.append(Outcome(result_of_size(trial.key, size), size.adapter))
+        outcomes.append(Outcome(result_of_cut(trial.key, size), size.adapter))
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
         (folder / MANIFEST_FILE).unlink()  # the checkpoint's own; each adapter keeps its seal
         for outcome in outcomes:
-            _keep(outcome, folder / SIZES_FOLDER / outcome.result.key)
+            _keep(outcome, folder / CUTS_FOLDER / outcome.result.key)
 
     return write_folder(scratch / "final", fill)
 
@@ -255,7 +255,7 @@ def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: l
     def fill(folder: Path) -> None:
         _keep(training, folder)
         for cut in cuts:
-            _keep(cut, folder / SIZES_FOLDER / cut.result.key)
+            _keep(cut, folder / CUTS_FOLDER / cut.result.key)
         (folder / EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)

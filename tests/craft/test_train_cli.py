@@ -117,7 +117,7 @@ def test_sizes_are_cut_and_shown(tiny_bert: str, tmp_path: Path, capsys: pytest.
     assert "the whole adapter has 274 parameters; give fewer" in capsys.readouterr().err
     assert main([*call, "--sizes", "60", "150"]) == 0
     assert capsys.readouterr().out.count("parameters: score") == 2
-    assert (tmp_path / "out" / "sizes" / "60" / "adapter" / "adapter_model.safetensors").is_file()
+    assert (tmp_path / "out" / "cuts" / "60" / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_a_run_that_diverges_ends_with_1_and_its_reason(

@@ -41,13 +41,13 @@ def stand_in(log: str, behaviour: dict[int, str]) -> Train:
     """
     total = STEPS
 
-    def train(spec, directory, *, report, resume_from, on_step, sizes=()):
+    def train(spec, directory, *, report, resume_from, on_step, cuts=()):
         import json
         import os
         import time
         from pathlib import Path
 
-        from craft.results import Counts, Progress, RunFailed, RunResult, SizeResult
+        from craft.results import Counts, Progress, RunFailed, RunResult
         from craft.trainer.checkpoint import write_folder
 
         first = json.loads((resume_from / "state.json").read_text())["step"] if resume_from else 0
@@ -76,17 +76,16 @@ def stand_in(log: str, behaviour: dict[int, str]) -> Train:
         def metrics(size):
             return {"score": float(size), "search_score": float(size)}
 
-        cuts = []
-        for size in sizes:
-            if how == "dies cutting" and cuts and not Path(f"{log}-died").exists():
+        results = []
+        for size in cuts:
+            if how == "dies cutting" and results and not Path(f"{log}-died").exists():
                 Path(f"{log}-died").touch()
                 os.kill(os.getpid(), 9)
-            if how == "hangs cutting" and cuts:
+            if how == "hangs cutting" and results:
                 Path(f"{log}-hangs").touch()
                 time.sleep(600)
-            counts = {"trainable_parameters": size - 1}
-            cuts.append(SizeResult(metrics(size), counts, adapter(size), 1.0))
-        return RunResult(metrics(80), Counts(80, 2, 100, 40), adapter(80), total, total, 5.0, sizes=cuts)
+            results.append(RunResult(metrics(size), Counts(size - 1, 2, 100, 40), adapter(size), 0, 0, 1.0))
+        return RunResult(metrics(80), Counts(80, 2, 100, 40), adapter(80), total, total, 5.0, cuts=results)
 
     return train
 

@@ -186,7 +186,7 @@ def test_a_worker_keeps_cuts_with_their_adapters_and_reports_them_again(tmp_path
     last = worked(tmp_path, job, stand_in(str(log), {}))[-1]["results"]
     scores = [(result["key"], result["metrics"]["score"], result["seconds"]) for result in last]
     assert scores == [(job.key, 80.0, 5.0), (job.cuts[0].key, 20.0, 1.0), (job.cuts[1].key, 40.0, 1.0)]
-    (kept,) = (tmp_path / "storage" / "attempt-1" / job.key).glob("*/sizes")
+    (kept,) = (tmp_path / "storage" / "attempt-1" / job.key).glob("*/cuts")
     for cut in job.cuts:
         verify(kept / cut.key / "adapter")
         assert json.loads((kept / cut.key / "adapter" / "run.json").read_text()) == {"size": size_of(cut)}
@@ -218,7 +218,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     later = worked(tmp_path / "two", job, train)[-1]["results"][1:]
     assert asked == [8, 4, 8, 4]
     (kept,) = (tmp_path / "two" / "storage" / "attempt-2").glob("*/checkpoint_*")
-    for adapter in (kept / "adapter", *kept.glob("sizes/*/adapter")):
+    for adapter in (kept / "adapter", *kept.glob("cuts/*/adapter")):
         verify(adapter)
     later.sort(key=lambda result: result["counts"]["trainable_parameters"])
     for result, other in zip(at_once, later, strict=True):

@@ -61,7 +61,7 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     def follow(place: str) -> Callable[[Progress], None]:
         return lambda progress: losses[place].extend(point["train_loss"] for point in progress.points)
 
-    cpu = train_run(spec, tmp_path / "cpu", report=follow("cpu"), sizes=[CUT[method]] if method in CUT else [])
+    cpu = train_run(spec, tmp_path / "cpu", report=follow("cpu"), cuts=[CUT[method]] if method in CUT else [])
     with pretended() as gpu:
         with pytest.raises(Leave):
             train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave)
@@ -70,12 +70,12 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
         (ended,) = run_job(Job(trial), tmp_path / "trial", follow("gpu"), resume_from=checkpoints[-1])
         assert ended.adapter is not None, ended.result.error
         metrics = [ended.result.metrics, score_adapter(ended.adapter, tmp_path / "trial")]
-        if cpu.sizes:
+        if cpu.cuts:
             cut = Cut(parameters=CUT[method], recovery=RECOVERY)
             metrics.append(cut_and_score(ended.adapter, cut, tmp_path / "size")[1].metrics)
     assert ended.result.notes[0] == "micro-batches of 4 x 2 and evaluation batches of 4 after memory ran out"
     assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-3)
-    expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.sizes)]
+    expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.cuts)]
     assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
 
 

@@ -129,10 +129,10 @@ def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: 
 
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
     size = 200
-    whole = train_run(make(), tmp_path / "run", sizes=[size])
+    whole = train_run(make(), tmp_path / "run", cuts=[size])
     _, cut = cut_and_score(whole.adapter, Cut(parameters=size, recovery=RECOVERY), tmp_path / "cut")
     metrics = cut.metrics
-    assert metrics == whole.sizes[0].metrics
+    assert metrics == whole.cuts[0].metrics
     trained, tokenizer = load_adapter(cut.adapter)
     after = by_hand(trained, tokenizer, TEXT, 384)
     assert metrics["text_loss_before"] == whole.metrics["text_loss_before"]

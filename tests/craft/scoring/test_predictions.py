@@ -60,8 +60,8 @@ def test_thousands_of_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["toy/paraphrase", "toy/similarity"])
 def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_path: Path, task: str) -> None:
     spec = tiny_spec(task=task, method="lora", parameters={"rank": 4, "projections": ["q", "v"]})
-    result = train_run(spec, tmp_path, sizes=(256,))
-    for folder in (tmp_path, result.sizes[0].adapter.parent):
+    result = train_run(spec, tmp_path, cuts=(256,))
+    for folder in (tmp_path, result.cuts[0].adapter.parent):
         lines = read_predictions(folder / "predictions")["reported"]
         stored = load_file(folder / "predictions.safetensors")
         assert len(lines) == len(stored["labels"])
