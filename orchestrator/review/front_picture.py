@@ -50,31 +50,18 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     from matplotlib.figure import Figure
 
     x_name, y_name = axes_of(objectives)
-    drawn = [
-        summary
-        for summary in summaries
-        if summary.complete and math.isfinite(summary.value(x_name)) and math.isfinite(summary.value(y_name))
-    ]
+    drawn = [row for row in summaries if row.complete and math.isfinite(row.value(x_name) + row.value(y_name))]
     across, up = [summary.value(x_name) for summary in drawn], [summary.value(y_name) for summary in drawn]
-    (by, unit), front = (
-        unit_of(x_name, across),
-        sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name)),
-    )
+    by, unit = unit_of(x_name, across)
+    front = sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name))
     methods = sorted({summary.method for summary in drawn})
     looks = {name: (colour, MARKERS[methods.index(name) % len(MARKERS)]) for name, colour in colours(methods).items()}
     figure = Figure(figsize=(6.4, 4.4), dpi=110)  # with the list about as wide as MLflow's page shows a description
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name, (colour, marker) in looks.items():
-        _draw_others(
-            axes,
-            [summary for summary in drawn if summary.method == name and not summary.on_front],
-            x_name,
-            y_name,
-            by,
-            colour,
-            marker,
-        )
+        dominated = [summary for summary in drawn if summary.method == name and not summary.on_front]
+        _draw_others(axes, dominated, x_name, y_name, by, colour, marker)
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
     chances = {summary.value("chance") for summary in drawn} if y_name == "score" else set()
@@ -89,18 +76,28 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
         if any(summary.possible for summary in drawn):
             handles.append(axes.scatter([], [], s=LARGE, label="may be on the front", **RING))
         _list(axes, front, looks, knee(summaries, objectives), handles)
-    axes.set_xlabel(titled(x_name, unit), parse_math=False)
-    axes.set_ylabel(titled(y_name, metric=metric_among(drawn)), parse_math=False)
+    _name_axes(axes, titled(x_name, unit), titled(y_name, metric=metric_among(drawn)), title)
+    if drawn:
+        _number_front(axes, drawn, front, x_name, y_name, by, objectives)
+    return figure
+
+
+def _name_axes(axes: Any, across: str, up: str, title: str) -> None:
+    axes.set_xlabel(across, parse_math=False)
+    axes.set_ylabel(up, parse_math=False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if drawn:
-        plain_points = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if not summary.on_front]
-        rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if summary.possible]
-        members = [(summary.value(x_name) / by, summary.bounds(y_name)) for summary in front]
-        _number(axes, members, plain_points, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
-            1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
-    return figure
+
+
+def _number_front(
+    axes: Any, drawn: Sequence[Summary], front: Sequence[Summary], x_name: str, y_name: str, by: float, objectives: Objectives
+) -> None:
+    plain_points = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if not summary.on_front]
+    rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if summary.possible]
+    members = [(summary.value(x_name) / by, summary.bounds(y_name)) for summary in front]
+    _number(axes, members, plain_points, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
+        1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
 
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:

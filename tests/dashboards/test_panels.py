@@ -25,6 +25,7 @@ from dashboards.store import Store
 from orchestrator.results.presentation import colours
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, view_of
+from tests.golden import check_golden
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -65,27 +66,24 @@ def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:
     assert parameters_that_differ(view_of(("ranks", runs)).configurations) == ["rank"]
 
 
-def test_table_has_only_the_columns_that_differ() -> None:
-    plain = table_data(full_view())
-    keys = [column["key"] for column in plain["columns"]]
-    assert {"p.ranks", "p.learning_rate", "p.projections", "m.score/mrpc", "m.score"} <= set(keys)
-    assert keys[:3] == ["label", "m.score", "m.trainable_parameters"]
-    assert "p.model" not in keys
-    assert ["model", "sentence-transformers/all-MiniLM-L6-v2"] in plain["shared"]
-    scores = next(column for column in plain["columns"] if column["key"] == "m.score")["values"]
-    present = [score for score in scores if score is not None]
-    assert scores[: len(present)] == present == sorted(present, reverse=True)
+def test_the_table_is_as_the_golden_file_has_it() -> None:
+    """It has a column for what differs, best score first; what all configurations share is said once."""
+    scores = {"mrpc": [80.0, 82.0], "rte": [70.0, 71.0]}
+    chances = {"p_front": 0.9, "p_within_1": 0.95, "normalized": 88.125, "forgetting": 0.0125}
+    tuned = {"tuning_trials": 6.0, "tuning_seconds": 75.0}
+    runs = configuration("tuned00000", scores=scores, params={"rank": 4, "learning_rate": 1e-3}, extra=chances | tuned)
+    params = {"rank": 8, "learning_rate": 3e-3}
+    runs += configuration("fixed00000", method="lora", scores=scores, params=params, parameters=2000,
+                          extra={"tuning_trials": 0.0, "tuning_seconds": 0.0, "p_front": 0.3})  # fmt: skip
+    runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]}, summarize=False)
+    runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"}, summarize=False)
+    check_golden("page/table.json", json.dumps(table_data(view_of(("ranks", runs))), indent=1, ensure_ascii=False))
 
 
-def test_the_table_says_what_each_tuning_took() -> None:
-    tuned = configuration("tuned00000", extra={"tuning_trials": 6.0, "tuning_seconds": 75.0})
-    tuned += configuration("fixed00000", extra={"tuning_trials": 0.0, "tuning_seconds": 0.0}) + configuration("running000")
-    plain = table_data(view_of(("ranks", tuned)))
-    (column,) = (one for one in plain["columns"] if "uning" in one["label"])
-    told = dict(zip(plain["id"], column["values"], strict=True))
-    assert told == {"tuned00000": "6 trials, 1 min 15 s", "fixed00000": "not tuned", "running000": "–"}
-    assert "tuning" not in [one["key"] for one in table_data(full_view())["columns"]]
-    assert "tuning_seconds" in [one["name"] for one in front_data(view_of(("ranks", tuned)))["metrics"]]
+def test_a_sweep_that_tunes_shows_the_time_of_it_on_axes() -> None:
+    runs = configuration("tuned00000", extra={"tuning_trials": 6.0, "tuning_seconds": 75.0})
+    assert "tuning_seconds" in [metric["name"] for metric in front_data(view_of(("ranks", runs)))["metrics"]]
+    assert "tuning" not in [column["key"] for column in table_data(full_view())["columns"]]
 
 
 @pytest.mark.parametrize("summed_up", [True, False])

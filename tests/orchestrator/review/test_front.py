@@ -301,15 +301,6 @@ def test_latex_is_a_table_for_a_paper(four: list[Summary]) -> None:
     assert latex([scored, head], OBJECTIVES).splitlines()[-1].startswith("% scored on 872 examples; ")
 
 
-def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
-    screen, description = rendered(four), markdown(four, OBJECTIVES)
-    for words in ("craft r8 qv lr 3e-4", "60.00 ± 1.63", "16,000", "3 of 4 configurations on the front"):
-        assert words in screen + caption(four, OBJECTIVES)
-        assert words in description
-    assert screen.count("●") == 3
-    assert [line.split("|")[1].strip() for line in description.splitlines()[4:8]] == ["●", "●", "●✓", ""]
-
-
 def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
     name = '=cmd|"/C calc"!A0 <script>alert(1)</script> ![p](http://e/p.png) [l](http://e) **b** ~~s~~ '
     name += "[red]x[/red] \\input{/etc/passwd} $x_1$ | % & ~ 日本"
