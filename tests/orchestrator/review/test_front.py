@@ -268,22 +268,6 @@ def test_an_early_stop_is_counted_and_never_ranked() -> None:
     assert summary.tracked()["status"] == "stopped"
 
 
-def test_csv_holds_every_number(four: list[Summary], tmp_path: Path) -> None:
-    write_csv(four, OBJECTIVES, tmp_path / "front.csv")
-    rows = list(csv.DictReader((tmp_path / "front.csv").open()))
-    assert [row["configuration"] for row in rows] == ["craft8", "craft64", "lora8", "lora16"]
-    by_name = {row["configuration"]: row for row in rows}
-    for summary in four:
-        row = by_name[summary.configuration]
-        assert float(row["score"]) == summary.score.mean
-        assert float(row["score_low"]) == summary.score.low
-        assert float(row["score/glue/rte"]) == summary.tasks["glue/rte"].mean
-        assert row["trainable_parameters"] == str(int(summary.counts["trainable_parameters"]))
-        assert row["on_front"] == str(summary.on_front)
-    assert rows[0]["learning_rate"] == "0.0003"
-    assert rows[2]["r1"] == "", "LoRA has no r1"
-
-
 def test_latex_is_a_table_for_a_paper(four: list[Summary]) -> None:
     bounded = Interval(99.0, 96.5, 100.0, 3)
     craft = replace(four[1], label="CRAFT 64, q v, lr 0.003", metrics=four[1].metrics | {"score": bounded})
