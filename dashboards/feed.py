@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dashboards.frames import Frames, RunRow, build_frames
+from orchestrator.results import tags
 
 OVERLAP_MS = 10_000  # how far before the last seen start or end a look begins: writers' clocks differ a little
 FULL_EVERY_S = 60.0
@@ -34,7 +35,7 @@ class Wanted:
 
     def filters(self) -> list[str]:
         """MLflow's filters, one for each condition, because its filter language has no `or`."""
-        filters = [f"tags.`craft.kind` = '{self.kind}'"] if self.kind else []
+        filters = [f"tags.`{tags.KIND}` = '{self.kind}'"] if self.kind else []
         filters += ["attributes.status = 'RUNNING'"] if self.running else []
         filters += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
         return filters + ([f"attributes.end_time >= {self.ended_since}"] if self.ended_since is not None else [])
@@ -114,7 +115,7 @@ class Feed:
     @property
     def readable(self) -> bool:
         """Whether there is something to show: configurations, or the whole sweep where it has none."""
-        return self.complete or any(row.tags.get("craft.kind") == "configuration" for row in list(self._rows.values()))
+        return self.complete or any(row.tags.get(tags.KIND) == tags.CONFIGURATION_KIND for row in list(self._rows.values()))
 
     def _changeable(self) -> Wanted:
         started = max((row.started or 0 for row in self._rows.values()), default=0) - OVERLAP_MS

@@ -130,7 +130,7 @@ def _identify(row: RunRow, name: str) -> dict[str, Any]:
         "label": row.tags.get(tags.LABEL) or row.tags.get(tags.RUN_NAME, ""),
         "method": row.tags.get(tags.METHOD, "?"),
         "protocol": row.tags.get(tags.PROTOCOL, ""),
-        "reason": row.tags.get(tags.ERROR) or row.tags.get("craft.reason") or "",
+        "reason": row.tags.get(tags.ERROR) or "",
         "started": row.started,
         "ended": row.ended,
     }

@@ -22,6 +22,7 @@ from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import nearest, redact
 from dashboards.feed import Feed, Wanted
 from dashboards.frames import NAN, RunRow
+from orchestrator.results.tags import STATUS
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -122,7 +123,7 @@ class Store:
         newest: dict[str, SweepEntry] = {}
         for row in sorted(rows, key=lambda row: row.started or 0):
             name = experiments[row.experiment_id]
-            status = row.tags.get("craft.status") or row.status.lower()
+            status = row.tags.get(STATUS) or row.status.lower()
             newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started)
         return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
 

@@ -12,13 +12,14 @@ import pandas as pd
 
 from craft.words import format_duration
 from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text
+from orchestrator.results import tags
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
 FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
-PLANNED = ("craft.trials", "trials_planned")
+PLANNED = (tags.TRIALS, "trials_planned")
 
 
 def planned_trials(frame: Any) -> int | None:
@@ -49,7 +50,7 @@ def progress_data(view: View) -> Plain:
         tally = trial_counts(frame)
         planned = planned_trials(frame)
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
-        status = (frame.sweep.tags.get("craft.status") or frame.sweep.status.lower()) if frame.sweep else "running"
+        status = (frame.sweep.tags.get(tags.STATUS) or frame.sweep.status.lower()) if frame.sweep else "running"
         told = _underway(frame) if status == "running" else None
         left, doing = told or (_time_left(frame, tally, status), "")
         groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "doing": doing})
@@ -63,7 +64,7 @@ def progress_data(view: View) -> Plain:
 def _underway(frame: Any) -> tuple[float | None, str] | None:
     """The seconds left, and what the trials do, as the driver last reported; None without a recent report."""
     try:
-        told = json.loads(frame.sweep.tags["craft.underway"])
+        told = json.loads(frame.sweep.tags[tags.UNDERWAY])
         since, left, doing = time.time() - told["time"] / 1000, told["left"], told["doing"]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

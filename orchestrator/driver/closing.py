@@ -13,7 +13,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import saved_page
+from orchestrator.record.follower import Report
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.limits import Limit, limit
 from orchestrator.results.presentation import PHASES
@@ -59,7 +59,7 @@ def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
         "open the page:": f"python -m dashboards serve{store}",
     }
-    if page := saved_page(SweepFolder(sweep.folder), uri):
+    if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{redact(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     if len(sweep.seeds) < 3 and sweep.replication is None and limits != "examples":

@@ -52,13 +52,13 @@ class Stored:
 def stored_checkpoints(storage: str, key: str) -> list[Stored]:
     """All checkpoints of a trial, in all attempts, newest first. None of them is checked."""
     filesystem, root = open_storage(storage)
-    found = []
+    checkpoints = []
     for attempt in attempts(storage):
         for info in _folders(filesystem, posixpath.join(root, f"attempt-{attempt}", key)):
             number = re.fullmatch(r"checkpoint_(\d+)", posixpath.basename(info.path))
             if number:
-                found.append(Stored(filesystem, info.path, attempt, int(number[1])))
-    return sorted(found, key=lambda one: (one.attempt, one.number), reverse=True)
+                checkpoints.append(Stored(filesystem, info.path, attempt, int(number[1])))
+    return sorted(checkpoints, key=lambda stored: (stored.attempt, stored.number), reverse=True)
 
 
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
@@ -106,8 +106,8 @@ def place_of(adapter: str) -> Place | None:
     """The place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a size's place below that checkpoint; None
     if it names none."""
     path, mark, server = _cut(adapter)
-    found = re.fullmatch(r"(.*)/attempt-\d+/([^/]+)/checkpoint_\d+/(.+)", path)
-    return Place(found[1] + mark + server, found[2], found[3]) if found else None
+    match = re.fullmatch(r"(.*)/attempt-\d+/([^/]+)/checkpoint_\d+/(.+)", path)
+    return Place(match[1] + mark + server, match[2], match[3]) if match else None
 
 
 def _cut(storage: str) -> tuple[str, str, str]:
@@ -182,8 +182,8 @@ def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
 
 def _check_result(checkpoint: Path, key: str) -> None:
     try:
-        found = stored_result(checkpoint)
-        wrong = found is not None and TrialResult.from_json(found).key != key
+        result = stored_result(checkpoint)
+        wrong = result is not None and TrialResult.from_json(result).key != key
     except (ValueError, TypeError) as error:
         raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} holds no trial's result") from error
     if wrong:

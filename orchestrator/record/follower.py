@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
@@ -75,10 +75,10 @@ class Follower:
             The number of events, and of values that the store refused, that it lacks.
         """
         end = time.monotonic() + timeout_s
-        while _offset(self._folder, self._uri) < _size(self._folder) and time.monotonic() < end:
+        while (report := Report(self._folder, self._uri)).is_behind and time.monotonic() < end:
             self.look()
             time.sleep(0.05)
-        return count_left(self._folder, self._uri)
+        return report.count_left()
 
     def stop(self) -> None:
         """Ends the process."""
@@ -91,14 +91,36 @@ class Follower:
                 self._process.wait()
 
 
-def saved_page(folder: SweepFolder, uri: str) -> str | None:
-    """Returns the place of the sweep's front on the page of the MLflow server at `uri`; None if it has nothing of the sweep."""
-    return _report(folder, uri).get("page")
+class Report:
+    """How far the store at `uri` is, as the process last wrote it down for the driver and for people."""
 
+    def __init__(self, folder: SweepFolder, uri: str) -> None:
+        try:
+            self._values = dict(json.loads(folder.tracking.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            self._values = {}
+        if self._values.get("store") != redact(uri):
+            self._values = {}
+        self._log = folder.record
 
-def count_left(folder: SweepFolder, uri: str) -> int:
-    """Returns how many events the store lacks, and how many values it refused, as far as the report says."""
-    return sum(1 for _ in read(folder.record, _offset(folder, uri))) + int(_report(folder, uri).get("refused", 0))
+    @property
+    def page(self) -> str | None:
+        """The place of the sweep's front on the page of the store's server; None if the store has nothing of the sweep."""
+        return self._values.get("page")
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of the log the store has."""
+        return int(self._values.get("offset", 0))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log has events that the store lacks."""
+        return self.offset < (self._log.stat().st_size if self._log.exists() else 0)
+
+    def count_left(self) -> int:
+        """Returns how many events the store lacks, and how many values it refused."""
+        return sum(1 for _ in read(self._log, self.offset)) + int(self._values.get("refused", 0))
 
 
 def follow(folder: Path, describe: Describe) -> None:
@@ -134,12 +156,13 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
     from orchestrator.record.mirror import Mirror
 
     end, mirror, steps = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), Steps()
+    record = SweepFolder(folder).record
     while True:
         steps.take(mirror, max(0.0, end - time.monotonic()))
-        if mirror.offset >= _size(SweepFolder(folder)) or time.monotonic() >= end:
+        if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
             break
     _write_report(mirror, SweepFolder(folder), uri)
-    return count_left(SweepFolder(folder), uri)
+    return sum(1 for _ in read(record, mirror.offset)) + mirror.refused
 
 
 class Steps:
@@ -174,28 +197,11 @@ def _watch_machine(run_id: str, uri: str) -> None:
 def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
     if mirror.store is None:
         return
-    report = {"store": redact(uri), "offset": mirror.offset, "refused": mirror.refused, "page": mirror.page}
-    if report == _report(folder, uri):
-        return
+    report = json.dumps({"store": redact(uri), "offset": mirror.offset, "refused": mirror.refused, "page": mirror.page})
     aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
     try:
-        aside.write_text(json.dumps(report), encoding="utf-8")
-        aside.replace(folder.tracking)
+        if not folder.tracking.exists() or folder.tracking.read_text(encoding="utf-8") != report:
+            aside.write_text(report, encoding="utf-8")
+            aside.replace(folder.tracking)
     except OSError as error:
         log.warning("%s cannot be written: %s", folder.tracking, error)
-
-
-def _report(folder: SweepFolder, uri: str) -> dict[str, Any]:
-    try:
-        report = dict(json.loads(folder.tracking.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-    return report if report.get("store") == redact(uri) else {}
-
-
-def _offset(folder: SweepFolder, uri: str) -> int:
-    return int(_report(folder, uri).get("offset", 0))
-
-
-def _size(folder: SweepFolder) -> int:
-    return folder.record.stat().st_size if folder.record.exists() else 0

@@ -29,8 +29,8 @@ PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 def make_manifest(
     sweep: Mapping[str, Any], *, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The manifest of a sweep that starts now."""
-    content = {
+    """Makes the manifest of a sweep that starts now."""
+    manifest = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
         "craft_sweeps": craft.__version__,
@@ -43,11 +43,11 @@ def make_manifest(
         "data": dict(data or {}),
         "sweep": dict(sweep),
     }
-    return dict(redacted(content))
+    return dict(redacted(manifest))
 
 
 def origin(file: Path | None) -> dict[str, str]:
-    """The user, the sweep file and the git commit of its folder, by the tags that MLflow's page shows as user and source."""
+    """Returns user, sweep file and the git commit of its folder, by the tags that MLflow's page shows as user and source."""
     tags: dict[str, str] = {}
     with suppress(OSError, KeyError):  # a user id without a name
         tags["mlflow.user"] = getpass.getuser()
@@ -59,18 +59,18 @@ def origin(file: Path | None) -> dict[str, str]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions by package; a package that is not installed is left out."""
-    found = {}
+    """Returns versions by package; a package that is not installed is left out."""
+    installed = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def source_state(folder: Path) -> dict[str, Any]:
-    """The git commit of `folder` and the files that differ from it; empty if the folder is no git checkout."""
+    """Returns the git commit of `folder` and the files that differ from it; empty if the folder is no git checkout."""
     commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
@@ -79,7 +79,7 @@ def source_state(folder: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, memory and GPUs of the machine that the driver runs on."""
+    """Returns processor, memory and GPUs of the machine that the driver runs on."""
     facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": cores()}
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -87,7 +87,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
-from orchestrator.record.artifacts import digest_source
+from orchestrator.record.artifacts import digest_source, upload
 from orchestrator.record.chronicle import Chronicle
 from orchestrator.record.difference import differences, first_tags
 from orchestrator.record.folder import SweepFolder
@@ -166,6 +166,8 @@ class Mirror:
                 if self._failures[place] <= TRIES:
                     return
             self._set_aside((place,), error)
+        else:
+            self._aside.discard((place,))
         self._dirty.pop(place, None)
         self._failures.pop(place, None)
 
@@ -219,7 +221,9 @@ class Mirror:
             try:
                 digest = digest_source(source)
                 if run.tags.get(tag) != digest:
-                    store.upload(run, name, source, tag, digest)
+                    upload(store.client, run.id, name, source)
+                    store.client.set_tag(run.id, tag, digest)
+                    run.tags[tag] = digest
             except Exception as error:
                 if not is_refusal(error):
                     raise

@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 
 from craft.words import redact
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
+from orchestrator.results.tags import KIND
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,7 +40,7 @@ def quiet_mlflow() -> None:
 
 
 def make_sqlite(file: Path) -> None:
-    """Makes a SQLite store that is not there yet, whole or not at all.
+    """Makes a SQLite store, unless it exists; other processes see all of its tables or no file.
 
     MLflow makes its tables in dozens of steps. A page that opens the file between two of them takes the store for an empty one
     and makes the same tables, and a killed process leaves a file that no version of MLflow can open.
@@ -59,7 +60,7 @@ def make_sqlite(file: Path) -> None:
 
 
 def find_runs(client: MlflowClient, experiment: str, query: str) -> Iterator[Run]:
-    """All runs of an experiment that match, oldest first."""
+    """Yields the runs of an experiment that match, oldest first."""
     token: str | None = None
     while True:
         page = client.search_runs(
@@ -72,13 +73,13 @@ def find_runs(client: MlflowClient, experiment: str, query: str) -> Iterator[Run
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether trying again cannot help: the store understood the request and refused it, or the event itself is unfit."""
+    """Returns whether trying again cannot help: the store understood the request and refused it, or a value is unfit."""
     code = getattr(error, "error_code", None)
     return code in REFUSALS or isinstance(error, KeyError | TypeError | ValueError | FileNotFoundError)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the request or its answer was lost on the way, so that the error is not the server's answer."""
+    """Returns whether the request or its answer was lost on the way, so that the error is not the server's answer."""
     from requests import RequestException
 
     seen: BaseException | None = error
@@ -88,7 +89,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether a run that was in the store is gone: the store lost it, or somebody deleted it."""
+    """Returns whether a run that was in the store is gone: the store lost it, or somebody deleted it."""
     return getattr(error, "error_code", None) == MISSING
 
 
@@ -131,7 +132,7 @@ def probe(uri: str) -> str:
 def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> str:
     from mlflow.artifacts import get_artifact_repository
 
-    run = client.create_run(experiment, run_name="doctor", tags={"craft.kind": "doctor"})
+    run = client.create_run(experiment, run_name="doctor", tags={KIND: "doctor"})
     identifier = run.info.run_id
     try:
         client.log_metric(identifier, "probe", 1.0, step=1)

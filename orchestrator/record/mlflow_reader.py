@@ -1,4 +1,4 @@
-"""Reads a recorded sweep from MLflow: its file, its trials and their adapters, as `record.mlflow_writer` wrote them.
+"""Reads a recorded sweep from MLflow: its file, its trials and their adapters, as `record.pictures` has them.
 
 Commands that look back read a sweep whole and once; the dashboards have their own reader, which follows a running sweep. If a
 store has two sweeps of one name (two folders, one store), the newer one is read.
@@ -17,11 +17,14 @@ from craft.words import redact
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
+from orchestrator.results import tags as names
 from orchestrator.results.records import read_entry
 from orchestrator.state.entry import Entry
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
+
+SWEEPS = f"tags.`{names.KIND}` = '{names.SWEEP_KIND}'"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class StoreReader:
     def __init__(self, uri: str) -> None:
         file = sqlite_file(uri)
         if file is not None and not file.is_file():
-            # MLflow would make an empty store there without a word.
+            # MLflow would make an empty store there.
             raise TrackingError(
                 f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
             )
@@ -48,7 +51,7 @@ class StoreReader:
 
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         try:
-            self._experiments = {one.name: one.experiment_id for one in self.client.search_experiments()}
+            self._experiments = {experiment.name: experiment.experiment_id for experiment in self.client.search_experiments()}
         except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
             reason = redact(" ".join(str(error).split()))[:300]
             raise TrackingError(
@@ -57,24 +60,24 @@ class StoreReader:
         self._scratch = tempfile.TemporaryDirectory(prefix="craft-record-")
 
     def sweep_names(self) -> list[str]:
-        """Names of the sweeps in the store."""
-        runs = [run for id in self._experiments.values() for run in find_runs(self.client, id, "tags.`craft.kind` = 'sweep'")]
-        return sorted({run.data.tags["craft.sweep"] for run in runs})
+        """Returns the names of the sweeps in the store."""
+        runs = [run for id in self._experiments.values() for run in find_runs(self.client, id, SWEEPS)]
+        return sorted({run.data.tags[names.SWEEP] for run in runs})
 
     def sweep_run(self, name: str) -> Run | None:
-        """The sweep's own run, the newest of that name."""
+        """Returns the sweep's own run, the newest of that name."""
         if name not in self._experiments:
             return None
-        runs = find_runs(self.client, self._experiments[name], "tags.`craft.kind` = 'sweep'")
+        runs = find_runs(self.client, self._experiments[name], SWEEPS)
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_runs(self, sweep: Run) -> dict[str, Run]:
-        """The sweep's trials by key."""
-        query = f"tags.`craft.sweep_id` = '{sweep.data.tags['craft.sweep_id']}' and tags.`craft.kind` = 'trial'"
-        return {run.data.tags["craft.key"]: run for run in find_runs(self.client, sweep.info.experiment_id, query)}
+        """Returns the sweep's trials by key."""
+        query = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
+        return {run.data.tags[names.KEY]: run for run in find_runs(self.client, sweep.info.experiment_id, query)}
 
     def sweep(self, name: str) -> StoredSweep | None:
-        """The sweep called `name`, or None."""
+        """Returns the sweep called `name`, or None."""
         sweep = self.sweep_run(name)
         if sweep is None:
             return None
@@ -108,13 +111,13 @@ class StoreReader:
     def _fetch(self, run: Run, scratch: Path) -> Path:
         scratch.mkdir(parents=True, exist_ok=True)
         try:
-            if any(one.path == PREDICTIONS_FOLDER for one in self.client.list_artifacts(run.info.run_id)):
+            if any(item.path == PREDICTIONS_FOLDER for item in self.client.list_artifacts(run.info.run_id)):
                 self.client.download_artifacts(run.info.run_id, PREDICTIONS_FOLDER, str(scratch))
             return Path(self.client.download_artifacts(run.info.run_id, "adapter", str(scratch)))
         except Exception as error:
-            key = run.data.tags["craft.key"]
+            key = run.data.tags[names.KEY]
             raise TrackingError(
-                f"the adapter of trial {key} cannot be had from the tracking store ({type(error).__name__}). If it did not "
+                f"the adapter of trial {key} is not available from the tracking store ({type(error).__name__}). If it did not "
                 "arrive there: python -m orchestrator.tracking replay runs/NAME; or give the sweep's folder runs/NAME instead "
                 "of its name"
             ) from error

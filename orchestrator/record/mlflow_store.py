@@ -7,13 +7,12 @@ in the store; a parameter keeps its value, and tags are replaced.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.record.artifacts import store_json, store_path
 from orchestrator.record.mlflow_client import MISSING, find_runs, is_missing, is_refusal, make_sqlite, quiet_mlflow
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.results import tags as names
@@ -143,29 +142,23 @@ class SweepStore:
             refuse: gets each item that the store refuses; all others are sent.
             stubborn: whether every answer but a lost run counts as a refusal.
         """
-        metrics = [item for item in items if hasattr(item, "step")]
-        rest = [item for item in items if not hasattr(item, "step")]
-        while metrics or rest:
-            self._send(run, [*metrics[:METRICS_A_BATCH], *rest[:OTHERS_A_BATCH]], refuse, stubborn)
-            del metrics[:METRICS_A_BATCH], rest[:OTHERS_A_BATCH]
-
-    def _send(self, run: StoredRun, items: list[Item], refuse: Refuse, stubborn: bool) -> None:
-        kinds: dict[str, list[Any]] = {"Metric": [], "Param": [], "RunTag": []}
-        for item in items:
-            kinds[type(item).__name__].append(item)
-        try:
-            self.client.log_batch(run.id, kinds["Metric"], kinds["Param"], kinds["RunTag"])
-        except Exception as error:
-            if is_missing(error) or not (stubborn or is_refusal(error)):
-                raise
-            self.check_there(run)
-            if len(items) == 1:
-                refuse(items[0], error)
-                return
-            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._send(run, half, refuse, stubborn)
-        else:
-            run.take(items)
+        for batch in batches(items):
+            kinds: dict[str, list[Any]] = {"Metric": [], "Param": [], "RunTag": []}
+            for item in batch:
+                kinds[type(item).__name__].append(item)
+            try:
+                self.client.log_batch(run.id, kinds["Metric"], kinds["Param"], kinds["RunTag"])
+            except Exception as error:
+                if is_missing(error) or not (stubborn or is_refusal(error)):
+                    raise
+                self.check_there(run)
+                if len(batch) == 1:
+                    refuse(batch[0], error)
+                else:
+                    for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                        self.send(run, half, refuse, stubborn)
+            else:
+                run.take(batch)
 
     def set_status(self, run: StoredRun, status: str, ended: int) -> None:
         """Opens a run again, or ends it."""
@@ -184,15 +177,6 @@ class SweepStore:
             dataset = Dataset(cut(task, NAME_LIMIT), digest, source_type="code", source=f'{{"task": "{stored_name(task)}"}}')
             self.client.log_inputs(run.id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
             run.data.add(digest)
-
-    def upload(self, run: StoredRun, name: str, source: Path | str, tag: str, digest: str) -> None:
-        """Uploads a folder, a file or a text as the artifact `name`, and then notes its digest as a tag."""
-        if isinstance(source, str):
-            store_json(self.client, run.id, source, name)
-        else:
-            store_path(self.client, run.id, source, name if source.is_dir() else "")
-        self.client.set_tag(run.id, tag, digest)
-        run.tags[tag] = digest
 
     def show(self, views: Mapping[str, str], line: str) -> None:
         """Gives the experiment saved views, by their keys, and `line` at the end of its description; what is there stays."""
@@ -226,6 +210,15 @@ class SweepStore:
                 self.runs[place] = StoredRun.of(run)
             elif before.id != run.info.run_id:
                 self.client.delete_run(run.info.run_id)
+
+
+def batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yields what one request may hold of metrics, and of parameters and tags."""
+    metrics = [item for item in items if type(item).__name__ == "Metric"]
+    others = [item for item in items if type(item).__name__ != "Metric"]
+    for number in range(max(-(-len(metrics) // METRICS_A_BATCH), -(-len(others) // OTHERS_A_BATCH))):
+        first, last = number * METRICS_A_BATCH, number * OTHERS_A_BATCH
+        yield [*metrics[first : first + METRICS_A_BATCH], *others[last : last + OTHERS_A_BATCH]]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.results import tags as names
 from orchestrator.results.chances import P_FRONT, P_WITHIN
 
 SCORE, SIZE = "score", "trainable_parameters"
@@ -27,26 +28,28 @@ FIXED = {"attributes.`Run Name`": 290, "runDateAndNestInfo": 130}
 
 
 def address(experiment: str, sweep_id: str, kind: str = "front", mode: str = "") -> str:
-    """The place of a saved view below the address of MLflow's server."""
+    """Returns the place of a saved view below the address of MLflow's server."""
     return f"#/experiments/{experiment}/runs?viewStateShareKey={kind}-{sweep_id[:8]}{mode}"
 
 
 def links(sweep: str, *ids: str) -> str:
-    """A line of the experiment's description: the views of a sweep; `ids` are those of experiment and sweep."""
+    """Returns a line of the experiment's description: the views of a sweep; `ids` are those of experiment and sweep."""
     places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
     return f"**{sweep}**: " + ", ".join(f"[{name}]({address(*ids, *place)})" for name, place in places.items())
 
 
 def saved_views(sweep: str, sweep_id: str, tasks: Sequence[str], objectives: Mapping[str, str], began: int) -> dict[str, str]:
-    """The views of a sweep by their keys: its configurations by the first objective, and its trials.
+    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials.
 
     Args:
         began: when the sweep was opened, in milliseconds since 1970.
     """
     numbers = dict.fromkeys((SCORE, "score_low", "score_high", SIZE, P_FRONT, P_WITHIN, *objectives))
-    front = [*(f"metrics.`{name}`" for name in numbers), *(f"tags.`craft.{name}`" for name in ("on_front", "enough", "status"))]
-    trials = ["tags.`craft.task`", "tags.`craft.seed`", *(f"metrics.`{name}`" for name in (SCORE, "best_search_score", SIZE))]
-    trials += ["params.`learning_rate`", "tags.`craft.status`"]
+    marks = (names.ON_FRONT, names.ENOUGH, names.STATUS)
+    front = [*(f"metrics.`{name}`" for name in numbers), *(f"tags.`{name}`" for name in marks)]
+    trials = [f"tags.`{name}`" for name in (names.TASK, names.SEED)]
+    trials += [f"metrics.`{name}`" for name in (SCORE, "best_search_score", SIZE)]
+    trials += ["params.`learning_rate`", f"tags.`{names.STATUS}`"]
     first, direction = next(iter(objectives.items()), (SCORE, "maximize"))
     # The page makes a chart of every metric: in the sections after the first, which are folded.
     own, *folded = dict.fromkeys(["Score and parameters", *(f"score/{task}".rpartition("/")[0] for task in tasks)])
@@ -55,7 +58,7 @@ def saved_views(sweep: str, sweep_id: str, tasks: Sequence[str], objectives: Map
 
     def view(name: str, query: str, columns: list[str], charts: list[dict[str, Any]]) -> str:
         state = {
-            "searchFilter": f"tags.`craft.sweep_id` = '{sweep_id}' and tags.`craft.kind` = {query}",
+            "searchFilter": f"tags.`{names.SWEEP_ID}` = '{sweep_id}' and tags.`{names.KIND}` = {query}",
             "orderByKey": f"metrics.`{first}`",
             "orderByAsc": direction == "minimize",
             "selectedColumns": columns,
@@ -71,7 +74,7 @@ def saved_views(sweep: str, sweep_id: str, tasks: Sequence[str], objectives: Map
 
     return {
         f"front-{sweep_id[:8]}": view(
-            "the front", "'configuration' and tags.`craft.tunes` IS NULL", front, [SCATTER, *PARALLELS]
+            "the front", f"'configuration' and tags.`{names.TUNES}` IS NULL", front, [SCATTER, *PARALLELS]
         ),
         f"trials-{sweep_id[:8]}": view("all trials", "'trial'", trials, [SCATTER, *CURVES]),
     }

@@ -40,14 +40,14 @@ class Registered:
 
 
 def find_trial(uri: str, sweep: str, key: str) -> Run:
-    """The run of a trial in the tracking store."""
+    """Returns the run of a trial in the tracking store."""
     reader = StoreReader(uri)
     run = reader.sweep_run(sweep)
     trial = reader.trial_runs(run).get(key) if run else None
     if trial is None:
         raise ValueError(
             f"{redact(uri)} has no run of trial {key} of sweep {sweep!r}, and a registered model belongs to one. "
-            "If the record has not arrived there: python -m orchestrator.tracking replay runs/NAME; if it lies elsewhere: "
+            "If the record has not arrived there: python -m orchestrator.tracking replay runs/NAME; if it is elsewhere: "
             "--tracking-uri"
         )
     return trial
@@ -85,16 +85,16 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     digest = digest_of({name: file for name, file in files.items() if file.name not in ("README.md", "manifest.json")})
     try:
         _ensure_model(client, name)
-        there = _same(client, name, digest)
-        number = there or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
-        before = {alias: str(one) for alias, one in (client.get_registered_model(name).aliases or {}).items()}
+        existing = _find_version(client, name, digest)
+        number = existing or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
+        before = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
         moved = {alias: before[alias] for alias in candidate.aliases if before.get(alias, number) != number}
         for alias in candidate.aliases:
             if before.get(alias) != number:
                 client.set_registered_model_alias(name, alias, number)
     except MlflowException as error:
         raise ValueError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
-    return Registered(name, number, tuple(candidate.aliases), moved, new=there is None)
+    return Registered(name, number, tuple(candidate.aliases), moved, new=existing is None)
 
 
 def _ensure_model(client: MlflowClient, name: str) -> None:
@@ -107,10 +107,10 @@ def _ensure_model(client: MlflowClient, name: str) -> None:
             raise
 
 
-def _same(client: MlflowClient, name: str, digest: str) -> str | None:
+def _find_version(client: MlflowClient, name: str, digest: str) -> str | None:
     quoted = name.replace("'", "''")
-    made = client.search_model_versions(f"name = '{quoted}'")
-    return next((str(one.version) for one in made if one.tags.get(DIGEST_TAG) == digest), None)
+    present = client.search_model_versions(f"name = '{quoted}'")
+    return next((str(version.version) for version in present if version.tags.get(DIGEST_TAG) == digest), None)
 
 
 def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
@@ -144,13 +144,13 @@ def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
         raise
     # A server resolves models:/ itself. For a database MLflow would ask its global store, so a database gets the location.
     source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
-    made: Any = client.create_model_version(
+    version: Any = client.create_model_version(
         candidate.name, source, trial.info.run_id, tags=dict(candidate.tags), model_id=logged.model_id
     )
-    return str(made.version)
+    return str(version.version)
 
 
 def requirements() -> list[str]:
-    """The packages that a machine which serves needs, at the versions that are installed here."""
-    found = versions(REQUIRED)
-    return [f"{package}=={found[package].partition('+')[0]}" if package in found else package for package in REQUIRED]
+    """Returns the packages that a machine which serves needs, at the versions that are installed here."""
+    local = versions(REQUIRED)
+    return [f"{package}=={local[package].partition('+')[0]}" if package in local else package for package in REQUIRED]

@@ -38,7 +38,7 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
         old, new = _plain(before, name), _plain(now, name)
         if name == "data":
             # The user's own tasks may be added to, but none may change.
-            new = {**new, "custom": {key: one for key, one in new["custom"].items() if key in old["custom"]}}
+            new = {**new, "custom": {key: task for key, task in new["custom"].items() if key in old["custom"]}}
             # The folder may have moved; `check_data` compares the fingerprints of its rows.
             old, new = ({**data, "root": None} for data in (old, new))
         lines += _differences(old, new, (name,), now)

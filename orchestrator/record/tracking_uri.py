@@ -19,7 +19,7 @@ class TrackingError(ValueError):
 
 
 def resolve_uri(uri: str, base: Path | None = None) -> str:
-    """An absolute tracking URI. The path of a SQLite file starts at `base`, or at the current folder.
+    """Returns an absolute tracking URI. The path of a SQLite file starts at `base`, or at the current folder.
 
     Raises:
         TrackingError: the scheme or the file name is missing, or the scheme is not supported; the message says what to write.
@@ -44,5 +44,5 @@ def resolve_uri(uri: str, base: Path | None = None) -> str:
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a resolved SQLite URI, None for any other."""
+    """Returns the file of a resolved SQLite URI, None for any other."""
     return Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else None

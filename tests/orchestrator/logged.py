@@ -177,17 +177,17 @@ def describe(summaries: Sequence[Summary], _: object) -> str:
 
 def mirror(folder: Path, uri: str, **options: Any) -> Mirror:
     """Returns a mirror that has taken a step."""
-    made = Mirror(folder, uri, describe, **options)
-    made.step()
-    return made
+    copy = Mirror(folder, uri, describe, **options)
+    copy.step()
+    return copy
 
 
-def step_until_equal(made: Mirror, folder: Path) -> None:
+def step_until_equal(copy: Mirror, folder: Path) -> None:
     """Takes steps as the process does, which waits after an error."""
     for _ in range(60):
         with suppress(Exception):
-            made.step()
-        if made.offset == (folder / "log.jsonl").stat().st_size:
+            copy.step()
+        if copy.offset == (folder / "log.jsonl").stat().st_size:
             return
     raise AssertionError("it never becomes equal")
 

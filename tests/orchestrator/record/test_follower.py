@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import NICENESS, Follower, saved_page
+from orchestrator.record.follower import NICENESS, Follower, Report
 from orchestrator.tracking import main
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 
@@ -85,7 +85,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
 ) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "1")
     trial, sweep = entry(), SweepLog(tmp_path / "runs")
-    assert saved_page(SweepFolder(tmp_path / "runs"), uri) is None
+    assert Report(SweepFolder(tmp_path / "runs"), uri).page is None
     sweep.start(trial)
     follower = follow(uri)
     sweep.run(trial)
@@ -96,8 +96,8 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
     assert process.nice() >= NICENESS
     number = MlflowClient(uri).get_experiment_by_name("demo").experiment_id
     page = f"#/experiments/{number}/runs?viewStateShareKey=front-55555555"
-    assert saved_page(SweepFolder(tmp_path / "runs"), uri) == page
-    assert saved_page(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000") is None
+    assert Report(SweepFolder(tmp_path / "runs"), uri).page == page
+    assert Report(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
     until = time.monotonic() + 60
     while not any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics):
         assert time.monotonic() < until, "samples of the machine"

@@ -115,9 +115,9 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
     chance = random.Random(5)
     requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
-    made = Mirror(folder, lossy, describe)
-    step_until_equal(made, folder)
-    assert made.refused == 0
+    copy = Mirror(folder, lossy, describe)
+    step_until_equal(copy, folder)
+    assert copy.refused == 0
     assert contents(lossy) == end
 
 
@@ -137,16 +137,16 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", refuse)
-        step_until_equal(made := Mirror(tmp_path, uri), tmp_path)
+        step_until_equal(copy := Mirror(tmp_path, uri), tmp_path)
         other = entry(seed=1)
         sweep.add(Wanted, keys=[other.key], entries=[other])
         sweep.train(other)
-        step_until_equal(made, tmp_path)
+        step_until_equal(copy, tmp_path)
     run = runs(uri)["trial", trial.key]
     assert (run.info.status, run.data.params["ranks"], run.data.metrics["score"]) == ("FINISHED", "all,8,8", 80.0)
     assert "learning_rate" not in run.data.params
     assert runs(uri)["trial", other.key].info.status == "FINISHED"
-    assert made.refused == 3, "that of two trials and of their configuration"
+    assert copy.refused == 3, "that of two trials and of their configuration"
     assert len([line for line in caplog.messages if f"refuses trial {trial.key}" in line]) == 1
     assert mirror(tmp_path, uri).refused == 0
     assert runs(uri)["trial", trial.key].data.params["learning_rate"] == "3e-4"
@@ -158,8 +158,8 @@ def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_p
     sweep.run(trial)
     sweep.finish(trial, adapter="gone")
     sweep.close()
-    made = mirror(tmp_path, uri)
-    assert made.refused == 1
+    copy = mirror(tmp_path, uri)
+    assert copy.refused == 1
     assert {run.info.status for run in runs(uri).values()} == {"FINISHED"}
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone" / "adapter_model.safetensors").write_bytes(b"weights")
@@ -186,11 +186,11 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
 ) -> None:
     parts = story(tmp_path / "runs")
     next(itertools.islice(parts, 2, None))
-    made = mirror(tmp_path / "runs", uri)
+    copy = mirror(tmp_path / "runs", uri)
     empty(uri)
     next(parts)
-    step_until_equal(made, tmp_path / "runs")
-    assert made.refused == 0
+    step_until_equal(copy, tmp_path / "runs")
+    assert copy.refused == 0
     end = contents(uri)
     mirror(tmp_path / "runs", uri)
     assert contents(uri) == end
@@ -200,12 +200,12 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
 def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.record.mirror.LOOK_EVERY_S", 0.0)
     next(itertools.islice(story(tmp_path / "runs"), 2, None))
-    made = mirror(tmp_path / "runs", uri)
+    copy = mirror(tmp_path / "runs", uri)
     before = runs(uri).keys()
     delete_all(uri)
     with pytest.raises(RunGone):
-        made.step()
-    made.step()
+        copy.step()
+    copy.step()
     assert runs(uri).keys() == before
 
 

@@ -180,9 +180,9 @@ def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[s
     sweep.start(trial)
     sweep.run(trial)
     report(sweep, trial, 2)
-    made = mirror(sweep.folder, backend)
+    copy = mirror(sweep.folder, backend)
     subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report(sweep, trial, 4)
     assert follower.replay(sweep.folder, backend, describe, 120) == 0
-    step_until_equal(made, sweep.folder)
+    step_until_equal(copy, sweep.folder)
     assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(2, 2.0), (4, 4.0)]
