@@ -2,8 +2,8 @@
 
 The first `Feed.refresh()` reads everything, page by page and configurations first, so that a page has something to draw while
 thousands of trials are still to be read. Later ones ask only for what can have changed: runs that are going, and runs that
-started or ended since the last look. Now and then they ask for everything, because a tracker that catches up after an outage
-writes runs with old times.
+started or ended since the last look. Now and then they ask for everything, because a store that gets its record late,
+after an outage, has new runs with old times.
 """
 
 from __future__ import annotations

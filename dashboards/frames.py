@@ -1,4 +1,4 @@
-"""Runs as tables: what the tracker wrote, turned into one DataFrame of configurations and one of trials.
+"""Runs as tables: those of the store, turned into one DataFrame of configurations and one of trials.
 
 Columns are flat and prefixed so that nothing collides (`learning_rate` is a parameter and also a metric by step):
 
@@ -9,7 +9,7 @@ trials           run_id, key, sweep, configuration, label, method, task, seed, p
                  `m.*`; `tunes`: its scores only chose settings for another configuration
 ===============  ====================================================================================================
 
-A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
+A configuration's `state` is `done` when all its trials have finished and the store has its summary. `partial` (some trials
 still run), `waiting` (for seeds that the sweep got later) and `incomplete` (some failed or were stopped) have a value over the
 trials that finished; no front uses it. Without a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted`
 or `infeasible`. Its `stopped` counts trials, also those that never started because another one was stopped. Candidates, whose

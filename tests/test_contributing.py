@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING work: a method, a task, a metric, a searcher and a panel, each a file and a row."""
+"""The examples of CONTRIBUTING work: a method, a task, a metric, a searcher, an event, a command and a panel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.test_documents import CONTRIBUTING, ROOT, blocks
 
 
 def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that CONTRIBUTING writes under `path`, imported as if the file were there."""
+    """Returns the module that CONTRIBUTING has under `path`, imported as if the file were there."""
     (block,) = [block for block in blocks(CONTRIBUTING) if block.text.startswith(f"# {path}\n")]
     module = ModuleType(path.removesuffix(".py").replace("/", "."))
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -25,10 +25,10 @@ def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def row_text(name: str) -> str:
-    """The row for SEARCHERS or SCHEDULERS that CONTRIBUTING gives for an example."""
-    found = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
-    assert found is not None
-    return found[1]
+    """Returns the row of SEARCHERS that CONTRIBUTING has for an example."""
+    row = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
+    assert row is not None
+    return row[1]
 
 
 def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     base = meta_model(MINILM, "classification", ("no", "yes"))
     parameters = row.parameters(rank=2)
     model = row.build(base, parameters, BuildContext("SEQ_CLS"))
-    counted = sum(one.numel() for name, one in model.named_parameters() if one.requires_grad and "hada" in name)
+    counted = sum(weight.numel() for name, weight in model.named_parameters() if weight.requires_grad and "hada" in name)
     assert counted == 2 * 6 * 2 * 2 * (384 + 384)
     assert row.label(parameters) == "r2, q v"
 
@@ -73,7 +73,6 @@ def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     from orchestrator.plan.plan import make_plan
     from orchestrator.search.stages import make_strategy
     from orchestrator.state.state import State
@@ -99,6 +98,24 @@ def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(state._AFTER, scope["Noted"], lambda before, event: replace(before, files=(event.text,)))
     again = events.Event.from_json(json.loads(json.dumps(noted.to_json())))
     assert state.fold([again]).files == ("the cluster is slow today",)
+
+
+def test_example_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from orchestrator.state.entry import TrialResult
+    from orchestrator.state.events import Ended
+    from orchestrator.state.log import read_state
+    from tests.orchestrator.recorded import over_seeds, record, write_log
+
+    command = example("orchestrator/failures.py", monkeypatch)
+    folder = record(tmp_path / "runs" / "two", {"LoRA r1": (100, over_seeds(81.5)), "LoRA r2": (200, over_seeds())})
+    assert command.main([str(folder)]) == 1
+    assert capsys.readouterr().err == "no trial of two has failed\n"
+    key = [*read_state(folder / "log.jsonl").entries][-1]
+    write_log(folder, Ended(result=TrialResult(key, "failed", error="the loss is not finite")))
+    assert command.main(["two", "--storage", str(folder.parent)]) == 0
+    assert capsys.readouterr().out == "LoRA r2, toy/sentiment, seed 1: the loss is not finite\n"
+    assert command.main(["three", "--storage", str(folder.parent)]) == 2
+    assert "there is no sweep 'three'" in capsys.readouterr().err
 
 
 def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
 
 
 def done(frame: pd.DataFrame) -> pd.DataFrame:
-    """The configurations that the tracker has summed up. Fronts and importances use no others."""
+    """Returns the complete configurations, which have a summary. Fronts and importances use no others."""
     return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
 
 

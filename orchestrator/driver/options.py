@@ -22,11 +22,10 @@ class RunOptions:
     """How to run a plan.
 
     Attributes:
-        folder: everything the sweep keeps locally (`runs/NAME`): ledger, journal, log, and Ray's folder unless `storage` says
-            otherwise. Made absolute.
+        folder: the sweep's local files (`runs/NAME`), with Ray's folder unless `storage` is given. Made absolute.
         storage: where checkpoints and adapters go, a folder that all machines see or a URI; `folder/ray` if not given.
         address: a Ray cluster to join (`auto`, `host:6379`); a cluster of this machine alone if not given.
-        resume: go on with what `folder` already holds; without it a folder with results is refused.
+        resume: continue the sweep in `folder`; without it a folder with results is refused.
         retry_failed: run every failed trial again, also those that failed by their own fault; with `resume`.
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.

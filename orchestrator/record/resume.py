@@ -6,7 +6,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
   sweep one meaning. They may not change under a name.
 - So does what is tuned, with which seeds: a trial is on record as one that tunes or as one that is reported.
 - Seeds, tasks, blocks, values and constraints say what the sweep covers. They may change: only new trials run, and results that
-  the file no longer asks for stay in the ledger but not on the front.
+  the file no longer asks for stay in the log but not on the front.
 - Resources, scheduler, budget, tracking store and storage say how it runs. They are free.
 """
 
@@ -74,8 +74,8 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[Trial], fingerpr
     """Compares the data, a model's GGUF file and the text of `forgetting` that are there now with those of finished trials.
 
     Args:
-        results: the ledger's.
-        trials: the plan's; they tell the task of a result.
+        results: those of the state.
+        trials: those of the plan, which say the task of a result.
         fingerprints: of the present data, by task; of a GGUF file, by the model's name; of a text, by its name.
 
     Raises:

@@ -1,9 +1,9 @@
 """A configuration's trials summed up: its value on every metric, with intervals, and whether it lies on the front.
 
-This is the shape that everything after training reads: the terminal's table, the files of the front, the tracker's
-configuration runs. A configuration counts on the front only when every trial planned for it has finished. One with failed,
-stopped or missing trials is marked incomplete: its score, if it has one, is over the seeds that finished *every* task, never
-over fewer tasks, and the seeds that are missing are counted where the score is shown.
+This is the shape that everything after training reads: the terminal's table, the files of the front, the
+configurations' runs in MLflow. A configuration counts on the front only when every trial planned for it has finished. One with
+failed, stopped or missing trials is marked incomplete: its score, if it has one, is over the seeds that finished *every* task,
+never over fewer tasks, and the seeds that are missing are counted where the score is shown.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Summary:
         return interval([])
 
     def tracked(self) -> dict[str, Any]:
-        """What the tracker logs on the configuration's run: numbers by metric name, and how many trials stand behind them."""
+        """Returns the metrics of the configuration's run in MLflow, and the number of trials that they summarize."""
         record: dict[str, Any] = {name: value.mean for name, value in self.metrics.items()}
         record.update({"score_low": self.score.low, "score_high": self.score.high})
         record.update({f"score/{task}": value.mean for task, value in self.tasks.items()})

@@ -220,7 +220,7 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
-    """The adapter at its place in the ledger, or in the sweep's folder, which somebody may have moved."""
+    """Returns a trial's adapter: from the place in its result, or from the sweep's folder, which may have been moved."""
     places = [Path(noted)] if noted and "://" not in noted else []
     for local in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
         if local.is_dir():

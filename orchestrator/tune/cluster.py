@@ -42,7 +42,7 @@ DRIVER_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    # Tune's snapshots are never read: the ledger is what a resume goes by.
+    # Tune's snapshots are never read: a resume reads the sweep's log.
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }

@@ -151,7 +151,7 @@ def experiment_of(client: MlflowClient, name: str) -> str:
 
 
 def write_sweep(client: MlflowClient, name: str, runs: Iterable[FakeRun]) -> list[str]:
-    """Writes runs through MLflow's client, as the tracker does; returns their run ids."""
+    """Writes runs through MLflow's client, as a sweep does; returns their run ids."""
     experiment = experiment_of(client, name)
     written = []
     for fake in runs:

@@ -76,7 +76,7 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(one)}
     _check_store(tmp_path, plan)
 
-    # The folder moved: the ledger's places are gone, the checkpoints came along.
+    # The folder moved: the places in the log are gone, the checkpoints came along.
     (tmp_path / "t").rename(tmp_path / "moved")
     small = plan.trials[0]
     adapter = find_sweep(str(tmp_path / "moved")).adapter(small.key, tmp_path / "fetched")

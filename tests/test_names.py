@@ -1,0 +1,82 @@
+"""Names and docstrings say what they name: no variable has an empty name, and a function's docstring begins with a verb."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_documents import ROOT
+
+EMPTY = frozenset(["one", "found", "given", "made", "what", "known", "content", "whole", "others", "words", "there", "kept"])
+"""Names that fit any value."""
+
+ALLOWED = {"craft": 4, "orchestrator": 28, "dashboards": 0}
+"""How many variables and arguments of a package still have an empty name. Lower it when you rename one."""
+
+VERB = re.compile(r"(?!This|Its|Always|As\b|Args|Sizes|Nothing)[A-Z][a-z]+s\b")
+"""The third person of a verb: `Returns`, `Checks`."""
+
+UNREAD = ("orchestrator/", "dashboards/")
+"""Rooms where docstrings may begin with another word. Remove a room when all of its docstrings begin with a verb."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def empty_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        name = node.id if stored else node.arg if isinstance(node, ast.arg) else ""  # type: ignore[attr-defined]
+        if name in EMPTY:
+            yield f"{getattr(node, 'lineno', 0)}: {name}"
+
+
+def is_property(function: Function) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def first_words(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields each public function but properties, with the first word of its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function) and not node.name.startswith("_") and not is_property(node):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield f"{node.lineno}: {node.name}", docstring.split()[0]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_names_say_what_they_name(package: str) -> None:
+    names = [f"{path}:{name}" for path, tree in modules(package) for name in empty_names(tree)]
+    assert len(names) <= ALLOWED[package], "\n".join(names)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_docstrings_of_functions_begin_with_a_verb(package: str) -> None:
+    wrong = [
+        f"{path}:{function}: {word}"
+        for path, tree in modules(package)
+        if not path.startswith(UNREAD)
+        for function, word in first_words(tree)
+        if not VERB.match(word)
+    ]
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_the_rule_sees_verbs_and_other_words() -> None:
+    assert all(VERB.match(word) for word in ("Returns", "Checks", "Yields"))
+    assert not any(VERB.match(word) for word in ("The", "This", "A", "Whether", "Of", "What", "Nothing:", "`path`"))
+
+
+def test_the_rule_sees_empty_names() -> None:
+    assert [*empty_names(ast.parse("def f(one, trial):\n    what = [found for found in trial]\n"))] == [
+        "1: one",
+        "2: what",
+        "2: found",
+    ]
