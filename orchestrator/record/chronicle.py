@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.state.events import Event, Reported, SessionEnded, Started
+from orchestrator.state.events import Event, Opened, Reported, SessionEnded, Started
 from orchestrator.state.log import read_events
 from orchestrator.state.state import State, new_rows
 
@@ -15,7 +15,7 @@ class Chronicle:
 
     Attributes:
         end: the state in which the last session that has ended was left.
-        began: when each trial first started, in seconds since 1970.
+        began: when the sweep, each configuration and each trial first started, by name, id and key, in seconds since 1970.
         rows: rows of metrics that a trial reported, each with its time, in order; whoever has sent them removes them.
     """
 
@@ -46,7 +46,11 @@ class Chronicle:
                 rows[-1]["epoch"] = event.epoch
             self.rows.setdefault(event.key, []).extend((row.get("time", event.time), row) for row in rows)
         elif isinstance(event, Started):
-            self.began = dict.fromkeys(event.keys, event.time) | self.began
+            for entry in map(self.state.entries.get, event.keys):
+                for name in (entry.configuration, entry.key) if entry else ():
+                    self.began.setdefault(name, event.time)
+        elif isinstance(event, Opened):
+            self.began[event.sweep] = event.time
         self.state, self._last = self.state.after(event), event.time
         if isinstance(event, SessionEnded):
             self.end = self.state

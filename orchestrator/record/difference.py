@@ -38,27 +38,14 @@ def is_tag(item: Item) -> bool:
     return type(item).__name__ == "RunTag"
 
 
-def first_tags(picture: Picture, origin: Mapping[str, str], parent: str | None) -> dict[str, str]:
-    """Returns the tags of a run that is made.
-
-    Args:
-        origin: the user and the source, by MLflow's names.
-    """
-    tags = dict(origin) | _clean(picture, None) | ({names.PARENT: parent} if parent else {})
-    return {name: value for name, value in tags.items() if value}
-
-
-def _clean(picture: Picture, run_id: str | None) -> dict[str, str]:
-    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in picture.tags.items()}
-    if picture.charts and run_id is not None:
-        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run_id, picture.charts)
-    return tags | {names.RUN_NAME: cut(picture.name, NAME_LIMIT)}
-
-
 def _tags(picture: Picture, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
     from mlflow.entities import RunTag
 
-    for name, value in (_clean(picture, run.id) | ({names.PARENT: parent} if parent else {})).items():
+    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in picture.tags.items()}
+    tags[names.RUN_NAME] = cut(picture.name, NAME_LIMIT)
+    if picture.charts:
+        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run.id, picture.charts)
+    for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
         if run.tags.get(name, "") != value:
             yield RunTag(name, value)
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,10 +138,11 @@ def follow(folder: Path, describe: Describe) -> None:
         os._exit(0)  # nothing to tidy: the next process reads what the store has
 
     threading.Thread(target=end_with_driver, daemon=True).start()
-    mirror, steps, watched = Mirror(folder, uri, describe), Steps(), False
-    while mirror.store is None or not mirror.store.replaced:
-        steps.take(mirror)
+    mirror, watched = Mirror(folder, uri, describe), False
+    for _ in _steps(mirror):
         _write_report(mirror, SweepFolder(folder), uri)
+        if mirror.store is not None and mirror.store.replaced:
+            return  # the driver starts another process, which opens the new file
         if not watched and mirror.sweep_run is not None:
             _watch_machine(mirror.sweep_run.id, uri)
             watched = True
@@ -155,32 +157,28 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
     """
     from orchestrator.record.mirror import Mirror
 
-    end, mirror, steps = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), Steps()
-    record = SweepFolder(folder).record
-    while True:
-        steps.take(mirror, max(0.0, end - time.monotonic()))
+    end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), SweepFolder(folder).record
+    for _ in _steps(mirror, timeout_s):
         if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
             break
     _write_report(mirror, SweepFolder(folder), uri)
     return sum(1 for _ in read(record, mirror.offset)) + mirror.refused
 
 
-class Steps:
-    """Takes the steps of a mirror, with growing pauses while the store is away."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-
-    def take(self, mirror: Mirror, longest: float = PAUSES_S[-1]) -> None:
+def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
+    """Takes steps without end, with growing pauses while the store is away."""
+    failures = 0
+    while True:
         try:
             mirror.step()
-            self._failures = 0
+            failures = 0
         except Exception as error:  # no error of a store, its driver or the network may end the record
-            self._failures += 1
-            if self._failures == 1:
+            failures += 1
+            if failures == 1:
                 reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
                 log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
-            time.sleep(min(longest, _pause(self._failures - 1) * random.uniform(0.75, 1.25)))
+            time.sleep(min(longest, _pause(failures - 1) * random.uniform(0.75, 1.25)))
+        yield
 
 
 def _pause(failures: int) -> float:

@@ -82,12 +82,8 @@ class Gallery:
             else:
                 yield picture_refused(state.refused[key], sweep)
 
-    def members(self, configuration: str) -> Sequence[Entry]:
-        """Returns the trials of a configuration."""
-        return self._groups.get(configuration, ())
-
     def _has_begun(self, configuration: str) -> bool:
-        return any(entry.begun for entry in self.members(configuration))
+        return any(entry.begun for entry in self._groups.get(configuration, ()))
 
     def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
         """Returns summaries: as they were judged, where that holds."""

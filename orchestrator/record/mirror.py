@@ -21,7 +21,7 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
 from orchestrator.record.artifacts import digest_source, upload
 from orchestrator.record.chronicle import Chronicle
-from orchestrator.record.difference import differences, first_tags
+from orchestrator.record.difference import differences
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.gallery import KINDS, Gallery
 from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
@@ -30,7 +30,7 @@ from orchestrator.record.mlflow_views import address, links, saved_views
 from orchestrator.record.pictures import Picture, Place
 from orchestrator.record.verdict import Describe
 from orchestrator.results.front import recorded_objectives
-from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND, digest_tag
+from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
 
@@ -181,8 +181,8 @@ class Mirror:
         run = store.runs.get(place)
         if run is None:
             assert self._log.state.started is not None
-            tags = first_tags(picture, self._log.state.started.info.get("origin", {}), parent)
-            run = store.create(place, self._began(picture), tags)
+            origin = self._log.state.started.info.get("origin", {})
+            run = store.create(place, picture.name, self._log.began.get(place[1], picture.ended), origin)
         stubborn = self._failures[place] >= TRIES
 
         def refuse(item: Item, error: Exception) -> None:
@@ -199,14 +199,6 @@ class Mirror:
         if picture.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, picture.status, ended)
         self._upload(picture, run, store)
-
-    def _began(self, picture: Picture) -> float:
-        """Returns when a run begins that is made."""
-        kind, key = picture.place
-        if kind == SWEEP_KIND:
-            return self._log.state.opened
-        keys = [entry.key for entry in self._gallery.members(key)] if kind == CONFIGURATION_KIND else [key]
-        return min((self._log.began[key] for key in keys if key in self._log.began), default=picture.ended)
 
     def _upload(self, picture: Picture, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""

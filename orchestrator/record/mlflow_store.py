@@ -126,13 +126,12 @@ class SweepStore:
         if stage != "active":
             raise RunGone(f"run {run.id} is {stage}")
 
-    def create(self, place: tuple[str, str], began: float, tags: Mapping[str, str]) -> StoredRun:
-        """Makes a run."""
+    def create(self, place: tuple[str, str], name: str, began: float, origin: Mapping[str, str]) -> StoredRun:
+        """Makes a run, with the tags by which it is found, and those of user and source (`origin`)."""
         kind, key = place
-        tags = {name: value for name, value in tags.items() if value}
-        tags |= {names.KIND: kind, names.KEY: key, names.SWEEP: self._sweep, names.SWEEP_ID: self._sweep_id}
-        run = self.client.create_run(self.experiment, int(1000 * began), tags, run_name=tags.get(names.RUN_NAME))
-        self.runs[place] = StoredRun(run.info.run_id, tags=dict(tags))
+        tags = {names.KIND: kind, names.KEY: key, names.SWEEP: self._sweep, names.SWEEP_ID: self._sweep_id}
+        run = self.client.create_run(self.experiment, int(1000 * began), {**origin, **tags}, run_name=cut(name, NAME_LIMIT))
+        self.runs[place] = StoredRun(run.info.run_id, tags=dict(run.data.tags))
         return self.runs[place]
 
     def send(self, run: StoredRun, items: Sequence[Item], refuse: Refuse, stubborn: bool) -> None:

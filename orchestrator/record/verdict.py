@@ -26,7 +26,6 @@ class Verdict:
         members: ids of the configurations that get a mark, by its tag.
     """
 
-    time: float
     entries: Mapping[str, Sequence[Entry]]
     summaries: Mapping[str, Summary]
     members: Mapping[str, frozenset[str]]
@@ -38,14 +37,12 @@ class Verdict:
     def of(cls, state: State, describe: Describe) -> Verdict:
         """Judges a state in which a session has ended."""
         assert state.started is not None
-        assert state.ended is not None
         objectives = recorded_objectives(state.started.info.get("objectives"))
         summaries = mark_front(summarize_entries(state.asked_for), objectives)
         marked = marks(summaries, objectives)
         knee = str(marked.pop("knee", ""))
         members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
         return cls(
-            state.ended.time,
             group(state),
             {summary.configuration: summary for summary in summaries},
             members | {names.KNEE: frozenset([knee] if knee else [])},

@@ -35,7 +35,7 @@ def test_what_a_uri_says_of_its_server_stays_at_its_end() -> None:
     assert adapter == "s3://bucket/runs/attempt-1/key/checkpoint_000002/adapter?" + storage.split("?")[1]
     assert place_of(adapter) == Place("s3://bucket/runs?" + storage.split("?")[1], "key", "adapter")
     own = within("/what?/ray", "attempt-1", "key", "checkpoint_000002", "cuts", "other", "adapter")
-    assert place_of(own) == Place("/what?/ray", "key", "sizes/other/adapter")
+    assert place_of(own) == Place("/what?/ray", "key", "cuts/other/adapter")
     assert place_of("/elsewhere/adapter") is None
 
 
