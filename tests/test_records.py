@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import recorded_front, tuning_bias
+from tests.benchmarks import recorded_front
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
@@ -19,10 +19,6 @@ def test_the_recipe() -> None:
     assert table in page
     (head,) = (one for one in summaries if one.method == "head")
     assert all(one.scores[key] > head.scores[key] for one in summaries if one is not head for key in head.scores)
-
-
-def test_rules_of_tuning() -> None:
-    assert "\n".join(tuning_bias.rules_compared(RECORDS / "tuning.csv")) in (MEASUREMENTS / "tuning.md").read_text()
 
 
 def test_a_decoder() -> None:

@@ -22,7 +22,7 @@ import torch
 from tests.benchmarks.timing import machine
 
 ROOT = Path(__file__).parent.parent.parent
-BENCHMARKS = ("step_time", "decomposition")
+BENCHMARKS = ("step_time",)
 
 
 def main(arguments: list[str] | None = None) -> int:

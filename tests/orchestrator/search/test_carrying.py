@@ -85,18 +85,6 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
     assert f"rates: {tuned} trainings instead of 50: {said}" in notes[0]
 
 
-@pytest.mark.parametrize("cut", [3, 10, 13, 22, 24, 27, 30, 40])
-def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut: int) -> None:
-    whole = plan_of(tmp_path / "whole", FAIR)
-    keys = {trial.key for trial in run(whole, by(TWO_STEPS))}
-    first = run(plan_of(tmp_path / "cut", FAIR), by(TWO_STEPS), at_most=cut)
-    plan = plan_of(tmp_path / "cut", FAIR)
-    second = run(plan, by(TWO_STEPS))
-    assert {trial.key for trial in [*first, *second]} == keys
-    assert len(first) + len(second) == len(keys)
-    assert rates_of(plan) == rates_of(whole)
-
-
 def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan, by(TWO_STEPS))

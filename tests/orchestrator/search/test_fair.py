@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from craft.spec import RunSpec
-from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.follower import replay
@@ -22,7 +21,6 @@ from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
-from tests.benchmarks.tuning_bias import bias
 from tests.orchestrator.logged import runs
 from tests.orchestrator.search.fair_sweeps import (
     FAIR,
@@ -35,11 +33,6 @@ from tests.orchestrator.search.fair_sweeps import (
     plan_of,
     run,
 )
-
-
-def mirror(plan: Plan, uri: str) -> None:
-    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
-
 
 CHOICE = {1: [0.01, 0.001], 2: [0.001, 0.001], 4: [0.005]}
 
@@ -62,7 +55,7 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
 
     plan = plan_of(tmp_path / "here", FAIR)
     ran = run(plan, score)
-    mirror(plan, uri)
+    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
     assert {trial.run.seed for trial in ran if trial.tunes} == {1000}
     summaries = judged(plan)
     assert {seed for one in summaries for _, seed in one.scores} == {0, 1, 2}
@@ -82,12 +75,6 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     assert len(candidates) == 6
     assert not any("score" in data.metrics for data in candidates)
     assert all(stored[one.configuration].metrics["score"] == pytest.approx(one.score.mean) for one in summaries)
-
-
-def test_the_seed_that_tunes_flatters_no_mean() -> None:
-    """Simulated over known true scores; `python -m tests.benchmarks.tuning_bias` draws more."""
-    mean, error = bias(draws=40)
-    assert abs(mean) < 4 * error < 1.5
 
 
 def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
@@ -148,26 +135,6 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
     assert summarize_entries([Trial(cut, "cut", "cut").entry()])[0].tuning is None, "its training is not at hand"
 
 
-def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
-    plan = plan_of(tmp_path / "here", FAIR)
-    run(plan)
-    mirror(plan, uri)
-    summaries = judged(plan)
-    stored = runs(uri, "t")
-    for one in summaries:
-        if one.tuning is not None and one.tuning.tuned:
-            data = stored["configuration", one.configuration].data
-            assert (data.metrics["tuning_trials"], data.metrics["tuning_seconds"]) == (one.tuning.trials, one.tuning.seconds)
-            assert (data.tags["craft.tuned"], data.tags["craft.tuned_to"]) == ("true", one.tuning.choice)
-    past = find_sweep(str(plan.sweep.folder))
-    from_store = find_sweep("t", uri).summaries
-    assert {one.configuration: one.tuning for one in from_store} == {one.configuration: one.tuning for one in summaries}
-    assert {one.configuration: one.tuning for one in past.summaries} == {one.configuration: one.tuning for one in summaries}
-    assert {one.configuration for one in past.summaries if one.complete} == {
-        one.configuration for one in summaries if one.complete
-    }
-
-
 def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan, lambda trial: None if trial.run.training.learning_rate == 0.001 else 70.0)
@@ -195,19 +162,6 @@ def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_p
     assert not any(one.complete or one.on_front for one in failed)
 
 
-@pytest.mark.parametrize("cut", [3, FIRST_STAGE, FIRST_STAGE + 1, FIRST_STAGE + 5])
-def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut: int) -> None:
-    whole = {trial.key for trial in run(plan_of(tmp_path / "whole", FAIR))}
-    first = run(plan_of(tmp_path / "cut", FAIR), at_most=cut)
-    plan = plan_of(tmp_path / "cut", FAIR)
-    second = run(plan)
-    assert len(first) == cut
-    assert {trial.key for trial in [*first, *second]} == whole
-    assert len(first) + len(second) == len(whole)
-    assert {one.tuning.seconds for one in judged(plan) if one.tuning} == {0.0, 60.0}
-    assert chosen(plan) == CHOICE
-
-
 @pytest.mark.parametrize(
     ("text", "change", "said"),
     [
@@ -222,20 +176,17 @@ def test_what_tunes_cannot_change_on_a_resume_and_what_measures_can(tmp_path: Pa
     assert (said in lines[0]) if said else not lines
 
 
-def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path, uri: str) -> None:
+def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     assert len(run(plan)) == FIRST_STAGE + MEASURED
     more = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
     assert {trial.run.seed for trial in run(more)} == {3}
     wider = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]").replace("[0.001", "[0.0001, 0.001"))
     better = run(wider, lambda trial: 99.0 if trial.run.training.learning_rate == 0.0001 else by_rate(trial))
-    mirror(wider, uri)
     assert {trial.run.training.learning_rate for trial in better} == {0.0001}
     assert len(better) == 2 * 2 + 2 * 2 * 4
     assert chosen(wider) == {1: [0.0001] * 2, 2: [0.0001] * 2, 4: [0.005]}
     assert [one.configuration for one in judged(wider)] == [one.configuration for one in judged(more)]
-    past = find_sweep(str(wider.sweep.folder)).summaries
-    assert {one.configuration: one.score for one in past} == {one.configuration: one.score for one in judged(wider)}
 
 
 def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_one(tmp_path: Path) -> None:

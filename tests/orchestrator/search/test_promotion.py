@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from craft.results import Counts
-from orchestrator.driver.options import RunOptions
-from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Train
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.runner import run_sweep
-from tests.orchestrator.recorded import results_of
 
 Told = tuple[Entrant, float, float, bool]
 
@@ -113,77 +107,6 @@ def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
             rule.pauses(one(f"t{place}", cost=1000), epoch, 99.0)
     assert not any(rule.pauses(one("new", cost=10), epoch, 1.0) for epoch in (1, 3, 9, 27))
     assert rule.pauses(one("equal", cost=1000), 1, 1.0), "of equal size, one of the same low scores waits"
-
-
-def text(scheduler: str) -> str:
-    return (
-        f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\nscheduler: {scheduler}\n"
-        "training: {epochs: 3}\n"
-        "space: [{method: lora, rank: 4, learning_rate: {values: [1e-3, 3e-3, 1e-4, 1e-6, 1e-5, 1e-2, 3e-5, 1e-1, 3e-6]}}]\n"
-    )
-
-
-def stand_in(log: str) -> Train:
-    """Three epochs; the sentiment task tells nothing for the first two; goes on from its checkpoint."""
-
-    def train(spec, directory, *, report, resume_from, on_step):
-        import math
-        from pathlib import Path
-
-        from craft.results import Counts, Progress, RunResult
-        from craft.trainer.checkpoint import write_folder
-
-        rate = abs(math.log10(spec.training.learning_rate) + 3)
-        done = int((resume_from / "state").read_text()) if resume_from else 0
-        for epoch in range(done + 1, 4):
-            with Path(log).open("a") as file:
-                file.write(f"{spec.key} {epoch}\n")
-            score = 80 - 10 * rate + epoch if "acceptability" in spec.task or epoch == 3 else 50.0
-            folder = write_folder(
-                directory / f"checkpoint-{epoch}", lambda aside, at=epoch: (aside / "state").write_text(str(at))
-            )
-            report(Progress(epoch, 3, float(epoch), {"search_score": score}, [], folder))
-        adapter = directory / "adapter"
-        adapter.mkdir()
-        (adapter / "adapter_model.safetensors").write_text("x")
-        final = 83 - 10 * rate
-        return RunResult({"search_score": final, "score": final}, Counts(100, 2, 1000, 400), adapter, 3, 3, 1.0)
-
-    return train
-
-
-def run(folder: Path, more: str = "search: {algorithm: grid}\n", resume: bool = False) -> tuple[Plan, SweepOutcome]:
-    file = folder / "sweep.yaml"
-    file.write_text(text("{name: promotion, grace: 1, factor: 3}") + more)
-    sweep = load_sweep(file)
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
-    options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
-    return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")))
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_with_the_best_repeats_nothing_and_ends(tmp_path: Path) -> None:
-    plan, outcome = run(tmp_path)
-    assert not outcome.trouble
-    assert outcome.complete
-    assert results_of(tmp_path / "run").keys() == {trial.key for trial in plan.trials}
-    trained = [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
-    assert set(Counter(trained).values()) == {1}, "an epoch was trained twice"
-    # One came back: something else was trained between two of its epochs.
-    keys = [key for key, _ in trained]
-    assert len([key for place, key in enumerate(keys) if place == 0 or keys[place - 1] != key]) > len(set(keys))
-    epochs = Counter(keys)
-    best = next(trial.configuration for trial in plan.trials if math.isclose(trial.run.training.learning_rate, 1e-3))
-    assert all(epochs[trial.key] == 3 for trial in plan.trials if trial.configuration == best)
-    assert 2 <= len(outcome.ended("finished")) < len(plan.trials) // 2
-    assert len(outcome.ended("finished")) + len(outcome.ended("stopped")) == len(plan.trials)
-    for entry in outcome.ended("stopped"):
-        assert entry.result is not None
-        assert entry.result.steps == epochs[entry.key]
-    # There is nothing left to do, and it is not done.
-    _, again = run(tmp_path, resume=True)
-    assert again.complete
-    assert len((tmp_path / "log").read_text().splitlines()) == len(trained)
 
 
 def sweep_text(more: str) -> str:

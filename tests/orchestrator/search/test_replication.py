@@ -6,16 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Job, Outcome, Trial
-from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import TrialResult
-from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.driven import run_some
 
@@ -75,18 +71,6 @@ def test_further_seeds_go_where_the_front_is_not_known(tmp_path: Path) -> None:
     assert seeds[2, 0.001] == {0, 1, 2, 3, 4}, "undecided to the last"
     assert seeds[1, 0.001] == seeds[4, 0.001] == {0, 1}, "nothing is smaller than 1, and 4 is known: one seed more, no other"
     assert all(seeds[rank, 0.01] == {0} for rank in (1, 2, 4))
-
-
-@pytest.mark.parametrize("cut", [3, 12, 14, 17, 18])
-def test_a_sweep_cut_anywhere_goes_on_to_the_same_trials(tmp_path: Path, cut: int) -> None:
-    rule = "{seeds: [1, 2]}"
-    whole = {trial.key for trial in run(plan_of(tmp_path, rule), tmp_path / "whole")}
-    assert len(whole) > 12
-    first = run(plan_of(tmp_path, rule), tmp_path / "cut", at_most=cut)
-    second = run(plan_of(tmp_path, rule), tmp_path / "cut")
-    assert Counter(trial.key for trial in [*first, *second]) == Counter(whole)
-    assert run(plan_of(tmp_path, rule), tmp_path / "cut") == []
-    assert {*read_state(SweepFolder(tmp_path / "cut").record).wanted} == whole
 
 
 def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: Path) -> None:

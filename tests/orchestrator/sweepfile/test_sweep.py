@@ -55,28 +55,6 @@ def test_a_good_file_says_what_it_says(tmp_path: Path) -> None:
     assert lora.dimensions["learning_rate"].values == (1e-3, 3e-3)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("1e-4", 1e-4),
-        ("1E3", 1000.0),
-        ("3.0e-3", 3e-3),
-        (".5", 0.5),
-        ("70_000", 70_000),
-        ("0.1", 0.1),
-        ("010", 10),
-    ],
-)
-def test_numbers_are_what_a_person_means(tmp_path: Path, written: str, meant: float) -> None:
-    text = GOOD + f"constraints: {{trainable_parameters: {{max: {written}}}}}\n"
-    assert load(tmp_path, text).constraints["trainable_parameters"].max == meant
-
-
-@pytest.mark.parametrize("word", ["on", "off", "yes", "no", "2026-11-21", "12:30", "0x10"])
-def test_words_that_yaml_would_turn_into_something_else_stay_words(tmp_path: Path, word: str) -> None:
-    assert load(tmp_path, GOOD, f"revision={word}").revision == word
-
-
 def test_a_choice_wins_over_the_task_and_the_task_over_its_suite(tmp_path: Path) -> None:
     sweep = load(tmp_path, GOOD + "task_training: {toy: {epochs: 2, batch_size: 4}, toy/sentiment: {epochs: 5}}\n")
     settings = sweep.training_for("toy/sentiment", {"learning_rate": 0.5})
@@ -124,17 +102,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path, make: object, said: str) -> 
     make(tmp_path / "sweep.yaml")  # type: ignore[operator]
     with pytest.raises(SweepError, match=said):
         load_sweep(tmp_path / "sweep.yaml")
-
-
-def test_a_custom_task_with_a_missing_column_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
-    text = (
-        changed("[toy/sentiment]", "[custom/mine]")
-        + f"data: {{custom: {{mine: {{train: {tmp_path}/mine.csv, text: body, label: label}}}}}}\n"
-    )
-    lines = refused(tmp_path, text)
-    assert any("data.custom.mine" in line and "body" in line and "text, label" in line for line in lines), lines
-    assert load(tmp_path, text.replace("text: body", "text: text")).task_names == ("custom/mine",)
 
 
 def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(

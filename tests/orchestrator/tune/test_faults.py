@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import ROOT, kill_at_random, starts
+from tests.orchestrator.stand_in import kill_at_random, starts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -108,19 +108,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert starts(tmp_path / "log")[-1][2] >= whole
 
 
-def test_a_hanging_trial_and_one_that_always_dies_end_the_sweep_with_status_1(
-    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
-) -> None:
-    behaviour = {(2, 0): "hangs", (4, 0): "dies"}
-    process = driver(tmp_path, ranks=[1, 2, 4], behaviour=behaviour, resources="{heartbeat_minutes: 0.05}", session=True)
-    out, screen = process.communicate(timeout=400)
-    assert process.returncode == 1, out + screen
-    errors = [result.error for result in results_of(tmp_path / "test").values() if result.status == "failed"]
-    assert len(errors) == 2
-    assert any("no step for 3 s" in (error or "") for error in errors)
-    assert "failed:" in out
-
-
 @pytest.fixture
 def own_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB; needs the right to mount one."""
@@ -170,12 +157,3 @@ def check_it_goes_on(folder: Path, process: subprocess.Popen[str]) -> None:
     out, screen = process.communicate(timeout=240)
     assert process.returncode == 0, out + screen
     assert sorted(result.metrics["score"] for result in results_of(folder / "test").values()) == [61.0, 62.0]
-
-
-def test_the_longer_part_can_be_called() -> None:
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "--times" in done.stdout

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster
-from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
+from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 
 
 @dataclass
@@ -165,67 +162,6 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     finally:
         other.kill()
         other.wait()
-
-
-@pytest.fixture
-def driver() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
-    """Starts drivers, and ends those that a failed test leaves."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(folder: Path) -> subprocess.Popen[str]:
-        started.append(start_driver(folder, ranks=[1, 2, 4], seeds=[0, 1], seconds=0.4))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, "the driver ended early"
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-@pytest.mark.slow
-def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
-    tmp_path: Path, driver: Callable[[Path], subprocess.Popen[str]]
-) -> None:
-    log = tmp_path / "log"
-
-    def results() -> dict[str, TrialResult]:
-        entries = read_state(SweepFolder(tmp_path / "test").record).entries
-        return {key: entry.result for key, entry in entries.items() if entry.result is not None}
-
-    first = driver(tmp_path)
-    wait_for(lambda: len(results()) >= 1, first)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    kept = set(results())
-    started_by_then = len(starts(log))
-    assert 1 <= len(kept) < 6
-
-    second = driver(tmp_path)
-    wait_for(lambda: len(starts(log)) >= started_by_then + 2 and steps(log).total() % 3 != 0, second)
-    second.send_signal(signal.SIGINT)
-    said, _ = second.communicate(timeout=120)
-    finished, interrupted, missing = map(int, said.split()[:3])
-    assert finished + interrupted + missing == 6
-    assert interrupted >= 1
-    assert finished == len(results())
-    assert {result.status for result in results().values()} == {"finished"}
-
-    third = driver(tmp_path)
-    said, _ = third.communicate(timeout=240)
-    assert said.split()[:3] == ["6", "0", "0"]
-    assert sorted(result.metrics["score"] for result in results().values()) == [61.0, 62.0, 62.0, 63.0, 64.0, 65.0]
-    assert set(steps(log)) == {(rank, seed, step) for rank in (1, 2, 4) for seed in (0, 1) for step in (1, 2, 3)}
-    # Only the two trials that ran at each of the two stops start again, and repeat at most the step they had not stored.
-    assert len(starts(log)) <= 6 + 4
-    assert sum(n - 1 for n in steps(log).values()) <= 4
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.algorithms import SEARCHERS, imported
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.engine import Jobs
-from tests.orchestrator.driven import driving, outcomes, run_all, run_some
+from tests.orchestrator.driven import driving, outcomes
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
@@ -55,14 +55,6 @@ def test_every_searcher_gives_out_its_trials_once_and_then_is_finished(tmp_path:
             driver.ended(key, outcomes(driver.job(key), lambda trial: 50.0))
             jobs.on_trial_complete(f"id{place}")
         assert jobs.suggest("more") == Searcher.FINISHED
-
-
-@pytest.mark.parametrize("algorithm", sorted(SEARCHERS))
-def test_a_sweep_that_was_cut_runs_what_is_left_in_the_same_order(tmp_path: Path, algorithm: str) -> None:
-    plan = plan_of(tmp_path, algorithm)
-    uncut = run_all(plan, tmp_path / "uncut", lambda trial: 50.0)
-    ran = run_some(plan, tmp_path / "cut", lambda job: outcomes(job, lambda trial: 50.0), at_most=6)
-    assert ran + run_all(plan_of(tmp_path, algorithm), tmp_path / "cut", lambda trial: 50.0) == uncut
 
 
 def test_what_has_ended_is_not_given_out_and_some_alone_may_be(tmp_path: Path) -> None:
