@@ -67,14 +67,14 @@ class Watcher:
         self._thread.join(timeout=10)
 
     def entries(self) -> list[SweepEntry]:
-        """The sweeps in the store, as of a few seconds ago at most."""
+        """Returns the sweeps in the store, at most a few seconds old."""
         with self._listing:
             if time.monotonic() - self._listed > 2 * self.pause_s:
                 self._entries, self._listed = self.store.sweeps(), time.monotonic()
             return self._entries
 
     def feeds(self, names: Sequence[str]) -> list[Feed]:
-        """The feeds of the named sweeps, or of the newest sweep if none is named; they are refreshed from now on.
+        """Returns the feeds of the named sweeps, or of the newest sweep if none is named; they are refreshed from now on.
 
         Waits for a new feed's first rows, so that a page's first answer has something to draw.
         """
@@ -89,7 +89,7 @@ class Watcher:
         return feeds
 
     def view(self, feeds: Sequence[Feed]) -> tuple[str, View]:
-        """The feeds' revision and their tables side by side; the tables are put together once a revision."""
+        """Returns the feeds' revision and their tables side by side; the tables are joined once for each revision."""
         key = tuple(feed.name for feed in feeds)
         with self._lock:
             view = self._views.get(key)
@@ -104,13 +104,13 @@ class Watcher:
         return max(self._every_s, REST * sum(self.store.feed(name).look_cost for name in list(self._asked)))
 
     def pace(self) -> str:
-        """How often it looks, for people. Rounded, because a page is sent anew whenever this text changes."""
+        """Returns how often the page looks, for people. It is rounded: a page is sent again whenever this text changes."""
         if self.pause_s <= 2 * LOOK_EVERY_S:
             return "read every few seconds"
         return f"read about every {5 * math.ceil(self.pause_s / 5)} s, because reading it takes so long"
 
     def spec(self, name: str, revision: str, view: View) -> str:
-        """A panel's spec as JSON; the last revision of each is kept."""
+        """Returns a panel's spec as JSON; the last revision of each is kept."""
         key = (name, ",".join(view.names))
         spec = self._specs.get(key, "")
         if not spec.startswith(revision + "\n"):
@@ -152,7 +152,7 @@ class Watcher:
 
 
 def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = LOOK_EVERY_S) -> FastAPI:
-    """The page's routes.
+    """Makes the application that serves the page.
 
     Args:
         store: where the sweeps are read from.

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
-    """The chosen sweeps side by side, with the revision they stand at."""
+    """Returns the revision of the chosen sweeps, and their tables side by side."""
     taken = [feed.snapshot() for feed in feeds]
     revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
     return revision, make_view(
@@ -30,7 +30,7 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
-    """Which sweeps there are, which of them are shown, how far those are, and which panels the page has."""
+    """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
     shown = {feed.name for feed in feeds}
     counts = [trial_counts(frame) for frame in view.sweeps]
     states = {state: sum(tally[state] for tally in counts) for state in STATES}
@@ -56,7 +56,7 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
 
 
 def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
-    """A panel's spec; a panel that breaks says so in its own place and leaves the others alone."""
+    """Returns a panel's spec; if a panel raises an error, its place shows that, and the other panels are not affected."""
     try:
         return spec_of(panel, view)
     except Exception as error:  # whatever a store holds, the rest of the page must stand
@@ -65,7 +65,7 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
 
 
 def everything(store: Store, name: str) -> dict[str, Any]:
-    """All that one exported file holds."""
+    """Returns the data of one exported file."""
     feed = store.feed(name)
     feed.refresh()
     _, view = view_of(store, [feed])

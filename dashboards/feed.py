@@ -34,7 +34,7 @@ class Wanted:
     ended_since: int | None = None
 
     def filters(self) -> list[str]:
-        """MLflow's filters, one for each condition, because its filter language has no `or`."""
+        """Returns MLflow's filters, one for each condition, because its filter language has no `or`."""
         filters = [f"tags.`{tags.KIND}` = '{self.kind}'"] if self.kind else []
         filters += ["attributes.status = 'RUNNING'"] if self.running else []
         filters += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
@@ -123,7 +123,7 @@ class Feed:
         return Wanted(running=True, started_since=started, ended_since=ended)
 
     def snapshot(self) -> tuple[int, Frames]:
-        """The revision and the sweep's tables as of the last look; the tables are built once a revision."""
+        """Returns the revision and the sweep's tables at the last look; the tables are built once for each revision."""
         with self._lock:
             if self._frames is None:
                 self._frames = build_frames(self.name, self.experiment_id, self._rows.values())

@@ -90,7 +90,7 @@ class Frames:
 
 @lru_cache(maxsize=1 << 14)  # a sweep repeats few values in thousands of runs
 def typed(text: str) -> Any:
-    """A parameter as the value it was: whole number, number, truth value, or the text itself.
+    """Returns a parameter as a whole number, a number, a truth value, or the text itself.
 
     >>> typed("64"), typed("3e-4"), typed("True"), typed("all,64,64"), typed("None")
     (64, 0.0003, True, 'all,64,64', None)

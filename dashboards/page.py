@@ -29,7 +29,7 @@ LIVE_POLICY = (
 
 
 def as_json(value: Any) -> str:
-    """Compact JSON. Raises ValueError for NaN and infinities, which JSON does not have."""
+    """Returns compact JSON. Raises ValueError for NaN and infinities, which JSON does not have."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_default)
 
 
@@ -41,7 +41,7 @@ def _default(value: Any) -> Any:
 
 @cache
 def plotly_script() -> str:
-    """plotly.js as the plotly package ships it."""
+    """Returns plotly.js as the plotly package ships it."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -49,18 +49,18 @@ def plotly_script() -> str:
 
 @cache
 def plotly_version() -> str:
-    """A hash of the script in its address: a browser may keep the script until the hash changes."""
+    """Returns a hash of the script for its address: a browser may keep the script until the hash changes."""
     return hashlib.sha256(plotly_script().encode()).hexdigest()[:16]
 
 
 @cache
 def plotly_packed() -> bytes:
-    """The script as gzip: a third of its size, packed once instead of at every visit."""
+    """Returns the script as gzip, a third of its size, packed once and not at every visit."""
     return gzip.compress(plotly_script().encode(), compresslevel=6, mtime=0)
 
 
 def live_page() -> str:
-    """The page that a server serves with `static/` and `plotly.js`."""
+    """Returns the page that a server serves with `static/` and `plotly.js`."""
     address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={plotly_version()}">'
     scripts = "".join(f'<script src="static/{name}" defer></script>\n' for name in SCRIPTS)
     return _template() % {
@@ -72,7 +72,7 @@ def live_page() -> str:
 
 
 def export_page(title: str, payload: Mapping[str, Any]) -> str:
-    """One self-contained file."""
+    """Returns one self-contained file."""
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)

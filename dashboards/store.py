@@ -79,7 +79,7 @@ class Store:
             )
 
     def hide(self, error: object) -> str:
-        """The text of an error, without passwords."""
+        """Returns the text of an error, without passwords."""
         return redact(str(error))
 
     @property
@@ -92,7 +92,7 @@ class Store:
             return self._client
 
     def pages(self, experiment_id: str | Sequence[str], wanted: Wanted) -> Iterator[list[RunRow]]:
-        """The wanted runs of an experiment, a page at a time."""
+        """Yields the wanted runs of an experiment, a page at a time."""
         ids = [experiment_id] if isinstance(experiment_id, str) else list(experiment_id)
         if not ids:
             return
@@ -112,7 +112,7 @@ class Store:
         return {experiment.experiment_id: experiment.name for experiment in self.client.search_experiments()}
 
     def sweeps(self) -> list[SweepEntry]:
-        """Every sweep in the store, newest first."""
+        """Returns every sweep in the store, newest first."""
         try:
             experiments = self._experiments()
             rows = self.search(list(experiments), Wanted(kind="sweep"))
@@ -128,7 +128,7 @@ class Store:
         return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
 
     def feed(self, name: str) -> Feed:
-        """The feed of one sweep, not refreshed yet when it is new."""
+        """Returns the feed of one sweep, which is not refreshed yet if it is new."""
         if name not in self._feeds:
             entries = {entry.name: entry for entry in self.sweeps()}
             if name not in entries:
@@ -138,7 +138,8 @@ class Store:
         return self._feeds[name]
 
     def run_link(self, experiment_id: str, run_id: str) -> str | None:
-        """Where MLflow's page shows a run, among models and not among agents; None where that page's address is not known."""
+        """Returns the address of a run on MLflow's page, among models and not among agents; None if the page's address is not
+        known."""
         if not self.mlflow_url:
             return None
         run = f"experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}"

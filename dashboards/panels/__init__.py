@@ -33,6 +33,6 @@ __all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "make_view", "spec_of
 
 
 def spec_of(panel: Panel, view: View) -> Plain:
-    """What the page shows for a panel: its spec, or the reason why there is nothing to show."""
+    """Returns a panel's spec, or the reason why there is nothing to show."""
     plain = panel.data(view)
     return plain if "empty" in plain else panel.draw(plain)

@@ -113,8 +113,8 @@ def make_view(
 
 
 def metrics_of(view: View) -> list[Metric]:
-    """The metrics for which some configuration has a value: the score, every task's score, the rest of METRICS, and objectives
-    of older sweeps that METRICS no longer has.
+    """Returns the metrics for which some configuration has a value: the score, every task's score, the rest of METRICS, and
+    other objectives.
 
     The direction of an objective is that of the first sweep that has it.
     """
@@ -128,13 +128,13 @@ def metrics_of(view: View) -> list[Metric]:
 
 
 def score_metric(view: View) -> str:
-    """The metric that the scores of all trials are; empty where they differ."""
+    """Returns the metric of all trials' scores; empty if they differ."""
     frame = view.trials
     return shared_metric(frame.loc[frame["state"] == "finished", "metric"]) if "metric" in frame else ""
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
-    """A column as numbers; all NaN where the frame has no such column."""
+    """Returns a column as numbers; all NaN if the frame has no such column."""
     if name not in frame:
         return pd.Series(np.nan, index=frame.index, dtype=float)
     if frame[name].dtype == float:
@@ -148,7 +148,7 @@ def done(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def trained(frame: pd.DataFrame) -> pd.DataFrame:
-    """Those of `done` that were trained: one cut from another says nothing about how its settings train."""
+    """Returns those of `done` that were trained: a cut says nothing about how its settings train."""
     return not_cut(done(frame))
 
 
@@ -158,14 +158,14 @@ def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def text(value: object, limit: int = 80) -> str:
-    """A name as plotly text: its own small markup is switched off and very long names are cut."""
+    """Returns a name as plotly text: its own small markup is switched off and very long names are cut."""
     shown = str(value)
     shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
 def number(value: Any) -> float | int | None:
-    """A number for JSON: six significant digits are plenty for a plot, NaN and infinities become null."""
+    """Returns a number for JSON: six significant digits are enough for a plot, NaN and infinities become null."""
     if value is None or isinstance(value, str):
         return None
     value = float(value)
@@ -179,7 +179,7 @@ def numbers(values: Iterable[Any]) -> list[float | int | None]:
 
 
 def scalar(value: Any) -> Any:
-    """A parameter's value for JSON: numbers stay numbers, missing becomes None, everything else its text."""
+    """Returns a parameter's value for JSON: numbers stay numbers, missing becomes None, everything else its text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, (bool, np.bool_)):
@@ -202,7 +202,7 @@ def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
 
 
 def moving_together(frame: pd.DataFrame) -> dict[str, str]:
-    """The parameters that differ, by name, those that always change together under the first one's name.
+    """Returns the parameters that differ, by name; those that always change together are under the first one's name.
 
     The values are what to call them: `r2, r3` where the two ranks are always equal. No data can tell their effects apart.
     """
@@ -215,12 +215,12 @@ def moving_together(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def score_axis(label: str = "score") -> Plain:
-    """An axis of scores, which end at 100."""
+    """Returns an axis of scores, which ends at 100."""
     return {"title": {"text": text(label)}, "type": "linear", "maxallowed": 100}
 
 
 def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plain]:
-    """What the metric's values are divided by on an axis that holds `values`, and the axis."""
+    """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":
         return 1, score_axis(metric.label)
     factor, unit = unit_of(metric.name, values)
@@ -228,7 +228,7 @@ def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plai
 
 
 def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], ids: Sequence[str]) -> Plain:
-    """A table without tools: its columns as pairs of label and kind, its rows, and an id for each row."""
+    """Returns a table without tools: its columns as pairs of label and kind, its rows, and an id for each row."""
     columns = [
         {"key": f"c{place}", "label": label, "kind": kind, "values": [row[place] for row in rows]}
         for place, (label, kind) in enumerate(heads)
@@ -237,7 +237,7 @@ def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], ids: 
 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:
-    """A selection box: values with the words shown for them; the first is chosen unless another is given."""
+    """Returns a selection box: values with the texts shown for them; the first is chosen unless `value` names another."""
     labels = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
     shown = [{"value": option, "label": word} for option, word in labels.items()]
     return {"name": name, "label": label, "value": shown[0]["value"] if value is None else value, "options": shown}

@@ -18,7 +18,8 @@ METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"
 
 
 def data(view: View) -> Plain:
-    """One line a trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values}, ...]}."""
+    """Returns a line of each trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values},
+    ...]}."""
     trials = not_cut(view.trials)
     if trials.empty:
         return {"empty": "No trial has started yet, so there are no learning curves."}
@@ -123,7 +124,7 @@ def draw(plain: Plain) -> Plain:
 
 
 def _joined(key: str, lines: list[Plain]) -> Plain:
-    """Many lines as one trace, with a gap between two: a trace each would be slow to draw."""
+    """Joins many lines into one trace, with a gap between two: a trace for each would be slow to draw."""
     x: list[Any] = []
     y: list[Any] = []
     ids: list[Any] = []

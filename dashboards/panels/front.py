@@ -22,7 +22,8 @@ STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stop
 
 
 def data(view: View) -> Plain:
-    """Every metric's values over the finished configurations, the front of each pair of metrics, and what is not drawn."""
+    """Returns the values of every metric over finished configurations, the front of each pair of metrics, and what is not
+    drawn."""
     frame = view.configurations
     ready, partial = done(frame), frame[frame["state"].isin(("partial", "waiting", "incomplete"))]
     states = frame["state"].value_counts()
@@ -89,7 +90,7 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 
 def _scored(ready: Any) -> str:
-    """The seeds and examples behind the scores, as the terminal says it under its table."""
+    """Returns the sentence on seeds and examples that the terminal has under its table."""
     seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds_done", "examples", "chance"))
     parts = ["One seed."] if seeds.max() == 1 else []
     if examples.nunique() == 1:
@@ -99,7 +100,7 @@ def _scored(ready: Any) -> str:
 
 
 def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | None:
-    """How far the interval reaches above and below the value, for metrics that have one."""
+    """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
     low, high = f"m.{metric.name}_low", f"m.{metric.name}_high"
     if low not in frame or high not in frame:
         return None
@@ -108,7 +109,7 @@ def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | No
 
 
 def _knee(view: View) -> list[str] | None:
-    """The knee of the first sweep that has one: its id, and what it is in words."""
+    """Returns the id of the knee of the first sweep that has one, and its description."""
     for sweep, front in zip(view.sweeps, fronts(view), strict=True):
         if front.knee:
             whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"

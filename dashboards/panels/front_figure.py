@@ -14,7 +14,7 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def draw(plain: Plain) -> Plain:
-    """The figure with its three choices: horizontal metric, vertical metric, whose published rows."""
+    """Draws the figure with its three choices: horizontal metric, vertical metric, published rows."""
     metrics = [Metric(**row) for row in plain["metrics"]]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
@@ -53,7 +53,7 @@ def draw(plain: Plain) -> Plain:
 
 
 def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> Plain:
-    """What the traces refer to: columns of the finished points, and by axes the positions of the front's members."""
+    """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
     values: Plain = {
         "id": plain["id"],
         "label": [text(label, 40) for label in plain["label"]],
@@ -129,7 +129,7 @@ def _possible_trace() -> Plain:
 
 
 def _points(name: str, pick: str, marker: Plain) -> Plain:
-    """Those of the finished configurations whose positions lie under `pick`, as marks over the chosen axes."""
+    """Returns the finished configurations whose positions are under `pick`, as marks over the chosen axes."""
     return {
         "type": "scatter",
         "mode": "markers",

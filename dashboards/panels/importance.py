@@ -21,7 +21,7 @@ FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number,
 
 
 def data(view: View) -> Plain:
-    """Shares that add up to one: {method: {parameter: share}}."""
+    """Returns shares that add up to one: {method: {parameter: share}}."""
     by_method: dict[str, dict[str, float]] = {}
     for method, frame in trained(view.configurations).groupby("method"):
         names = moving_together(frame)
@@ -34,7 +34,7 @@ def data(view: View) -> Plain:
 
 
 def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:
-    """Each parameter's share; None where the scores cannot be judged (all equal)."""
+    """Returns each parameter's share; None if the scores cannot be explained, because all are equal."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 

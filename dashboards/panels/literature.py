@@ -27,7 +27,7 @@ PROTOCOLS = {
 
 @cache
 def published_rows() -> pd.DataFrame:
-    """All rows of the paper's two tables.
+    """Returns all rows of the paper's two tables.
 
     Columns: model, method, trainable_parameters, average, its tasks, source, suite, protocol, `score/*`.
     """
@@ -44,7 +44,7 @@ def published_rows() -> pd.DataFrame:
 
 
 def published_model(name: str) -> str | None:
-    """The name under which the paper's rows know a model, or None: a hub id or a folder's name is matched by its parts.
+    """Returns the paper's name of a model, or None: a hub id or a folder's name is matched by its parts.
 
     >>> published_model("FacebookAI/roberta-base"), published_model("meta-llama/Meta-Llama-3-8B"), published_model("bert-base")
     ('RoBERTa-base', 'LLaMA3-8B', None)
@@ -57,7 +57,7 @@ def published_model(name: str) -> str | None:
 
 
 def published(view: View, metrics: list[Metric]) -> Plain:
-    """Every published row with its values, and the model whose rows are shown first: the sweep's, where the paper has it."""
+    """Returns every published row with its values, and the model whose rows are shown first: if possible, the sweep's."""
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
     shown = next(filter(None, map(published_model, models)), NO_ROWS)
     columns = set(view.published.columns)
@@ -86,7 +86,7 @@ def _models(frame: Frames) -> list[str]:
 
 
 def published_trace(rows: list[Plain], values: Plain) -> Plain:
-    """The stars; what each model's rows need goes into `values`."""
+    """Returns the trace of the stars, and adds the values of each model's rows to `values`."""
     values[f"published/{NO_ROWS}"] = []
     for model in sorted({row["model"] for row in rows}):
         chosen = [row for row in rows if row["model"] == model]
@@ -121,7 +121,7 @@ def published_choice(published: Plain) -> Plain:
 
 
 def published_details(row: Plain) -> Plain:
-    """What the card says of a published row."""
+    """Returns the card's lines on a published row."""
     lines = [["model", row["model"]], ["trainable parameters", row["values"].get("trainable_parameters")]]
     lines += [["score", row["values"].get("score")], ["averaged over", row["averaged"]]]
     lines += [["task", row["suite"]], ["protocol", row["protocol"]], ["source", row["source"]]]

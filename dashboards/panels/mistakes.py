@@ -33,7 +33,7 @@ def _answers(view: View) -> Iterator[Answers]:
 
 
 def confused(view: View) -> Plain:
-    """A row for each label of the knee's tasks: its rows, the share of right ones, and the wrong answers."""
+    """Returns a row for each label of the knee's tasks: its rows, the share of right ones, and the wrong answers."""
     every = list(_answers(view))
     rows = []
     for identity, _, task, lines in every:
@@ -47,7 +47,7 @@ def confused(view: View) -> Plain:
 
 
 def surest(view: View) -> Plain:
-    """The knee's worst mistakes on each task, with how many of the configurations are wrong there."""
+    """Returns the knee's worst mistakes on each task, with the number of configurations that are wrong there."""
     every = list(_answers(view))
     rows = []
     for identity, _, task, lines in every:

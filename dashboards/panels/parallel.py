@@ -22,7 +22,7 @@ CUTS = "Whole adapters only: what was cut from them says nothing about how setti
 
 
 def data(view: View) -> Plain:
-    """Each configuration as a line over its parameters and its score; positions between 0 and 1 on every axis."""
+    """Returns each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
     frame = trained(view.configurations)
     if len(frame) < 2:
         return {

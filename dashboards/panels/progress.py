@@ -23,7 +23,7 @@ PLANNED = (tags.TRIALS, "trials_planned")
 
 
 def planned_trials(frame: Any) -> int | None:
-    """How many trials the sweep set out to run, if its own run says so; None for a searcher without an end."""
+    """Returns how many trials the sweep plans, if its own run says so; None for a searcher without an end."""
     if frame.sweep is None:
         return None
     record = {**frame.sweep.metrics, **frame.sweep.tags}
@@ -62,7 +62,7 @@ def progress_data(view: View) -> Plain:
 
 
 def _underway(frame: Any) -> tuple[float | None, str] | None:
-    """The seconds left, and what the trials do, as the driver last reported; None without a recent report."""
+    """Returns the seconds left and the activity of the trials, from the driver's last report; None without a recent one."""
     try:
         told = json.loads(frame.sweep.tags[tags.UNDERWAY])
         since, left, doing = time.time() - told["time"] / 1000, told["left"], told["doing"]
@@ -169,7 +169,7 @@ def time_draw(plain: Plain) -> Plain:
 
 
 def failures_data(view: View) -> Plain:
-    """Failed trials and configurations with their reasons, equal reasons together."""
+    """Returns failed trials and configurations with their reasons, equal reasons together."""
     rows: list[list[Any]] = []
     lost = view.trials[view.trials["state"] == "failed"]
     for reason, group in lost.groupby(lost["reason"].replace("", "no reason was recorded"), sort=False):

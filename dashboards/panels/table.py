@@ -68,7 +68,8 @@ def data(view: View) -> Plain:
 
 
 def _columns(view: View, frame: pd.DataFrame, summaries: Sequence[Summary], differ: Sequence[str]) -> list[Plain]:
-    """The label and the metrics with a place on the page, then parameters, then columns that a reader may add, then states."""
+    """Returns the columns: label and the metrics that the page always shows, then parameters, columns that a reader may add,
+    and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
     worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, frame, objectives)]
     shown = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
@@ -101,7 +102,7 @@ def _parameter(name: str, series: pd.Series[Any]) -> Plain:
 
 
 def _metric(metric: Metric, summaries: Sequence[Summary]) -> Plain:
-    """The column of a metric as plain data; its score and tasks have labels of the page's own."""
+    """Returns the column of a metric as plain data; score and tasks have labels of the page's own."""
     task = metric.name.removeprefix("score/")
     label = TASK_LABELS.get(task, task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
     cells: Column = metric_column(metric.name, label)
@@ -115,7 +116,7 @@ def _place(metric: Metric) -> str:
 
 
 def _ordered(metrics: Sequence[Metric]) -> list[Metric]:
-    """The score and its size, the tasks, what is known of the score, then the rest."""
+    """Returns the metrics in order: the score and its size, the tasks, what is known of the score, then the rest."""
     rank = {"score": 0, SIZE: 1}
     return sorted(metrics, key=lambda metric: 2 if "/" in metric.name else rank.get(metric.name, 3 + (metric.place != "front")))
 
@@ -146,7 +147,7 @@ def _shared(frame: pd.DataFrame, differ: Sequence[str]) -> list[list[Any]]:
 
 
 def draw(plain: Plain) -> Plain:
-    """The table as the page shows it: the data itself, which is already columns."""
+    """Returns the table as the page shows it: the data itself, which is already columns."""
     return {"table": plain}
 
 

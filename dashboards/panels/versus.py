@@ -14,7 +14,7 @@ from orchestrator.results.intervals import Scores, compare
 
 
 def data(view: View) -> Plain:
-    """A row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
+    """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
     first, second = (_scores(sweep.trials) for sweep in view.sweeps)

@@ -48,7 +48,7 @@ SPREADS = 24
 
 
 def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
-    """Sample variances drawn to what is common to them, and the degrees of freedom that they have then.
+    """Returns sample variances, each moved towards their common value (Smyth 2004), and their degrees of freedom after that.
 
     Args:
         variances: `(n,)`, each with `freedom` degrees of freedom. Fewer than three stay as they are.
@@ -72,7 +72,7 @@ def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
 
 
 def _trigamma_inverse(value: float) -> float:
-    """Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix)."""
+    """Solves trigamma(x) = `value` by Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix)."""
     from scipy.special import polygamma
 
     at = 0.5 + 1 / value
@@ -132,7 +132,8 @@ def draw_scores(
 
 
 def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
-    """How often, over draws, no configuration that costs no more is better by more than `within` points.
+    """Returns for each configuration the share of draws in which none of at most its cost is better by more than `within`
+    points.
 
     Args:
         scores: `(draws, n)`, more is better.
@@ -152,7 +153,7 @@ def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
 
 
 def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
-    """P(front) of configurations with different numbers of seeds, `(n,)`; a part of them may have one seed.
+    """Returns P(front) of configurations with different numbers of seeds, `(n,)`; some of them may have one seed.
 
     The variance between seeds is common to all: their own, with a guess that weighs as much as two degrees of freedom.
 
@@ -170,8 +171,8 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
 
 
 def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
-    """Each complete configuration's chance, by id, that no other one's true score is better by more than `points`; empty where
-    one of them has a single seed."""
+    """Returns for each complete configuration, by id, the chance that no other true score is better by more than `points`;
+    empty if one of them has a single seed."""
     complete = _complete(summaries)
     scores = _draws(complete, _moderated(complete)[1], objectives)
     if scores is None:
@@ -181,9 +182,9 @@ def within_best(summaries: Sequence[Summary], objectives: Objectives, points: fl
 
 
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
-    """The same summaries, the complete ones with their scores' intervals, and with `p_front` and `p_within_1` where every
-    complete one has two seeds or more and the score is the one objective that is not exact. With these they have the mean of
-    the posterior, `expected`, and the luck of the examples that is in it, `example_luck`, where credits are stored."""
+    """Returns the summaries with intervals added to the complete ones. If each of these has two seeds or more, and every
+    objective but the score is exact, they also get `p_front`, `p_within_1`, the posterior mean `expected` and, if credits are
+    stored, the luck of the examples in it, `example_luck`."""
     complete = _complete(summaries)
     intervals, errors = _moderated(complete)
     counts = _chances(complete, errors, objectives)
@@ -204,8 +205,8 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
-    """By configuration: its score's interval; where it has two seeds or more the variance of its mean, with the degrees of
-    freedom."""
+    """Returns, by configuration, the interval of its score and, for two seeds or more, the variance of its mean with the
+    degrees of freedom."""
     groups: dict[tuple[Any, ...], list[tuple[Summary, list[float]]]] = {}
     for summary in complete:
         seeds = by_seed(summary.scores, summary.tasks)
@@ -225,7 +226,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
 def _chances(
     complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives
 ) -> dict[str, dict[str, float]]:
-    """The counts of `with_chances` by configuration; empty where `_draws` has none or an objective has no value."""
+    """Returns the counts that `with_chances` adds, by configuration; empty if `_draws` returns none or an objective has no
+    value."""
     scores = _draws(complete, errors, objectives)
     if scores is None:
         return {}
@@ -264,8 +266,8 @@ def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], 
 
 
 def _variances(table: Numbers) -> tuple[Numbers, float, float]:
-    """The moderated variances between seeds of `(configurations, seeds)` scores, without what a seed does to all of them; their
-    degrees of freedom; and the variance of that common effect, 0 where fewer than three configurations tell."""
+    """Returns the moderated variances between seeds of `(configurations, seeds)` scores, without the effect that a seed has on
+    all of them; their degrees of freedom; and the variance of this common effect, 0 for fewer than three configurations."""
     many, seeds = table.shape
     rest = table - table.mean(axis=1, keepdims=True)
     if many < 3:
@@ -277,7 +279,7 @@ def _variances(table: Numbers) -> tuple[Numbers, float, float]:
 
 
 def _interval(summary: Summary, variance: float, freedom: float, shared: float) -> Interval:
-    """The score's interval; the degrees of freedom of both variances together are Satterthwaite's."""
+    """Returns the score's interval; the degrees of freedom of both variances together are Satterthwaite's."""
     from scipy.special import stdtrit
 
     seeds, total = summary.score.n, variance + shared

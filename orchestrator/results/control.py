@@ -19,7 +19,7 @@ HEAD, FULL = "head", "full"
 
 
 def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
-    """The complete configurations that are not shown to be better than the head alone; empty where it did not run.
+    """Returns the complete configurations that are not shown to be better than the head alone; empty if that did not run.
 
     Compared are the scores of the tasks and seeds that both have, with the head of the best search score. A configuration
     that has no interval counts if its mean is no better.
@@ -31,7 +31,7 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
-    """The same summaries, with the metric `normalized` where full is shown to be better than head, on every task.
+    """Returns the summaries with the metric `normalized` added if, on every task, full is shown to be better than head.
 
     The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
     """

@@ -45,7 +45,7 @@ class Verdict:
 
 
 def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: ArrayLike | None = None) -> Verdict:
-    """The verdict over the complete configurations of one sweep. A configuration without a finite mean takes no part.
+    """Returns the verdict over the complete configurations of one sweep. A configuration without a finite mean is left out.
 
     The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
 
@@ -70,7 +70,8 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
-    """The same summaries with `on_front` and `may_be_on_front` set as `judge` says; incomplete ones take no part.
+    """Returns the summaries with `on_front` and `may_be_on_front` set by `judge`; incomplete ones are left out of the
+    comparison.
 
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
     moderated intervals and their chances; the one that is `enough` is marked.
@@ -94,7 +95,8 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
 
 
 def enough(ids: Sequence[str], chance: ArrayLike, size: ArrayLike) -> str | None:
-    """The id of the smallest configuration whose chance is at least SURE, of equal sizes the likeliest; None without one.
+    """Returns the id of the smallest configuration whose chance is at least SURE, among equal sizes the likeliest; None if
+    there is none.
 
     Args:
         chance: `(n,)`, the chance to be within some points of the best (`chances.P_WITHIN`), NaN where it is not known.
@@ -106,7 +108,7 @@ def enough(ids: Sequence[str], chance: ArrayLike, size: ArrayLike) -> str | None
 
 
 def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None = None) -> str | None:
-    """The same for summaries, by other chances than their own where they are given (by id)."""
+    """Does what `enough` does for summaries. `chances`, by id, replace those of the summaries."""
     if chances is None:
         chances = {summary.configuration: summary.counts[P_WITHIN] for summary in summaries if P_WITHIN in summary.counts}
     size = {
@@ -118,15 +120,15 @@ def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None 
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
-    """The knee of the summaries that are marked `on_front`, as `judge` says; None where there is none."""
+    """Returns the knee of the summaries that are marked `on_front`, as `judge` finds it; None if there is none."""
     front = [summary for summary in summaries if summary.on_front]
     chosen = judge_summaries(front, objectives).knee
     return next((summary for summary in front if summary.configuration == chosen), None)
 
 
 def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any]:
-    """The ids of the configurations that are marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there
-    is one."""
+    """Returns the ids of the configurations marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there is
+    one."""
     best = knee(summaries, objectives)
     marked: dict[str, Any] = {
         "on_front": [summary.configuration for summary in summaries if summary.on_front],
@@ -151,13 +153,13 @@ def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
 
 
 def logarithmic(name: str, values: Iterable[float]) -> bool:
-    """Whether an axis is better read in powers of ten: it is no score, and every value is positive, or 0 beside such ones."""
+    """Returns whether an axis is better read in powers of ten: it is no score, and its values are 0 or positive."""
     numbers = list(values)
     return not name.startswith("score") and all(value >= 0 for value in numbers) and any(value > 0 for value in numbers)
 
 
 def axes(objectives: Objectives) -> tuple[str, str]:
-    """The names of the two metrics a front is drawn over: the last objective (across) and the first (up).
+    """Returns the names of the two metrics over which a front is drawn: the last objective (across) and the first (up).
 
     A single objective is drawn against trainable parameters.
     """
@@ -166,7 +168,7 @@ def axes(objectives: Objectives) -> tuple[str, str]:
 
 
 def recorded_objectives(text: str | None) -> Objectives:
-    """The objectives as the sweep's run has them in its parameter `objectives`: JSON, in order.
+    """Returns the objectives from the parameter `objectives` of the sweep's run: JSON, in order.
 
     Args:
         text: the parameter; without one the default objectives hold.

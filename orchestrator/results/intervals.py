@@ -55,7 +55,7 @@ class Comparison:
         return "on these examples" if self.luck is None else "on new examples"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
-        """The comparison in plain words, saying `no difference is shown` where the interval holds zero."""
+        """Returns the comparison in plain words, with `no difference is shown` if the interval includes zero."""
         if not self.difference.n:
             return f"{first} and {second} share no seed that finished the same tasks: nothing to compare."
         seeds = self.difference.n
@@ -72,7 +72,7 @@ class Comparison:
 
 
 def interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
-    """Mean and Student's t interval of independent values. NaN among them makes the whole answer NaN."""
+    """Computes mean and Student's t interval of independent values. A NaN among them makes all of the result NaN."""
     sample = np.asarray(list(values), dtype=float)
     if not sample.size:
         return Interval(math.nan, math.nan, math.nan, 0)
@@ -94,7 +94,7 @@ def spread(interval: Interval, digits: int = 2) -> str:
 
 
 def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
-    """The value of a configuration on `tasks`: mean over tasks of mean over seeds, interval over the seeds' averages.
+    """Computes the value of a configuration on `tasks`: mean over tasks of mean over seeds, interval over the seeds' averages.
 
     Only seeds with a score on every task take part, so that no average is silently one over fewer tasks; `n` says how many.
     """
@@ -102,7 +102,7 @@ def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
 
 
 def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
-    """The mean over `tasks` of every seed, ascending, that has a score on each of them."""
+    """Returns the mean over `tasks` of every seed, ascending, that has a score on each of them."""
     wanted = list(dict.fromkeys(tasks))
     seeds = sorted({seed for _, seed in scores})
     shared_seeds = [
@@ -112,7 +112,7 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
 
 
 def compare(first: Scores, second: Scores, luck: float | None = None) -> Comparison:
-    """Paired comparison over the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
+    """Compares the scores of the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
     p-value over the seeds.
 
     A seed draws the order of the data on every task, so its scores on several tasks share its luck. The unit is therefore the
@@ -133,7 +133,7 @@ def compare(first: Scores, second: Scores, luck: float | None = None) -> Compari
 
 
 def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float, float]:
-    """How far, in points, the 95 % interval over so many scored examples reaches below and above a score.
+    """Returns how far, in points, the 95 % interval over so many scored examples reaches below and above a score.
 
     A share of right answers has Wilson's interval (1927), so that 39 of 39 is not without error; a correlation has Fisher's,
     and so, about, has Matthews' for two classes. The error of a likelihood is in its metrics.
@@ -154,7 +154,7 @@ def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float
 
 
 def is_signed(metrics: Mapping[str, float]) -> bool:
-    """Whether the score is a metric that goes from -100 to 100."""
+    """Returns whether the score is a metric that goes from -100 to 100."""
     return any(metrics.get(name) == metrics["score"] for name, row in METRICS.items() if row.signed)
 
 

@@ -13,8 +13,8 @@ Limit = Literal["examples", "seeds", ""]
 
 
 def limit(summaries: Sequence[Summary]) -> Limit:
-    """The larger part of the intervals of the complete configurations, by their median; empty where no error of examples is
-    narrowable. Where all have one seed, the part of the seeds is not narrowable: then it is the examples if they are few."""
+    """Returns the larger part of the intervals of the complete configurations, by their median; empty if no error of examples
+    can be reduced. If all have one seed, the part of the seeds is not known: then it is the examples if they are few."""
     complete = [summary for summary in summaries if summary.complete]
     seeds = [summary for summary in complete if summary.score.n > 1]
     narrowable = [summary for summary in seeds if sum(summary.sampling) and summary.score.high > summary.score.low]
@@ -27,7 +27,7 @@ def limit(summaries: Sequence[Summary]) -> Limit:
 
 
 def more_examples(summaries: Sequence[Summary]) -> str:
-    """What gives more scored examples; empty where the data has no more."""
+    """Returns how to get more scored examples; empty if the data has no more."""
     cut = any(
         summary.counts.get("examples") == float(summary.parameters.get("eval_examples", -1))
         for summary in summaries

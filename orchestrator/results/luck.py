@@ -22,7 +22,8 @@ Numbers = NDArray[np.float64]
 
 
 def shared_variance(credits: Numbers) -> float:
-    """The variance, in squared points, that the mean over seeds has by luck that all seeds share; of one seed, by all its luck.
+    """Returns the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
+    luck.
 
     Args:
         credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
@@ -37,7 +38,8 @@ def shared_variance(credits: Numbers) -> float:
 
 
 def luck(summaries: Sequence[Summary]) -> list[float] | None:
-    """Each configuration's `shared_variance`, less what examples do to all of them; None where one lacks credits."""
+    """Returns each configuration's `shared_variance` without the effect of the examples on all of them; None if one lacks
+    credits."""
     if len(summaries) < 2 or not all(summary.credits.keys() == summary.scores.keys() for summary in summaries):
         return None
     total = np.zeros(len(summaries))
@@ -52,7 +54,8 @@ def luck(summaries: Sequence[Summary]) -> list[float] | None:
 
 
 def difference(first: Credits, second: Credits) -> float | None:
-    """The `shared_variance` of the difference of two configurations, over the tasks and seeds of both; None without credits."""
+    """Returns the `shared_variance` of the difference of two configurations, over the tasks and seeds of both; None without
+    credits."""
     keys = first.keys() & second.keys()
     tasks = {task for task, _ in keys}
     if not keys or any(first[key].shape != second[key].shape for key in keys):
@@ -62,5 +65,5 @@ def difference(first: Credits, second: Credits) -> float | None:
 
 
 def by_seed(credits: Credits, task: str) -> Numbers:
-    """The credits on one task, `(seeds, blocks)`."""
+    """Returns the credits on one task, `(seeds, blocks)`."""
     return np.array([values for (name, _), values in sorted(credits.items(), key=lambda row: row[0]) if name == task])

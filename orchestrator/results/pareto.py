@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 
 def front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
-    """Which points no other point dominates.
+    """Returns which points no other point dominates.
 
     A point dominates another when it is no worse in every objective and better in one.
 
@@ -45,7 +45,7 @@ def front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
 
 
 def _sorted_front(costs: Points) -> Mask:
-    """The front of different rows in lexicographic order, where only an earlier row can dominate a later one."""
+    """Returns the front of different rows in lexicographic order, in which only an earlier row can dominate a later one."""
     if costs.shape[1] == 2:
         # The first costs ascend, so a row is on the front when its second cost is below all earlier ones: one pass over all.
         below = np.minimum.accumulate(costs[:, 1])
@@ -57,7 +57,7 @@ def _sorted_front(costs: Points) -> Mask:
 
 
 def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
-    """The index of the front point that buys most: the one farthest beyond the straight line between the front's two ends.
+    """Returns the index of the knee: the front point that is farthest beyond the straight line between the front's two ends.
 
     Both objectives are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins the
     front's best point in one objective to its best in the other. With fewer than three distinct points on the front, or none
@@ -84,7 +84,7 @@ def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
 
 
 def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
-    """`points` with log10 taken of the columns marked in `log`; a value there that is not positive becomes NaN."""
+    """Returns `points` with log10 of the columns marked in `log`; a value there that is not positive becomes NaN."""
     values = np.array(points, dtype=float, ndmin=2)
     for column in np.flatnonzero(log):
         with np.errstate(divide="ignore", invalid="ignore"):

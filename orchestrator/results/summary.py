@@ -91,11 +91,11 @@ class Summary:
         return self.metrics.get("score", interval([]))
 
     def value(self, name: str) -> float:
-        """The value of an objective or any other metric or count, NaN where there is none. `score/TASK` names one task's."""
+        """Returns the value of an objective or any other metric or count, NaN if there is none. `score/TASK` names a task's."""
         return self.bounds(name).mean
 
     def bounds(self, name: str) -> Interval:
-        """That value with its interval. A count is exact, so both ends are its value."""
+        """Returns that value with its interval. A count is exact, so both ends are its value."""
         if name in self.metrics:
             return self.metrics[name]
         if name in self.counts:
@@ -131,7 +131,7 @@ class Summary:
 def summarize(
     trials: Iterable[Trial], results: Mapping[str, TrialResult], counts: Mapping[str, Mapping[str, float]] | None = None
 ) -> list[Summary]:
-    """One Summary a configuration, in the order in which configurations first appear in `trials`.
+    """Returns a summary of each configuration, in the order in which configurations first appear in `trials`.
 
     Args:
         trials: every planned trial.
@@ -143,7 +143,7 @@ def summarize(
 
 
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
-    """The same for trials as a log or a store has them."""
+    """Returns a summary of each configuration, from trials as a log or a store has them."""
     grouped: dict[str, list[Entry]] = {}
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)
@@ -152,7 +152,7 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
-    """What the tuning of each configuration took, by its id: the trials of all trained ones that have the same `tunes`."""
+    """Returns the cost of each configuration's tuning, by its id: that of all trainings with the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
     chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
     carried: dict[str, str] = {}
@@ -236,13 +236,13 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
 
 
 def shared_metric(names: Iterable[Any]) -> str:
-    """The name of the metric that all of them are; empty where they differ, or one is not known."""
+    """Returns the name of the metric if all scores are of the same one; empty if they differ, or one is not known."""
     distinct = {str(name or "") for name in names}
     return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[float, float]:
-    """The reach of the interval over examples of the mean over tasks: each side's reaches are added in squares (Zou and
+    """Returns the reach of the interval over examples of the mean over tasks: each side's reaches are added in squares (Zou and
     Donner 2008). A task's reach is the mean over its seeds."""
     reaches: dict[str, list[tuple[float, float]]] = {}
     for task, result in reported:
@@ -260,7 +260,7 @@ def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, 
 
 
 def _shared(entries: list[Entry]) -> dict[str, Any]:
-    """The parameters that are the same in all trials of the configuration (task and seed are not)."""
+    """Returns the parameters that are equal in all trials of the configuration (task and seed are not)."""
     rows = [entry.parameters for entry in entries]
     return {
         name: value

@@ -131,7 +131,7 @@ def describe_trials(summary: Summary) -> str:
 
 
 def has_tuning(summaries: Sequence[Summary]) -> bool:
-    """Whether the sweep tuned anything, so that each configuration says what its tuning took."""
+    """Returns whether the sweep tuned anything, so that each configuration shows the cost of its tuning."""
     return any(summary.tuning is not None and summary.tuning.tuned for summary in summaries)
 
 

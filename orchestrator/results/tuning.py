@@ -45,7 +45,7 @@ class Tuning:
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
-        """The budget as far as it is spent."""
+        """Returns the part of the budget that has been used."""
         if candidates == 1:
             return cls(1)
         ended = [result for result in results if result is not None and result.status != "interrupted"]
@@ -67,14 +67,14 @@ class Tuning:
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the parameters in which candidates differ; where each begins follows from these."""
+    """Returns the names of the parameters in which candidates differ; their start values follow from these."""
     names = dict.fromkeys(name for row in rows for name in row if name != "warm_start")
     return [name for name in names if len({text(row.get(name)) for row in rows}) > 1]
 
 
 def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Which numbers that were chosen are the lowest or the highest of all candidates'; numbers with fewer than three values are
-    left out, because every one of those is at an end.
+    """Returns which chosen numbers are the lowest or the highest of all candidates'. Numbers with fewer than three values are
+    left out, because each of these is at an end.
 
     Args:
         candidates: the parameters of each, by task.

@@ -26,7 +26,7 @@ _ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
 
 
 def time_line(plan: Plan, steps: int) -> str:
-    """A sentence on the time of so many optimizer steps on this machine; empty for GPUs and where the steps are not known.
+    """Returns a sentence on the time of so many optimizer steps on this machine; empty for GPUs and if the steps are not known.
 
     The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
     """
@@ -44,7 +44,7 @@ def time_line(plan: Plan, steps: int) -> str:
 
 
 def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
-    """How the trials in `folder` ended, if it is a sweep of the same model whose steps are like those of `sweep`."""
+    """Returns the results of the trials in `folder` if it is a sweep of the same model with comparable steps."""
     mine = sweep.training.model_dump()
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
         settings = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))

@@ -45,7 +45,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
 
 
 def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> Any:
-    """The figure: the first objective (up) against the last (across); a single objective is drawn against parameters."""
+    """Draws the first objective (up) against the last (across); a single objective is drawn against parameters."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -101,7 +101,7 @@ def _number_front(
 
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
-    """One method's configurations that are not on the front."""
+    """Draws one method's configurations that are not on the front."""
     x, y = [summary.value(x_name) / by for summary in group], [summary.value(y_name) for summary in group]
     axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
     ringed = [(summary.value(x_name) / by, summary.value(y_name)) for summary in group if summary.possible]
@@ -113,7 +113,7 @@ def _draw_front(
     axes: Any, front: Sequence[Summary], x_name: str, y_name: str, by: float, looks: dict[str, tuple[str, str]],
     objectives: Objectives,
 ) -> None:  # fmt: skip
-    """The step line and the members, each with its interval."""
+    """Draws the step line and the members, each with its interval."""
     x, bounds = [summary.value(x_name) / by for summary in front], [summary.bounds(y_name) for summary in front]
     smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
     where = "post" if smaller_is_better else "pre"
@@ -180,7 +180,7 @@ def _boxes(centers: Any, half: float) -> list[tuple[float, float, float, float]]
 
 
 def _meet(boxes: Any, rivals: Sequence[tuple[float, ...]]) -> Any:
-    """Which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of the others."""
+    """Returns which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of `rivals`."""
     left, bottom, right, top = boxes.T[:, :, None]
     edges = np.array(rivals).reshape(-1, 4).T[:, None, :]
     return ((left < edges[2]) & (right > edges[0]) & (bottom < edges[3]) & (top > edges[1])).any(axis=1)
@@ -209,7 +209,7 @@ def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
 
 
 def _cut(axes: Any, up: Sequence[float], name: str) -> None:
-    """The vertical axis follows the points: two seeds give intervals far beyond any score. No score is above 100."""
+    """Limits the vertical axis to the points: two seeds give intervals far beyond any score. No score is above 100."""
     spread, (low, high) = max(up) - min(up) or 1.0, axes.get_ylim()
     top = min(high, max(up) + spread)
     axes.set_ylim(max(low, min(up) - spread), min(top, 100 + 0.03 * spread) if name.startswith("score") else top)

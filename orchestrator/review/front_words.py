@@ -18,8 +18,8 @@ NAMED = 3
 
 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """One line under the table: how many configurations, on the front, incomplete; the knee; the one that is enough; what the
-    interval means."""
+    """Returns one line for under the table: the numbers of configurations, of those on the front and of incomplete ones; the
+    knee; the row marked ✓; the meaning of the interval."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
@@ -51,7 +51,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
 
 
 def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """What the chances in the table mean, to be read before it; empty where it shows none."""
+    """Returns the meaning of the chances in the table, to be read before it; empty if it shows none."""
     if P_FRONT not in front_metrics(summaries, objectives):
         return ""
     where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
@@ -62,7 +62,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
 
 
 def _enough(summaries: Sequence[Summary]) -> str:
-    """Which configuration the rule takes, or how far the likeliest one is from it."""
+    """Returns which configuration the rule takes, or the likeliest one with its chance."""
     rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
     if taken := next((summary for summary in summaries if summary.enough), None):
         return f"✓ the smallest {rule}: {full_label(taken)} (expected {number(taken.value(EXPECTED))})"
@@ -71,7 +71,7 @@ def _enough(summaries: Sequence[Summary]) -> str:
 
 
 def _intervals(summaries: Sequence[Summary]) -> str:
-    """What the intervals are over, and what would narrow them most."""
+    """Returns what the intervals are over, and what would narrow them most."""
     complete = [summary for summary in summaries if summary.complete]
     seeds, limits, how = max((summary.score.n for summary in complete), default=0), limit(summaries), more_examples(summaries)
     how = f" ({how})" if how else ""
@@ -88,7 +88,8 @@ def _intervals(summaries: Sequence[Summary]) -> str:
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
-    """How many trials tuned each of the complete configurations, and which of these were not tuned; empty if none was."""
+    """Returns the number of trials that tuned each complete configuration, and the configurations that were not tuned; empty if
+    none was."""
     tuned = [summary for summary in summaries if summary.complete and summary.tuning is not None]
     trials = sorted({summary.tuning.trials for summary in tuned if summary.tuning is not None and summary.tuning.trials})
     if not trials:

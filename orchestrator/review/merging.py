@@ -83,7 +83,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
 
 def reads_pairs(run: Mapping[str, Any]) -> bool:
-    """Whether the task of a run's record reads two texts. A user's files need not be here: the record says it."""
+    """Returns whether the task of a run's record reads two texts. The record says it, so no file of the user is needed."""
     task = run["spec"]["task"]
     own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/")) if task.startswith("custom/") else None
     return len(find_task(task, DataSettings()).text if own is None else own.get("text", ())) == 2

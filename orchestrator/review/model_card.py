@@ -61,7 +61,7 @@ class Origin:
 def model_card(
     origin: Origin, record: Mapping[str, Any], *, pair: bool, merged: str | None = None, peft_type: str | None = None
 ) -> str:
-    """The card's text.
+    """Writes the card's text.
 
     Args:
         record: the content of the adapter's run.json.
@@ -107,7 +107,7 @@ def add_card(adapter: Path, sweep: str, trial: Trial, result: TrialResult) -> No
 
 
 def peft_type_of(adapter: Path) -> str | None:
-    """PEFT's word for the method of an adapter's folder; None if PEFT does not load it."""
+    """Returns PEFT's name of the method of an adapter's folder; None if PEFT does not load it."""
     config = adapter / "adapter_config.json"
     return str(json.loads(config.read_text(encoding="utf-8"))["peft_type"]) if config.is_file() else None
 
@@ -125,7 +125,7 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
 
 
 def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, peft_type: str | None) -> list[str]:
-    """The card's part on loading: with plain transformers and PEFT where they can, and with `craft`."""
+    """Returns the card's part on loading: with plain transformers and PEFT if they can, and with `craft`."""
     ours = f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```"
     name = str(record["spec"]["model"])
     if merged or peft_type is None or is_gguf(name):
@@ -180,7 +180,7 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
 
 
 def _base(record: Mapping[str, Any]) -> str:
-    """How the base model is found."""
+    """Returns the sentence that says where the base model is found."""
     spec = record["spec"]
     name = str(spec["model"])
     shown = _code(base_name(name))
@@ -261,5 +261,5 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _code(code: str) -> str:
-    """`words` as a Markdown code span."""
+    """Returns `code` as a Markdown code span."""
     return f"`{' '.join(str(code).split()).replace('`', chr(39)).replace('|', '/')}`"

@@ -86,16 +86,16 @@ class PastSweep:
         return mark_front(summarize_entries(self.entries), self.sweep.objectives)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
-        """A configuration's trials, on all tasks or one."""
+        """Returns a configuration's trials, on all tasks or one."""
         return [entry for entry in self.entries if entry.configuration == configuration and task in (None, entry.task)]
 
     def trained(self, summary: Summary) -> Summary:
-        """The configuration from whose adapters this one's were cut; itself if it was trained."""
+        """Returns the configuration from whose adapters this one's were cut; itself if it was trained."""
         sources = {entry.source for entry in self.trials(summary.configuration) if not entry.is_trained}
         return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:
-        """The adapter of a finished trial, checked file by file against the seal it was written with.
+        """Returns the adapter of a finished trial, checked file by file against the seal with which it was written.
 
         Args:
             scratch: gets a copy if the adapter is not on this machine.
@@ -116,7 +116,7 @@ class PastSweep:
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
-    """The sweep that a person means by `name`.
+    """Finds the sweep called `name`.
 
     A path to a folder means that folder. A plain name is looked up in the tracking store if one is given, else in the folder
     `storage` (runs), else in the store next to it (mlflow.db).
@@ -140,7 +140,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
-    """The sweep that a folder holds.
+    """Reads the sweep in a folder.
 
     Args:
         tracking_uri: the sweep's store, if it is not the one in the sweep's file.
@@ -160,7 +160,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
 
 
 def read_terms(file: Path) -> SweepTerms:
-    """The terms in an effective sweep file, in which every default is written out."""
+    """Reads the terms from an effective sweep file, in which every default is written out."""
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         own = (settings.get("data") or {}).get("custom") or {}
@@ -198,7 +198,7 @@ def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
 
 
 def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The trials that the sweep's file asks for now, those that never began included."""
+    """Returns the trials that the sweep's file asks for now, including those that never began."""
     by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
     for entry in entries:
         by_configuration.setdefault(entry.configuration, {})[entry.task, entry.seed] = entry

@@ -41,7 +41,7 @@ class Pick:
 
 
 def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pick:
-    """The configuration that `rule` means, one of RULES.
+    """Returns the configuration that `rule`, one of RULES, selects.
 
     Raises:
         ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
@@ -80,7 +80,7 @@ def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, st
 
 
 def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
-    """The trial to take among those of one configuration on one task, and why.
+    """Returns the trial to take among those of one configuration on one task, and the reason.
 
     Under the honest protocol it is the trial with the best search score, which is not the reported score. Under the customary
     protocol the search saw the reported split itself, so it is the trial in the middle, whose score is typical.
