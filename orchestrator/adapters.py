@@ -68,7 +68,7 @@ class Taken:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's flags."""
+    """Returns the command line's flags."""
     about = "Take an adapter of a sweep home: a folder with a model card, a merged model, or a registered one."
     flags = flags_for("adapters", about, EXAMPLES)
     flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
@@ -123,7 +123,7 @@ def _main(flags: argparse.Namespace, console: Console) -> None:
 
 
 def _choose(flags: argparse.Namespace, record: PastSweep, configuration: str, reason: str, to: Path) -> list[Taken]:
-    """The trials to take, one for each wanted task."""
+    """Returns the trials to take, one for each wanted task."""
     tasks = record.sweep.task_names
     if flags.task is not None and flags.task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', flags.task, tasks)}")
@@ -219,7 +219,8 @@ def _tell(flags: argparse.Namespace, taken: Sequence[Taken], aside: Path, consol
 
 
 def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
-    """The folder of each task: `to` itself for one task, folders inside it for several. Numbers separate equal folder names."""
+    """Returns the folder of each task: `to` itself for one task, folders inside it for several. Numbers separate equal folder
+    names."""
     if len(tasks) == 1:
         return {tasks[0]: to}
     folders: dict[str, Path] = {}

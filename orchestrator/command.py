@@ -36,7 +36,7 @@ WIDTH = 160
 
 
 def flags_for(name: str, about: str, examples: str) -> argparse.ArgumentParser:
-    """A command's parser with the flags by which `review.past_sweep.find_sweep` looks a sweep up."""
+    """Returns a command's parser with the flags by which `review.past_sweep.find_sweep` looks a sweep up."""
     flags = argparse.ArgumentParser(
         prog=f"python -m orchestrator.{name}",
         description=about,
@@ -87,7 +87,7 @@ def joinable(text: str) -> str:
 
 
 def slug(name: str) -> str:
-    """`name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
+    """Returns `name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
     return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
 
 

@@ -69,7 +69,7 @@ class Side:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's flags."""
+    """Returns the command line's flags."""
     about = "Compare two sweeps seed by seed: is one better, by how much, and how sure is that?"
     flags = flags_for("compare", about, EXAMPLES)
     flags.add_argument("first", metavar="SWEEP_A", help="a sweep's name, or its folder runs/NAME")
@@ -108,7 +108,7 @@ def _main(flags: argparse.Namespace, console: Console) -> None:
 
 
 def _differences(one: Side, other: Side) -> Iterator[str]:
-    """The differences that give the scores of two sides different meanings."""
+    """Yields the differences that give the scores of two sides different meanings."""
     sweeps = one.record.sweep, other.record.sweep
     models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
     if models[0] != models[1]:
@@ -136,13 +136,13 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
 
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
-    """A configuration's finished trials by (task, seed)."""
+    """Returns a configuration's finished trials by (task, seed)."""
     trials = [(entry, entry.finished) for entry in record.trials(summary.configuration)]
     return {(entry.task, entry.seed): one.metrics[metric] for entry, one in trials if one and metric in one.metrics}
 
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
-    """The facts on record about each task's data."""
+    """Returns the recorded facts about each task's data."""
     known = {entry.task: result.facts for entry in side.entries if (result := entry.finished)}
     return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in known.items()}
 

@@ -124,7 +124,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether each machine of the joined cluster sees the storage and the driver's data."""
+    """Checks that each machine of the joined cluster sees the storage and the driver's data."""
     from orchestrator.tune.cluster import ask_each
 
     runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in plan.trials or plan.examples}.values())
@@ -145,7 +145,7 @@ def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iter
 
 
 def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints: dict[str, str]) -> None:
-    """What each machine of a cluster is asked.
+    """Checks on a machine of the cluster that it sees the storage and has the driver's data.
 
     Args:
         token: the name of a file that the driver has just put into the storage.
@@ -160,7 +160,7 @@ def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints:
 
 
 def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
-    """Whether torch computes on GPUs that were tried, and whether trials fit into their memory."""
+    """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory."""
     from orchestrator.plan.gpu_shares import memory_lines
 
     for where, one in tried.items():

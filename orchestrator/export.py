@@ -43,7 +43,7 @@ exit status: 0 written; 1 the sweep has no finished trial; 2 the call is wrong
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's flags."""
+    """Returns the command line's flags."""
     flags = flags_for("export", "Write a sweep's results in a format that others read.", EXAMPLES)
     flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
     flags.add_argument("--format", choices=("trials",), default="trials", help="trials: one CSV; the default")

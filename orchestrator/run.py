@@ -60,7 +60,7 @@ exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file o
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's flags."""
+    """Returns the command line's flags."""
     flags = argparse.ArgumentParser(
         prog="python -m orchestrator.run",
         description="Run a sweep over fine-tuning methods and show its accuracy-against-parameters front.",
@@ -194,7 +194,7 @@ def _run(
 
 
 def exit_status(outcome: SweepOutcome) -> int:
-    """What the process says of how the sweep stands. A budget that is used up is a good end, a signal with work left is not."""
+    """Returns the exit status. A budget that is used up is a good end, a signal with work left is not."""
     if outcome.signal is not None and (outcome.left or outcome.open):
         return 128 + outcome.signal
     good = outcome.complete or (outcome.spent is not None and not outcome.ended("failed"))
@@ -234,7 +234,7 @@ def _overrides(flags: argparse.Namespace) -> list[str]:
 
 
 def _may_go_on(flags: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
-    """Whether this is a resume; refuses what would mix two sweeps, asks where it can."""
+    """Returns whether this is a resume; refuses to mix two sweeps, and asks if it can."""
     if not SweepFolder(folder).effective.exists():
         return flags.resume
     check_resume(folder, sweep)

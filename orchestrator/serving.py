@@ -51,7 +51,7 @@ class Answerer:
         return list(self.record["labels"]) if self.record["kind"] == "classification" else ["value"]
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """The outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs.
+        """Returns the outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs.
 
         Raises:
             ValueError: the columns are not those that the adapter was trained on, or a row holds no text in one of them.
@@ -78,5 +78,5 @@ class Answerer:
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Answerer:
-    """MLflow calls this. `model_config` may name another place of the base model as `base`."""
+    """Loads a served adapter for MLflow. `model_config` may name another place of the base model as `base`."""
     return Answerer(Path(path), (model_config or {}).get("base"))

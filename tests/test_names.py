@@ -19,9 +19,6 @@ ALLOWED = {"craft": 4, "orchestrator": 28, "dashboards": 0}
 VERB = re.compile(r"(?!This|Its|Always|As\b|Args|Sizes|Nothing)[A-Z][a-z]+s\b")
 """The third person of a verb: `Returns`, `Checks`."""
 
-UNREAD = ("orchestrator/", "dashboards/")
-"""Rooms where docstrings may begin with another word. Remove a room when all of its docstrings begin with a verb."""
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -43,9 +40,9 @@ def is_property(function: Function) -> bool:
 
 
 def first_words(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields each public function but properties, with the first word of its docstring."""
+    """Yields each function but properties and operators, with the first word of its docstring."""
     for node in ast.walk(tree):
-        if isinstance(node, Function) and not node.name.startswith("_") and not is_property(node):
+        if isinstance(node, Function) and not node.name.startswith("__") and not is_property(node):
             docstring = ast.get_docstring(node)
             if docstring:
                 yield f"{node.lineno}: {node.name}", docstring.split()[0]
@@ -62,7 +59,6 @@ def test_docstrings_of_functions_begin_with_a_verb(package: str) -> None:
     wrong = [
         f"{path}:{function}: {word}"
         for path, tree in modules(package)
-        if not path.startswith(UNREAD)
         for function, word in first_words(tree)
         if not VERB.match(word)
     ]

@@ -69,8 +69,8 @@ def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
 
 
 def _where_time_went(outcome: SweepOutcome) -> str | None:
-    """`2 min 04 s: training 61 %, scoring 22 %, ...`: shares of the time of the trainings that finished in this
-    session; None where none did."""
+    """Returns `2 min 04 s: training 61 %, scoring 22 %, ...`: the session's time, with shares of the time of the trainings that
+    finished in it; None if none did."""
     total: Counter[str] = Counter()
     for entry in outcome.ended("finished"):
         if entry.key in outcome.new and entry.result is not None:
@@ -96,5 +96,5 @@ def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, 
 
 
 def shown_path(path: Path) -> str:
-    """`path` from the current folder where it lies inside it."""
+    """Returns `path` relative to the current folder if it is inside."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

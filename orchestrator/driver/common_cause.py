@@ -26,11 +26,11 @@ class CommonCause:
         self._reason, self._count, self._since = "", 0, 0.0
 
     def works(self) -> None:
-        """A trial has trained."""
+        """Notes that a trial has trained."""
         self._count = 0
 
     def failed(self, reason: str, running_since: Iterable[float]) -> None:
-        """A trial has failed by a fault of its machine, after all its attempts.
+        """Notes that a trial has failed by a fault of its machine, after all its attempts.
 
         Args:
             running_since: when each of the trials began that run now. One that began before the first of these failures and

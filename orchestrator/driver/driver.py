@@ -190,12 +190,12 @@ class Driver:
     # What the engine reports.
 
     def started(self, key: str) -> None:
-        """A job runs, for the first time or again."""
+        """Notes that a job runs, for the first time or again."""
         self._running.setdefault(key, time.monotonic())
         self.take(Started(keys=self._left(key)))
 
     def reported(self, key: str, progress: Mapping[str, Any]) -> bool:
-        """A running training was evaluated; returns whether it must leave its place and wait for its turn.
+        """Records an evaluation of a running training; returns whether it must leave its place and wait for its turn.
 
         Args:
             progress: of `craft.results.Progress`, as `orchestrator.worker.worker` sends it.
@@ -212,12 +212,12 @@ class Driver:
         return self._turns is not None and self._turns.take(report, self.state)
 
     def looked(self, key: str, outlook: Mapping[str, Any]) -> None:
-        """A running training reports how far it is, which is shown and not recorded."""
+        """Shows the progress of a running training, which is not recorded."""
         if not self.state.entries[key].ended:
             self.display.look(key, outlook, self.state)
 
     def ended(self, key: str, outcomes: Sequence[Outcome]) -> None:
-        """A job has ended: the log gets the results of its trials before anything else.
+        """Records the results of a job that has ended, before anything else happens.
 
         Args:
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
@@ -230,19 +230,19 @@ class Driver:
         self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
 
     def paused(self, key: str) -> None:
-        """A job waits for its turn: it has no result, and continues from its last checkpoint."""
+        """Notes that a job waits for its turn: it has no result, and continues from its last checkpoint."""
         self._running.pop(key, None)
         self._out.discard(key)
         self._waiting[key] = self._jobs[key]
         self.take(Paused(keys=self._left(key)))
 
     def retried(self, key: str, why: str) -> None:
-        """The job's process or machine died; the engine starts it again."""
+        """Shows that the job's process or machine died; the engine starts it again."""
         logger.warning("trial %s is started again: %s", key, why)
         self.display.retry(self.state.entries[key], why)
 
     def failed(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None:
-        """A job has failed by a fault of its machine, after all its tries.
+        """Records that a job has failed by a fault of its machine, after all its tries.
 
         Args:
             by_itself: whether the trial said so itself, and its process was not lost.
@@ -253,7 +253,7 @@ class Driver:
             self.common_cause.failed(reason, self._running.values())
 
     def broke_off(self) -> list[str]:
-        """The engine has ended; returns the keys of the jobs that were running. All that have not ended wait again."""
+        """Notes that the engine has ended; returns the keys of the jobs that were running. All unfinished jobs wait again."""
         keys = [*self._running]
         for key in keys:
             self.display.retry(self.state.entries[key], "the attempt broke off")
@@ -265,7 +265,8 @@ class Driver:
         return keys
 
     def not_promoted(self) -> None:
-        """Nothing runs and nothing more comes: each trial that still waits ends with its last evaluation as its result."""
+        """Ends each trial that still waits, with its last evaluation as its result; called when nothing runs and nothing more
+        comes."""
         for key in [*self._waiting]:
             entry = self.state.entries[key]
             report = entry.report

@@ -55,7 +55,7 @@ class RunOptions:
 
 
 def cluster_address(text: str) -> str:
-    """The address of a cluster, as a driver can join it."""
+    """Returns the address of a cluster in the form in which a driver can join it."""
     if text.startswith("ray://"):
         raise ValueError(
             f"got {text}; Ray's client cannot drive a sweep. Give HOST:6379 (or auto) on a machine of the cluster, or hand the "

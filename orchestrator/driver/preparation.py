@@ -74,7 +74,7 @@ class Shared:
 
     @contextmanager
     def there(self, run: RunSpec) -> Iterator[None]:
-        """Inside, a model that is on this machine's disk is read without asking the hub."""
+        """Lets the code inside read a model that is on this machine's disk without asking the hub."""
         from craft.models.cached import offline, weights_on_disk
         from craft.models.loading import resolve_model
 
@@ -98,12 +98,12 @@ def _fingerprint(run: RunSpec) -> str:
 
 @cache
 def _fingerprint_here(run: str) -> str:
-    """The fingerprint of a run's data; a worker reads the same data once for all its trials."""
+    """Returns the fingerprint of a run's data; a worker reads the same data once for all its trials."""
     return _fingerprint(RunSpec.model_validate_json(run))
 
 
 def needs_of(trials: Sequence[Trial]) -> Needs:
-    """What `trials` share. Of two equal models in two precisions each is a base of its own, as their weights differ."""
+    """Returns what `trials` share. A model in two precisions is two bases, because the weights differ."""
     by_base: dict[tuple[str, str | None, str], list[Trial]] = {}
     for trial in trials:
         by_base.setdefault((trial.run.model, trial.run.revision, trial.run.training.precision), []).append(trial)
@@ -203,7 +203,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
 
 
 def _base(trials: Sequence[Trial]) -> Base:
-    """The base that these trials have in common."""
+    """Returns the base that these trials have in common."""
     ranks: dict[str, int] = {}
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
     threads = [max(1, int(trial.resources.cpu)) for trial in trials if METHODS[trial.run.method].singular_vectors]

@@ -87,23 +87,23 @@ class Tally:
         return max([(self.waiting * mean + sum(rest)) / self.most, *rest])
 
     def start(self, entry: Entry) -> Running:
-        """A training runs."""
+        """Notes that a training runs."""
         self.paused.discard(entry.key)
         trial = self.running.setdefault(entry.key, Running(entry, self.clock(), cold=not self.took))
         self.most = max(self.most, len(self.running))
         return trial
 
     def pause(self, entry: Entry) -> None:
-        """A training waits for its turn."""
+        """Notes that a training waits for its turn."""
         self.running.pop(entry.key, None)
         self.paused.add(entry.key)
 
     def stop(self, key: str) -> None:
-        """A training does not run any more, and has no result."""
+        """Notes that a training does not run any more, and has no result."""
         self.running.pop(key, None)
 
     def progress(self, entry: Entry) -> None:
-        """A training was evaluated, in this process or one before it."""
+        """Notes that a training was evaluated, in this process or an earlier one."""
         trial, report = self.start(entry), entry.report
         if report is not None:
             trial.score = report.metrics.get("search_score")
@@ -111,13 +111,13 @@ class Tally:
                 trial.share = report.step / report.total_steps if report.total_steps else 0.0
 
     def look(self, entry: Entry, outlook: Outlook) -> None:
-        """A training reports how far it is, by the fields of `craft.results.Outlook`."""
+        """Takes the progress of a training, as `craft.results.Outlook` has it."""
         trial = self.start(entry)
         trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["left"]
         trial.ends = None if left is None else self.clock() + left
 
     def end(self, entry: Entry, *, earlier: bool = False) -> None:
-        """A training has ended; `earlier` if that was in an earlier session."""
+        """Notes that a training has ended; `earlier` if that was in an earlier session."""
         trial, result = self.running.pop(entry.key, None), entry.result
         self.paused.discard(entry.key)
         if result is None or result.status == "failed":
@@ -135,7 +135,7 @@ class Tally:
             self.best = score, f"{entry.label} on {entry.task}, seed {entry.seed}"
 
     def sentence(self, over: bool = False) -> str:
-        """All counts and times in one line; `over` when nothing starts any more."""
+        """Returns all counts and times in one line; `over` when nothing starts any more."""
         parts = [f"{self.done}/{self.total} trainings done", f"{len(self.running)} running", f"{self.failed} failed"]
         parts[1] += f" ({self.doing})" if self.doing and not over else ""
         if self.paused:

@@ -57,7 +57,7 @@ class Family:
 
 
 def families_of(planner: Planner, configurations: Iterable[Configuration], carry: bool = True) -> list[Family]:
-    """The groups of candidates, in families where the rate carries and this saves trainings.
+    """Returns the groups of candidates, joined into families if the rate carries and this saves trainings.
 
     Args:
         carry: whether it may. A trial that starts from another task's adapter needs that task's candidate: there it does not.
@@ -92,7 +92,7 @@ def _rate_of(configuration: Configuration) -> float:
 
 
 def best_of(tried: Tried, preferred: int | None = None) -> int | None:
-    """The place of the best score, of equal ones the preferred or else the first; None where all failed."""
+    """Returns the place of the best score, among equal ones the preferred or else the first; None if all failed."""
     finite = {place: score for place, score in sorted(tried.items()) if math.isfinite(score)}
     if not finite:
         return None
@@ -101,7 +101,8 @@ def best_of(tried: Tried, preferred: int | None = None) -> int | None:
 
 
 def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
-    """By rank, the rates to try on a task, by what is known: where all of these are tried, they are all that is needed."""
+    """Returns, by rank, the rates to try on a task as far as scores are known. When all of these have been tried, no more are
+    needed."""
     every, wanted = {*range(rates)}, [set[int]() for _ in tried]
     wanted[start] |= every
     if not every <= tried[start].keys():
@@ -130,7 +131,7 @@ def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | 
 
 
 def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
-    """By rank, the place of the rate that it gets on a task, and whether that is carried from the first one."""
+    """Returns, by rank, the place of the rate that it gets on a task, and whether that is carried from the first one."""
     carried = best_of(tried[start])
     own = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
     return [(best_of(scores, carried) if mine else carried, not mine) for scores, mine in zip(tried, own, strict=True)]

@@ -24,7 +24,7 @@ DOUBT = "yellow"
 
 
 def at_hand(task: Task, root: str | None) -> bool:
-    """Whether the task's data are on this machine."""
+    """Returns whether the task's data are on this machine."""
     return root is not None or task.suite in ("toy", "custom")
 
 

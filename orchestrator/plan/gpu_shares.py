@@ -32,7 +32,7 @@ class Gpu:
 
 
 def usable_gpus() -> list[Gpu]:
-    """The GPUs that torch can use in this process; it takes no memory on them. None where torch or the driver cannot."""
+    """Returns the GPUs that torch can use in this process, without taking their memory. None if torch or the driver cannot."""
     import torch
 
     try:
@@ -42,7 +42,7 @@ def usable_gpus() -> list[Gpu]:
 
 
 def describe_gpu(index: int) -> Gpu:
-    """The GPU that torch calls `cuda:index`."""
+    """Returns the GPU that torch calls `cuda:index`."""
     import torch
 
     properties = torch.cuda.get_device_properties(index)
@@ -50,7 +50,7 @@ def describe_gpu(index: int) -> Gpu:
 
 
 def idle_lines(shares: Sequence[Resources], gpus: float) -> list[str]:
-    """What to say where there are GPUs and no trial asks for one."""
+    """Returns advice if there are GPUs and no trial asks for one."""
     if not gpus or any(share.gpu for share in shares):
         return []
     stand = "1 GPU stands" if gpus == 1 else f"{gpus:g} GPUs stand"
@@ -58,12 +58,12 @@ def idle_lines(shares: Sequence[Resources], gpus: float) -> list[str]:
 
 
 def _part(fit: int) -> float:
-    """The share, to three digits, by which `fit` trials fit on a GPU."""
+    """Returns the share, to three digits, with which `fit` trials fit on a GPU."""
     return math.floor(1000 / fit) / 1000
 
 
 def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
-    """What to say of configurations whose estimated memory is more than their share of the smallest of `gpus`."""
+    """Returns warnings for configurations whose estimated memory is more than their share of the smallest of `gpus`."""
     if not gpus:
         return []
     gpu = min(gpus, key=lambda configuration: configuration.bytes)
@@ -76,7 +76,7 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def _lacking(share: float, needs: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:
-    """One line for all configurations of one share that may not fit into it."""
+    """Returns a warning for all configurations of one share that may not fit into it."""
     labels = [f"{configuration.label} ({format_bytes(need)})" for need, configuration in needs[:NAMED]]
     more = f" and {len(needs) - NAMED} more" if len(needs) > NAMED else ""
     fit = times(gpu.bytes, max(need for need, _ in needs) + CONTEXT_BYTES)

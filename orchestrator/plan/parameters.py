@@ -14,7 +14,8 @@ from craft.spec import RunSpec
 
 
 def flat_parameters(run: RunSpec) -> dict[str, Any]:
-    """Everything that decides `run`, flat: method parameters and training settings under their own names, unset ones left out.
+    """Returns everything that decides `run`, flat: method parameters and training settings under their own names, without unset
+    ones.
 
     Where a method has a parameter of the same name as a training setting, the method's is the one called by the plain name
     and the setting is `training.NAME`. Values are str, int, float or bool.
@@ -60,7 +61,7 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """A value as people write it: 0.0003 is 3e-4, 1e-3 is 0.001, True is true."""
+    """Returns a value as people write it: 0.0003 is 3e-4, 1e-3 is 0.001, True is true."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

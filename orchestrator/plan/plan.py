@@ -108,9 +108,8 @@ class Plan:
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
-    """The plan of `sweep`: with every configuration and trial if its algorithm knows them beforehand (grid, random), otherwise
-    without any, after its space has been checked on points tried out.
-    """
+    """Returns the plan of `sweep`. It has every configuration and trial if the algorithm knows them before the start (grid,
+    random); otherwise it has none, and the space has been checked on a few points."""
     planner = planner or Planner(sweep)
     algorithm = sweep.search.row
     if algorithm.adaptive:
@@ -171,7 +170,8 @@ def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str
 
 
 def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
-    """An empty plan for an algorithm that chooses later. Every value of the space is built once; one point must be allowed."""
+    """Returns an empty plan, for an algorithm that chooses later. Every value of the space is built once; one point must be
+    allowed."""
     _refuse_too_many(sweep, sweep.search.configurations or 0)
     allowed: list[Configuration] = []
     dropped: dict[str, Dropped] = {}

@@ -128,7 +128,7 @@ class Planner:
         }
 
     def broken_constraint(self, configuration: Configuration) -> str | None:
-        """Why the sweep's constraints rule `configuration` out, or None."""
+        """Returns why the sweep's constraints exclude `configuration`, or None."""
         for name, bounds in self.sweep.constraints.items():
             value = configuration.known.get(name)
             if value is None:
@@ -201,7 +201,7 @@ class Planner:
         )
 
     def meaning(self, configuration: Configuration) -> str:
-        """Equal for configurations that are the same on this model, such as ranks `all` and the number it stands for."""
+        """Returns a text that is equal for configurations that mean the same on this model: ranks `all` may be ranks 64."""
         resolve = METHODS[configuration.method].resolve
         if not self._resolves or resolve is None:
             return configuration.id
@@ -254,7 +254,8 @@ class Planner:
         ]
 
     def _parts(self, configuration: Configuration, without: Iterable[str] = ()) -> list[str]:
-        """What a label is joined from: the method, what `Method.label` says, and the settings that tell it apart."""
+        """Returns the parts of a label: the method, the text of `Method.label`, and the settings in which configurations
+        differ."""
         settings = configuration.parameters | configuration.training
         names = [
             setting
@@ -275,9 +276,9 @@ class Planner:
         return [row.title, *filter(None, said), *([AFRESH] if afresh else [])]
 
     def group(self, configuration: Configuration, over: Iterable[str] = ()) -> str:
-        """Equal for configurations that differ in nothing but the dimensions that are tuned, and those of `over`; what a block
-        says for single tasks, or of where its runs start, is a difference, and so is `tuned: false`. It is the id of the tuned
-        configuration."""
+        """Returns the id of the tuned configuration: equal for configurations that differ only in the dimensions that are tuned
+        and in those of `over`. A block's settings for single tasks, its start of the runs and `tuned: false` are differences.
+        """
         rule = _rule(self.sweep)
         names = {*rule.tuned, *over}
         identity = self._content(configuration.method, configuration.training, configuration.path)
@@ -301,7 +302,7 @@ class Planner:
         return self._counter(self._widest(*chosen)), max(map(self._memory, specs)) if self._memory else None
 
     def _widest(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> RunSpec:
-        """The run on the task whose head is the widest."""
+        """Returns the run on the task with the widest head."""
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
         widest = max(tasks, key=lambda task: len(task.labels))
         return self._spec(method, parameters, training, path, widest.name, self.sweep.seeds[0])

@@ -88,7 +88,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """How blocks that list several ranks could do with fewer trainings, in a sweep that tunes every rank."""
+    """Yields how blocks that list several ranks could do with fewer trainings, in a sweep that tunes every rank."""
     if not plan.sweep.compare:
         return
     for block in plan.sweep.blocks:
@@ -139,7 +139,7 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:
-    """What is known beforehand of a sweep whose configurations are chosen while it runs."""
+    """Prints the bounds of a sweep whose configurations are chosen while it runs."""
     sweep = plan.sweep
     sizes = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)

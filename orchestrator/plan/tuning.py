@@ -48,7 +48,7 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
 
 
 def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, int]) -> list[str]:
-    """What `--plan` says of the further seeds, and of each configuration's budget for tuning.
+    """Returns the lines of `--plan` on the further seeds, and on each configuration's budget for tuning.
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
@@ -84,13 +84,13 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
 
 
 def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:
-    """`rates: 24 trainings instead of 72`."""
+    """Returns a phrase such as `rates: 24 trainings instead of 72`."""
     return f"rates: {trainings} trainings instead of {budget_of(sweep, families)[1]}"
 
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
-    """How many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at most: those
-    of a best one in every group. A group of one has nothing to wait for."""
+    """Returns how many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at
+    most: those of a best candidate in every group. A group of one has nothing to wait for."""
     rule, tasks = _rule(sweep), len(sweep.task_names)
     alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone
@@ -99,7 +99,7 @@ def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
 
 
 def _steps(family: Family, rule: ReplicationSettings, seeds: int, steps: Mapping[str, int]) -> float:
-    """The steps of its tuning and of the seeds after it. All ranks of a family are trained for as many."""
+    """Returns the steps of a family's tuning and of the seeds after it. All its ranks are trained for as many."""
     first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
     reported = 0 if family.candidates == 1 else len(family.groups) * len(rule.seeds) / seeds
     return sum(first) + max(first) * (family.planned - len(first) + reported)

@@ -45,9 +45,8 @@ def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSe
 
 
 def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
-    """Training examples of each task before `train_examples` cuts them, and those that its score is of; empty where some data
-    would have to be downloaded first.
-    """
+    """Returns, for each task, the number of training examples before `train_examples` cuts them, and of scored examples; empty
+    if some data would have to be downloaded first."""
     from craft.tasks.splits import load_splits
 
     tasks = [find_task(name, sweep.data) for name in sweep.task_names]
@@ -62,7 +61,7 @@ def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
 
 
 def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
-    """On how many examples each task is scored, with a warning where they are few; empty without sizes.
+    """Returns how many examples each task is scored on, with a warning if they are few; empty without sizes.
 
     A likelihood or chrF is a mean over the tokens of each example, so its error is far smaller than that of right and wrong.
     """
@@ -78,7 +77,7 @@ def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
 
 
 def more_rows(tasks: Iterable[str], cut: bool) -> str:
-    """What gives more scored rows of these tasks; empty where their data has no more.
+    """Returns how to get more scored rows of these tasks; empty if their data has no more.
 
     Args:
         cut: whether `eval_examples` cuts them.
@@ -90,7 +89,7 @@ def more_rows(tasks: Iterable[str], cut: bool) -> str:
 
 
 def steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one run where its task has so many training examples."""
+    """Returns the optimizer steps of one run on a task with so many training examples."""
     from craft.trainer.steps import total_steps
 
     return total_steps(training, min(examples, training.train_examples or examples))

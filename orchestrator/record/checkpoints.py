@@ -42,7 +42,7 @@ class Stored:
     number: int
 
     def fetch(self, directory: Path) -> Path:
-        """A local folder with its content: a copy in `directory`, unless storage is on this machine's disk."""
+        """Returns the checkpoint as a local folder: a copy in `directory`, unless storage is on this machine's disk."""
         if isinstance(self.filesystem, fs.LocalFileSystem):
             return Path(self.path)
         _copy(self.filesystem, self.path, directory)
@@ -50,7 +50,7 @@ class Stored:
 
 
 def stored_checkpoints(storage: str, key: str) -> list[Stored]:
-    """All checkpoints of a trial, in all attempts, newest first. None of them is checked."""
+    """Returns all checkpoints of a trial, in all attempts, newest first. None of them is checked."""
     filesystem, root = open_storage(storage)
     checkpoints = []
     for attempt in attempts(storage):
@@ -62,7 +62,7 @@ def stored_checkpoints(storage: str, key: str) -> list[Stored]:
 
 
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
-    """The newest whole checkpoint of a trial as a local folder, and the number of newer ones that are broken.
+    """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged.
 
     Args:
         directory: gets copies if storage is not on this machine's disk.
@@ -88,7 +88,7 @@ def attempts(storage: str) -> list[int]:
 
 
 def within(storage: str, *parts: str) -> str:
-    """A place inside a storage folder or URI. The server part of a URI (`?endpoint_override=…`) stays at its end."""
+    """Returns a place inside a storage folder or URI. The server part of a URI (`?endpoint_override=…`) stays at its end."""
     place, mark, server = _cut(storage)
     return posixpath.join(place, *parts) + mark + server
 
@@ -103,8 +103,8 @@ class Place:
 
 
 def place_of(adapter: str) -> Place | None:
-    """The place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a size's place below that checkpoint; None
-    if it names none."""
+    """Returns the place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a cut's place below that checkpoint;
+    None if it names none."""
     path, mark, server = _cut(adapter)
     match = re.fullmatch(r"(.*)/attempt-\d+/([^/]+)/checkpoint_\d+/(.+)", path)
     return Place(match[1] + mark + server, match[2], match[3]) if match else None
@@ -115,7 +115,7 @@ def _cut(storage: str) -> tuple[str, str, str]:
 
 
 def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a storage folder or URI, and the path there."""
+    """Opens the file system of a storage folder or URI; returns it with the path there."""
     if "@" in storage.partition("://")[2].partition("/")[0]:
         raise ValueError(
             "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
@@ -145,7 +145,7 @@ def check_writable(storage: str) -> None:
 
 
 def local_adapter(storage: str, stored: str, home: Path) -> Path:
-    """A finished trial's adapter as a local folder, with its predictions, if it has any, next to it.
+    """Returns a finished trial's adapter as a local folder, with its predictions, if it has any, next to it.
 
     Args:
         stored: the adapter's path on `storage`.
@@ -163,7 +163,7 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:
-    """The result in a finished trial's last checkpoint; None in any other checkpoint."""
+    """Reads the result in a finished trial's last checkpoint; None in any other checkpoint."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -175,7 +175,7 @@ def stored_cuts(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
-    """The trial's reports up to this checkpoint, in order. A driver that died may not have received them."""
+    """Reads the trial's reports up to this checkpoint, in order. A driver that died may not have received them."""
     path = checkpoint / EVALUATIONS_FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 

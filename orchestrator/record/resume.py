@@ -32,7 +32,7 @@ DRAWING = ("algorithm", "seed")
 
 
 def contradictions(before: Sweep, now: Sweep) -> list[str]:
-    """The differences that a resume cannot bridge, each as `path: was X, is Y`."""
+    """Returns the differences that a resume does not allow, each as `path: was X, is Y`."""
     lines = []
     for name in MEANING:
         old, new = _plain(before, name), _plain(now, name)
@@ -106,7 +106,7 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[Trial], fingerpr
 
 
 def _tuning(sweep: Sweep) -> dict[str, Any]:
-    """What makes a trial one that only tunes, under whose configuration it is then on record."""
+    """Returns the settings that decide whether a trial only tunes; the record of a trial depends on them."""
     rule = sweep.replication
     if rule is None or not rule.tunes:
         return {"tuning_seeds": None, "tuned": None}

@@ -109,18 +109,18 @@ class Promotion:
         return False
 
     def may_go_on(self, configuration: str) -> bool:
-        """Whether a configuration need not wait: it stands at no rung, or is among the best there."""
+        """Returns whether a configuration need not wait: it is at no rung, or among the best there."""
         rung = self._standing.get(configuration)
         return rung is None or rung.may_go_on(configuration, self.factor)
 
     def go_on(self, configuration: str) -> None:
-        """The configuration goes on from where it stands."""
+        """Lets the configuration continue from its rung."""
         if configuration in self._standing:
             self._standing.pop(configuration).go_on(configuration)
 
     def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
-        """The waiting trial that continues, or begins, now, and counts as running from here on; None if all must wait. Of the
-        configurations that may go on, it is of the one that has come furthest; ties go to the one that came to its rung first.
+        """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
+        trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
         A trial that has begun comes before those that have not.
 
         Args:
@@ -142,7 +142,7 @@ class Promotion:
         return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
 
     def next_of(self, trials: Sequence[Entrant]) -> Entrant:
-        """Of a configuration's trials that have not begun, the one to begin with."""
+        """Returns, of a configuration's trials that have not begun, the one to begin with."""
         spreads: dict[str, list[float]] = {}
         for (task, _), scores in self._latest.items():
             if len(scores) > 1:

@@ -95,7 +95,7 @@ class Journal:
 
 
 def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """Whole events from byte `offset` on, each with the offset behind it; nothing if the file does not exist.
+    """Yields complete events from byte `offset` on, each with the offset behind it; none if the file does not exist.
 
     A line without its newline is ignored. A whole line that is no JSON object (a damaged disk) is skipped.
     """
@@ -149,7 +149,7 @@ def _repair(file: int) -> int:
 
 
 def _last_line(file: int, end: int) -> tuple[int, bytes]:
-    """The last line of the first `end` bytes, with its newline if it has one, and where it starts."""
+    """Returns the last line of the first `end` bytes, with its newline if it has one, and its start."""
     start, block = end, b""
     while start and b"\n" not in block[:-1]:
         step = min(64 * 1024, start)

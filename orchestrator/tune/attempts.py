@@ -81,7 +81,7 @@ class Attempts:
             self._driver.not_promoted()
 
     def _blame(self, suspects: list[str], running: list[str], reason: str) -> list[str]:
-        """Memory ran out while these jobs were running; returns those that are to run alone next."""
+        """Returns the jobs that are to run alone next, after memory ran out while they were running."""
         if not (suspects and running):
             return running
         for key in running:

@@ -102,7 +102,7 @@ class Cluster:
             self._asked = time.monotonic()
 
     def slots(self, resources: Resources) -> int:
-        """How many trials the cluster holds at once."""
+        """Returns how many trials the cluster can run at once."""
         return sum(map(resources.slots, self.machines))
 
     def await_machines(self, count: int) -> int:
@@ -126,13 +126,13 @@ class Cluster:
 
 
 def machines() -> list[dict[str, float]]:
-    """What each machine of the joined cluster has, by Ray's names."""
+    """Returns the resources of each machine of the joined cluster, by Ray's names."""
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
-    """The cluster at `address`, or a new one of this machine alone with `cpus` of its cores."""
+    """Joins the cluster at `address`, or starts one of this machine alone with `cpus` of its cores."""
     os.environ.update(DRIVER_ENVIRONMENT)
     for name in ALWAYS_WARN:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -167,8 +167,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
 
 
 def _need_no_home() -> None:
-    """Ray writes a new cluster's token into the home folder; where that cannot be written, as in a container, the environment
-    alone holds one."""
+    """Puts a new cluster's token into the environment if Ray cannot write it to the home folder, as in a container."""
     token_file = Path("~/.ray/auth_token").expanduser()
     if token_file.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return
@@ -182,7 +181,7 @@ def _need_no_home() -> None:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """A trial's resources as Tune asks for them."""
+    """Returns a trial's resources as Tune asks for them."""
     return tune.PlacementGroupFactory([resources.asked])
 
 

@@ -74,10 +74,10 @@ class Jobs(_NotPickled, Searcher):
         self._out.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: see the class."""
+        """Does nothing: see the class."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: see the class."""
+        """Does nothing: see the class."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jobs:
         return self

@@ -23,7 +23,7 @@ OUT_OF_REACH = "the machine it ran on is out of reach"
 
 
 def describe(error: BaseException | None, stderr: Path | None = None) -> str:
-    """The reason a trial failed.
+    """Returns the reason why a trial failed.
 
     Args:
         error: what the scheduler got: an error that was raised in the trial (then `cause` holds it), or word of a lost process.
@@ -57,7 +57,7 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
 
 
 def machine_lost(error: BaseException | None) -> bool:
-    """Whether a trial failed because its machine is gone: no fault of the trial's."""
+    """Returns whether a trial failed because its machine is gone, which is no fault of the trial."""
     why = describe(error)
     return any(reason in why for reason in (LOST, TAKEN, OUT_OF_REACH))
 
@@ -68,7 +68,7 @@ def _exit(text: str) -> str:
 
 
 def _where(stack: str) -> str:
-    """The place the hanging process was in: the innermost frame of the thread that was training, or of the first one."""
+    """Returns where the process hangs: the innermost frame of the thread that was training, or of the first one."""
     threads = re.split(r"^(?:Current thread|Thread) ", stack, flags=re.MULTILINE)
     # Others only watch: the interpreter lists them first.
     training = next((thread for thread in threads if "run_job.py" in thread), stack)
@@ -112,7 +112,7 @@ _MACHINES_WORDS = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try, perhaps on another machine, may succeed: what a run needs is missing, or a GPU is in a bad state.
+    """Returns whether another try, perhaps on another machine, may succeed: a run lacks something, or a GPU is in a bad state.
 
     Torch and safetensors tell what the system refuses (room, threads, files) by errors of their own.
     """
@@ -122,7 +122,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """One line for the results' table: the message; for an unexpected kind of error also its kind and where it arose."""
+    """Returns one line for the table: the message; for an unexpected kind of error also its kind and where it arose."""
     message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, RunFailed | Leave | ValueError | MemoryError):
         return message

@@ -38,7 +38,7 @@ def choose_segments() -> None:
 
 
 def nvml_answers() -> bool:
-    """Whether the driver's library for watching GPUs works for this process, and divides none of them into MIG slices."""
+    """Returns whether the driver's library for watching GPUs works for this process, and divides no GPU into MIG slices."""
     try:
         nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
     except OSError:
@@ -70,7 +70,7 @@ def fence_gpu(share: float) -> None:
 
 @contextmanager
 def fenced_host(nbytes: int | None) -> Iterator[None]:
-    """Inside, this process runs out of memory when it allocates more than `nbytes`; None is no limit."""
+    """Lets this process, inside, run out of memory when it allocates more than `nbytes`; None is no limit."""
     if nbytes is None:
         yield
         return
@@ -104,6 +104,6 @@ def fenced_host(nbytes: int | None) -> Iterator[None]:
 
 
 def data_bytes() -> int:
-    """What RLIMIT_DATA counts."""
+    """Returns the bytes that RLIMIT_DATA counts."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))

@@ -46,7 +46,7 @@ def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
 
 
 def require_gpu() -> Gpu:
-    """The GPU of this process, after a matrix product on it.
+    """Returns the GPU of this process, after a matrix product on it.
 
     Raises:
         Unavailable: torch cannot compute there; the message names the machine and has torch's reason.

@@ -95,7 +95,7 @@ GATE = ".lock"
 
 @contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
-    """A new, empty folder among the machine's temporary files, for this user alone; removed on leaving.
+    """Makes a new, empty folder among the machine's temporary files, for this user alone, and removes it on leaving.
 
     A process that is killed cannot clean up. So a process holds a lock on its folder while it lives, and the next one on the
     same machine removes the folders that nobody holds.

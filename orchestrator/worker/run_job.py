@@ -124,7 +124,7 @@ def note_smaller_batches(tried: Sequence[TrainingSettings]) -> list[str]:
 
 
 def no_room(why: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
-    """Why a trial failed that does not fit even in the smallest batches."""
+    """Returns why a trial failed that does not fit even in the smallest batches."""
     named = why if why.startswith("out of memory") else f"out of memory: {why}"
     steps = ", ".join(dict.fromkeys(f"{settings.batch_size} x {settings.gradient_accumulation}" for settings in tried))
     scored = ", ".join(dict.fromkeys(str(settings.eval_batch_size) for settings in tried))

@@ -71,7 +71,7 @@ class WorkerSettings:
     shared: Callable[[RunSpec], AbstractContextManager[None]] | None = None
 
     def surrounded(self, run: RunSpec) -> AbstractContextManager[None]:
-        """What a trial runs in; entering it reads the data."""
+        """Returns the context in which a trial runs; entering it reads the data."""
         return self.shared(run) if self.shared else nullcontext()
 
 
@@ -220,7 +220,7 @@ def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Pa
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:
-    """The adapter that the finished trial `key` has left on storage, as a local folder."""
+    """Returns the adapter that the finished trial `key` has left on storage, as a local folder."""
     checkpoint, _ = newest_whole(storage, key, scratch)
     if checkpoint is None or stored_result(checkpoint) is None or not (checkpoint / ADAPTER_FOLDER).is_dir():
         return None
@@ -235,7 +235,7 @@ def _foreign(key: str, why: str) -> TrialResult:
 
 
 def _payload(progress: Progress) -> dict[str, Any]:
-    """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look."""
+    """Returns the driver's message about an evaluation; metrics are also at the top, where schedulers look."""
     fields = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -275,7 +275,7 @@ def _keep(outcome: Outcome, folder: Path) -> None:
 
 
 def stderr_left(scratch: Path, key: str) -> Path | None:
-    """What the last process of a trial wrote to stderr, if it died; `scratch` is that of its settings."""
+    """Returns what the last process of a trial wrote to stderr, if it died; `scratch` is that of its settings."""
     return next(scratch.glob(f"{key}-*/{STDERR_FILE}"), None)
 
 
