@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from craft.results import METRIC
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
-from orchestrator.plan.trial import Trial
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import metric_of
 from orchestrator.results.tuning import Tuning, ends, varied
@@ -128,22 +127,8 @@ class Summary:
         return record
 
 
-def summarize(
-    trials: Iterable[Trial], results: Mapping[str, TrialResult], counts: Mapping[str, Mapping[str, float]] | None = None
-) -> list[Summary]:
-    """Returns a summary of each configuration, in the order in which configurations first appear in `trials`.
-
-    Args:
-        trials: every planned trial.
-        results: those that have ended, by trial key.
-        counts: what the plan counted for a configuration before training; used for what no trial has measured yet.
-    """
-    planned = counts or {}
-    return summarize_entries(trial.entry(results.get(trial.key), planned.get(trial.configuration)) for trial in trials)
-
-
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
-    """Returns a summary of each configuration, from trials as a log or a store has them."""
+    """Returns a summary of each configuration, in the order in which configurations first appear."""
     grouped: dict[str, list[Entry]] = {}
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)

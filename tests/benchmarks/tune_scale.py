@@ -32,13 +32,12 @@ from rich.table import Table
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.follower import Follower
 from orchestrator.record.manifest import hardware
 from orchestrator.state.events import Ended, Event, SessionEnded
-from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import toy_plan
 
 SEEDS = 5
 WINDOW = 500
@@ -90,7 +89,7 @@ def nothing() -> Train:
     """A training that reports one evaluation and leaves an adapter of one file. It travels to workers by value."""
 
     def train(spec, directory, *, report, resume_from, on_step):
-        from craft.results import Counts, Progress, RunResult
+        from craft.results import Progress, RunResult
 
         report(Progress(1, 1, 1.0, {"search_score": 50.0}, [{"step": 1, "train_loss": 1.0}], None))
         adapter = directory / "adapter"
@@ -103,13 +102,8 @@ def nothing() -> Train:
 
 def plan_of(folder: Path, trials: int) -> Plan:
     ranks = list(range(1, trials // SEEDS + 1))
-    file = folder / "sweep.yaml"
-    file.write_text(
-        f"name: scale\nmodel: m\ntasks: [toy/acceptability]\nseeds: {list(range(SEEDS))}\n"
-        f"space: [{{method: lora, rank: {{values: {ranks}}}}}]\nresources: {{cpu: 1}}\nstorage: {folder}\n"
-    )
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+    space = f"seeds: {list(range(SEEDS))}\nspace: [{{method: lora, rank: {{values: {ranks}}}}}]\n"
+    return toy_plan(folder, f"name: scale\n{space}resources: {{cpu: 1}}\nstorage: {folder}\n")
 
 
 def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from craft.results import Counts
 from dashboards.content import view_of
 from dashboards.panels.front import data as front_data
 from dashboards.panels.front_figure import draw
@@ -22,8 +22,6 @@ from dashboards.store import Store
 from orchestrator import session
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Outcome
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
@@ -32,6 +30,7 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.runner import Session
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+from tests.orchestrator.plans import count
 
 SWEEP = """\
 name: memory
@@ -73,17 +72,18 @@ def stand_in(self: Session, **_: object) -> SweepOutcome:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Finished:
     root = tmp_path_factory.mktemp("memory")
     (root / "memory.yaml").write_text(SWEEP)
     sweep = load_sweep(root / "memory.yaml", [f"storage={root / 'runs'}"])
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
+    plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     drawn: list[tuple[Any, ...]] = []
 
     def spy(axes: Any, front: Any, looks: Any, chosen: Any, lines: Any) -> None:
         drawn.append((axes, front, chosen))
 
     console = Console(file=io.StringIO(), width=200)
+    shutil.copy(empty_store, root / "mlflow.db")
     uri = f"sqlite:///{root / 'mlflow.db'}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "run", stand_in)

@@ -68,6 +68,19 @@ def uri(tmp_path: Path, empty_store: Path) -> str:
 
 
 @pytest.fixture
+def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray without authentication, which it reads once a process. A driver with a token (the user's ~/.ray/auth_token) and nodes
+    without one start no worker."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    with monkeypatch.context() as scope:
+        scope.setenv("RAY_AUTH_MODE", "disabled")
+        reset_auth_token_state()
+        yield
+    reset_auth_token_state()
+
+
+@pytest.fixture
 def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts drivers, and ends those that a failed test leaves."""
     started: list[subprocess.Popen[str]] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import yaml
 
 from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
+from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended, Event, Wanted
 from orchestrator.state.log import Log, read_state
@@ -65,3 +67,11 @@ def results_of(sweep: Path | SweepOutcome) -> dict[str, TrialResult]:
     """The results of trials by key, in a sweep's folder or after a session."""
     state = read_state(SweepFolder(sweep).record) if isinstance(sweep, Path) else sweep.state
     return {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
+
+
+def summarize(
+    trials: Iterable[Trial], results: Mapping[str, TrialResult], planned: Mapping[str, Mapping[str, float]] | None = None
+) -> list[Summary]:
+    """Summarizes planned trials with the results by key of those that have ended; `planned` are counts by configuration."""
+    counts = planned or {}
+    return summarize_entries(trial.entry(results.get(trial.key), counts.get(trial.configuration)) for trial in trials)

@@ -10,23 +10,17 @@ from pathlib import Path
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train, Trial
-from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import toy_plan
 
 STEPS = 3
 
 
-def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", seeds: str = "[0]", name: str = "t") -> Plan:
+def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", seeds: str = "[0]") -> Plan:
     """The plan of a sweep with one block of CRAFT, whose whole adapter has 10 parameters for each of its last rank, 8."""
-    file = folder / "sweep.yaml"
-    file.write_text(
-        f"name: {name}\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\n"
-        f"space:\n  - {{method: craft, ranks: [all, 8, 8], {block}}}\nstorage: {folder}\n{more}"
-    )
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["ranks"][-1], 2, 100, 40), lambda run: 1000))
+    space = f"seeds: {seeds}\nspace:\n  - {{method: craft, ranks: [all, 8, 8], {block}}}\n"
+    return toy_plan(folder, f"{space}storage: {folder}\n{more}", lambda run: 10 * run.parameters["ranks"][-1])
 
 
 def size_of(trial: Trial) -> int:
@@ -47,7 +41,7 @@ def stand_in(log: str, behaviour: dict[int, str]) -> Train:
         import time
         from pathlib import Path
 
-        from craft.results import Counts, Progress, RunFailed, RunResult
+        from craft.results import Progress, RunFailed, RunResult
         from craft.trainer.checkpoint import write_folder
 
         first = json.loads((resume_from / "state.json").read_text())["step"] if resume_from else 0

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from rich.console import Console
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
-from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import toy_plan
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 3
@@ -47,7 +46,7 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
         import time
         from pathlib import Path
 
-        from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult
+        from craft.results import Progress, RunFailed, RunPrevented, RunResult
         from craft.trainer.checkpoint import write_folder
 
         def write(text):
@@ -107,14 +106,17 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
 def plan_of(
     folder: Path, seeds: str = "[0]", ranks: str = "[1, 2]", resources: str = "{cpu: 1}", storage: str = "runs"
 ) -> Plan:
-    file = folder / "sweep.yaml"
     space = f"[{{method: lora, rank: {{values: {ranks}}}}}]"
-    file.write_text(
-        f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: {space}\n"
-        f"resources: {resources}\nstorage: {storage}\n"
-    )
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+    return toy_plan(folder, f"name: test\nseeds: {seeds}\nspace: {space}\nresources: {resources}\nstorage: {storage}\n")
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 240) -> None:
+    """Waits until the condition holds; a driver that ends before is an error."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, f"the driver ended early: {process.communicate()}"
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def steps(log: Path) -> Counter[tuple[int, int, int]]:

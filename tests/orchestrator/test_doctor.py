@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,18 +114,6 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys:
     printed = capsys.readouterr().out
     assert "no trial fits now: each asks for cpu 1000" in printed
     assert "[" not in printed, "marks are colours, not markup"
-
-
-@pytest.fixture
-def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ray without authentication; it reads that once a process, so it is told again when this is over."""
-    from ray._private.authentication_test_utils import reset_auth_token_state
-
-    with monkeypatch.context() as scope:
-        scope.setenv("RAY_AUTH_MODE", "disabled")
-        reset_auth_token_state()
-        yield
-    reset_auth_token_state()
 
 
 @pytest.mark.cluster

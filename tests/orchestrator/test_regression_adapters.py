@@ -41,7 +41,7 @@ def answers(code: str) -> list[float]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
 def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
     family: str, tmp_path: Path, uri: str, request: pytest.FixtureRequest
 ) -> None:

@@ -12,17 +12,13 @@ from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.worker.worker import WorkerSettings, work
 from tests.orchestrator.driven import driving, outcomes
+from tests.orchestrator.plans import toy_plan
 
 FILE = """\
-name: t
-model: m
 tasks: [glue/mrpc, glue/rte, glue/mnli]
 seeds: [0, 1]
 space: [{method: lora, rank: {values: [1, 2]}}]
@@ -30,14 +26,8 @@ warm_start: {glue/mrpc: glue/mnli, glue/rte: glue/mnli}
 """
 
 
-def plan_of(folder: Path, text: str = FILE) -> Plan:
-    (folder / "sweep.yaml").write_text(text)
-    sweep = load_sweep(folder / "sweep.yaml")
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
-
-
 def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
+    plan = toy_plan(tmp_path, FILE)
     at = {(trial.configuration, trial.run.seed, trial.run.task): trial for trial in plan.trials}
     assert len(at) == 12
     for (configuration, seed, task), trial in at.items():
@@ -49,16 +39,16 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
             assert begin.run == at[configuration, seed, "glue/mnli"].key
             assert flat_parameters(trial.run)["warm_start"] == begin.run
             assert Trial.from_json(json.loads(json.dumps(trial.to_json()))) == trial
-    cold = plan_of(tmp_path, FILE.rpartition("warm_start")[0])
+    cold = toy_plan(tmp_path, FILE.rpartition("warm_start")[0])
     names = {trial.key for trial in plan.trials} & {trial.key for trial in cold.trials}
     assert names == {trial.key for trial in plan.trials if trial.run.task == "glue/mnli"}
     # Another training of the source is another start.
-    other = plan_of(tmp_path, FILE + "task_training: {glue/mnli: {epochs: 7}}\n")
+    other = toy_plan(tmp_path, FILE + "task_training: {glue/mnli: {epochs: 7}}\n")
     assert not {trial.key for trial in plan.trials} & {trial.key for trial in other.trials}
 
 
 def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
+    plan = toy_plan(tmp_path, FILE)
     task = {trial.key: (trial.run.task, trial.configuration) for trial in plan.trials}
     started: list[str] = []
 
@@ -106,7 +96,7 @@ def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
 
 
 def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> None:
-    trials = plan_of(tmp_path).trials
+    trials = toy_plan(tmp_path, FILE).trials
     mrpc = next(trial for trial in trials if trial.run.task == "glue/mrpc")
     assert mrpc.run.warm_start is not None
     place = tmp_path / "storage" / "attempt-1" / mrpc.run.warm_start.run / "checkpoint_000001"
@@ -136,13 +126,11 @@ def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> N
 
 def test_the_published_starts_can_be_written(tmp_path: Path) -> None:
     text = FILE.replace("[glue/mrpc, glue/rte, glue/mnli]", "[glue]").rpartition("warm_start")[0]
-    plan = plan_of(tmp_path, text + f"warm_start: {json.dumps(WARM_START)}\n")
+    plan = toy_plan(tmp_path, text + f"warm_start: {json.dumps(WARM_START)}\n")
     assert sum(trial.run.warm_start is not None for trial in plan.trials) == 2 * 2 * 3
 
 
 OWN = """\
-name: t
-model: m
 tasks: [glue/mrpc, glue/mnli]
 training: {epochs: 3, learning_rate: 1e-3}
 task_training: {glue/mrpc: {epochs: 30, batch_size: 8}}
@@ -157,7 +145,7 @@ space:
 
 
 def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, OWN)
+    plan = toy_plan(tmp_path, OWN)
     runs = {(trial.run.method, trial.run.task): trial.run for trial in plan.trials}
     lora, vera = runs["lora", "glue/mrpc"], runs["vera", "glue/mrpc"]
     assert (lora.training.epochs, lora.training.learning_rate, lora.training.max_length) == (30, 1e-3, 128)
@@ -169,6 +157,6 @@ def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_p
     labels = [one.label for one in plan.configurations]
     assert labels[1].endswith("afresh")
     # A block's own settings are part of what a configuration is.
-    other = plan_of(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))
+    other = toy_plan(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))
     assert other.configurations[0].id == plan.configurations[0].id
     assert other.configurations[1].id != plan.configurations[1].id

@@ -5,7 +5,6 @@ Needs root, Linux namespaces, slurm-wlm and munge. Each sweep starts three Ray n
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,12 +12,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.events import Event, Interrupted, Reported
+from orchestrator.state.log import read_events
+from tests.orchestrator.stand_in import wait_for
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "orchestrator" / "deploy" / "slurm.sbatch"
@@ -87,13 +89,6 @@ resources: {{cpu: 1}}
 """
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 480) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.5)
-
-
 class Slurm:
     """A controller and two machines; all their files are in `folder`, which both machines see."""
 
@@ -128,7 +123,7 @@ class Slurm:
                 self.processes.append(
                     subprocess.Popen(arguments, env=environment, stdout=out, stderr=out, start_new_session=True)
                 )
-        wait_for(lambda: self.ask("sinfo -h -p day -t idle -o %D") == "2", 60)
+        wait_for(lambda: self.ask("sinfo -h -p day -t idle -o %D") == "2")
 
     def stop(self) -> None:
         for process in self.processes:
@@ -164,24 +159,23 @@ class Slurm:
         return match[1] if match else ""
 
     def wait(self, job: str, *states: str) -> None:
-        wait_for(lambda: self.field(job, "JobState") in states)
+        wait_for(lambda: self.field(job, "JobState") in states, seconds=480)
 
     def leftovers(self) -> list[Path]:
         return [*self.folder.glob("node[12]/ray-*"), *self.folder.glob("shared/*/.ray-*")]
 
-    def steps(self, name: str) -> list[tuple[str, str, int]]:
-        """The journal's reports and interruptions: kind, trial and step."""
-        journal = self.folder / "shared" / name / name / "journal.jsonl"
-        lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-        kinds = ("trial_progress", "trial_interrupted")
-        return [
-            (line["kind"], line["key"], max((row["step"] for row in line.get("rows", ())), default=0))
-            for line in lines
-            if line["kind"] in kinds
-        ]
+    def reports(self, name: str) -> list[Reported | Interrupted]:
+        """The sweep's reports and interruptions."""
+        log = SweepFolder(self.folder / "shared" / name / name).record
+        return [event for event, _ in read_events(log) if isinstance(event, Reported | Interrupted)] if log.exists() else []
 
     def wait_for_steps(self, name: str) -> None:
-        wait_for(lambda: len({key for kind, key, step in self.steps(name) if kind == "trial_progress" and step > 8}) == 2)
+        wait_for(lambda: len({key for key, step in reached(self.reports(name)).items() if step > 8}) == 2, seconds=480)
+
+
+def reached(events: Sequence[Event]) -> dict[str, float]:
+    """The step of each trial's last report."""
+    return {event.key: event.rows[-1]["step"] for event in events if isinstance(event, Reported)}
 
 
 @pytest.fixture(scope="module")
@@ -233,13 +227,12 @@ def test_before_the_time_limit_trials_checkpoint_and_the_job_continues_them(slur
     slurm.wait(job, "PENDING", "COMPLETED", "FAILED", "TIMEOUT")
     assert slurm.field(job, "Restarts") == "1", slurm.log("limited").read_text()
     slurm.ask(f"scontrol update JobId={job} TimeLimit=60")
-    before = slurm.steps("limited")
-    assert before[-1][0] == "trial_interrupted"
-    reached = {key: step for kind, key, step in before if kind == "trial_progress"}
-    wait_for(lambda: len(slurm.steps("limited")) > len(before))
-    _, key, step = slurm.steps("limited")[len(before)]
+    before = slurm.reports("limited")
+    assert isinstance(before[-1], Interrupted)
+    wait_for(lambda: len(slurm.reports("limited")) > len(before), seconds=480)
+    ((key, step),) = reached(slurm.reports("limited")[len(before) : len(before) + 1]).items()
     slurm.ask(f"scancel {job}")
-    assert reached[key] < step <= reached[key] + 16, "from the checkpoint, not from the start"
+    assert reached(before)[key] < step <= reached(before)[key] + 16, "from the checkpoint, not from the start"
     slurm.wait(job, "CANCELLED")
 
 

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from craft.results import Counts
 from orchestrator.driver.closing import show_outcome
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.plan.workload import scored_line
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import count
 
 SWEEP = """\
 name: mine
@@ -47,7 +45,7 @@ def test_seeds_are_proposed_where_seeds_are_missing(
     (tmp_path / "mail.csv").write_text("text,label\n" + "".join(f"letter {row},{row % 2}\n" for row in range(40)))
     (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
     sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
+    plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     entries = []
     for trial in plan.trials:
         score = 90.0 + trial.run.seed * differ * (1 if trial.run.parameters["rank"] == 1 else -1)

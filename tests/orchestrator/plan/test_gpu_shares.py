@@ -7,14 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.results import Counts
-from craft.spec import RunSpec
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu, idle_lines, memory_lines
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.resources import Resources
+from tests.orchestrator.plans import count, toy_sweep
 
 GIB = 2**30
 
@@ -32,15 +29,9 @@ def test_a_share_lies_on_one_gpu() -> None:
 
 def plan_of(folder: Path, resources: str, estimate: int | None = None) -> Plan:
     """A plan of two blocks; the estimate is a GiB for each example of a micro-batch, unless given."""
-    file = folder / "sweep.yaml"
     blocks = "  - {method: lora, rank: 2, batch_size: 8}\n  - {method: full, batch_size: 21}\n"
-    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability]\nresources: {resources}\nspace:\n{blocks}")
-    sweep = load_sweep(file)
-
-    def memory(run: RunSpec) -> int:
-        return run.training.batch_size * GIB if estimate is None else estimate
-
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), memory))
+    sweep = toy_sweep(folder, f"resources: {resources}\nspace:\n{blocks}")
+    return count(sweep, memory=lambda run: run.training.batch_size * GIB if estimate is None else estimate)
 
 
 def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp_path: Path) -> None:

@@ -22,12 +22,13 @@ from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
 from orchestrator.results.limits import limit
-from orchestrator.results.summary import Summary, summarize, summarize_entries
+from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
 from orchestrator.review.front_words import caption
 from orchestrator.state.entry import TrialResult
 from tests.golden import check_golden
+from tests.orchestrator.recorded import summarize
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")

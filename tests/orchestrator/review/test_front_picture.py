@@ -14,9 +14,9 @@ from matplotlib.transforms import Bbox
 
 from orchestrator.results.front import judge, mark_front
 from orchestrator.results.intervals import Interval
-from orchestrator.results.summary import summarize
 from orchestrator.review.front_picture import LABELS, draw
 from orchestrator.review.front_tables import write_front
+from tests.orchestrator.recorded import summarize
 from tests.orchestrator.review.test_front import OBJECTIVES, sweep
 
 

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.results import Counts
-from craft.spec import RunSpec
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Job, Outcome, Trial
 from orchestrator.record.folder import SweepFolder
@@ -20,8 +17,8 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
-from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.driven import run_some
+from tests.orchestrator.plans import rank, toy_plan
 
 RATES = "[0.001, 0.01, 0.1]"
 FAIR = f"""
@@ -39,9 +36,6 @@ space:
   - {{method: lora, rank: {{values: [1, 2]}}, learning_rate: {{values: {RATES}}}}}
   - {{method: lora, rank: 4, learning_rate: 0.005}}
 """
-BY_RANK = FAIR.replace(f"learning_rate: {{values: {RATES}}}", "rank: {values: [1, 2, 4, 8]}").replace(
-    "rank: {values: [1, 2]}", "learning_rate: {values: [0.001, 0.01]}"
-)
 FIRST_STAGE = 2 * (2 * 3 + 3)
 """Trials before the choice: two tasks; two ranks with three rates and one seed that tunes, and three seeds of what is fixed."""
 MEASURED = 2 * 2 * 3
@@ -63,22 +57,10 @@ def by_rate(trial: Trial) -> float | None:
 
 def plan_of(folder: Path, text: str, more: str = "") -> Plan:
     folder.mkdir(exist_ok=True)
-    file = folder / "file.yaml"
-    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}")
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(size_of(run), 2, 10_000, 4 * size_of(run))))
+    return toy_plan(folder, f"tasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}", rank)
 
 
-def size_of(run: RunSpec) -> int:
-    return 100 * int(run.parameters["rank"])
-
-
-def run(
-    plan: Plan,
-    score: Callable[[Trial], float | None] = by_rate,
-    at_most: int = 1000,
-    notes: list[str] | None = None,
-) -> list[Trial]:
+def run(plan: Plan, score: Callable[[Trial], float | None] = by_rate, notes: list[str] | None = None) -> list[Trial]:
     """Runs what the plan still asks for; a score of None is a training that diverged. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)
@@ -92,7 +74,7 @@ def run(
         metrics = {"search_score": value, "score": 100 - value}
         return [Outcome(TrialResult(job.key, "finished", metrics, seconds=10.0))]
 
-    return run_some(plan, folder, end, at_most, notes)
+    return run_some(plan, folder, end, notes=notes)
 
 
 def judged(plan: Plan) -> list[Summary]:
@@ -102,16 +84,16 @@ def judged(plan: Plan) -> list[Summary]:
 
 def chosen(plan: Plan) -> dict[int, list[float]]:
     """The rates of each rank's complete configuration, by task."""
-    found = {}
-    for one in judged(plan):
-        if one.complete:
-            assert one.tuning is not None
-            rates = one.tuning.values.get("learning_rate") or {"": one.parameters["learning_rate"]}
-            found[one.parameters["rank"]] = list(map(float, rates.values()))
-    return found
+    rates = {}
+    for summary in judged(plan):
+        if summary.complete:
+            assert summary.tuning is not None
+            by_task = summary.tuning.values.get("learning_rate") or {"": summary.parameters["learning_rate"]}
+            rates[summary.parameters["rank"]] = list(map(float, by_task.values()))
+    return rates
 
 
 def printed(plan: Plan) -> str:
     console = Console(file=io.StringIO(), width=250)
-    print_plan(plan, console, {one.id: 10 for one in plan.configurations})
+    print_plan(plan, console, {configuration.id: 10 for configuration in plan.configurations})
     return console.file.getvalue()  # type: ignore[attr-defined]

@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from craft.results import Counts
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.search.budget import meets, spent
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.state.state import State
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Budget, parse_duration
+from tests.orchestrator.plans import toy_plan
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 
@@ -84,14 +81,7 @@ def test_a_cost_alone_can_be_a_target() -> None:
     assert spent(state, Budget(), OBJECTIVES, 1e9) is None
 
 
-def text(more: str, search: str = "{algorithm: tpe, configurations: 10}") -> str:
-    space = "[{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]"
-    return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: {space}\nsearch: {search}\n{more}"
-
-
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(text("budget: {trials: 7}\n"))
-    sweep = load_sweep(file)
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)))
+    space = "seeds: [0, 1]\nspace: [{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]\n"
+    plan = toy_plan(tmp_path, f"{space}search: {{algorithm: tpe, configurations: 10}}\nbudget: {{trials: 7}}\n")
     assert (plan.wanted, plan.most_jobs) == (3, 6)

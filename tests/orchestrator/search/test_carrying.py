@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial
 from orchestrator.record.follower import replay
 from orchestrator.results.table import describe_tuning
@@ -18,6 +16,7 @@ from orchestrator.review.front_tables import markdown
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import count
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
 RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
@@ -128,10 +127,9 @@ def test_where_rates_carry(tmp_path: Path, space: str, more: str, candidates: in
 def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_carries(tmp_path: Path) -> None:
     craft = "  - {method: craft, ranks: {values: [[all, 2, 2], [all, 4, 4], [all, 8, 8]]}, sizes: 2}\n"
     plan_of(tmp_path, FAIR)
-    (tmp_path / "file.yaml").write_text((tmp_path / "file.yaml").read_text() + craft)
-    sweep = load_sweep(tmp_path / "file.yaml")
-    sizes = Planner(sweep, lambda run: Counts(int(run.parameters.get("rank", 0)) or run.parameters["ranks"][1], 2, 9, 4))
-    text = printed(make_plan(sweep, sizes))
+    (tmp_path / "sweep.yaml").write_text((tmp_path / "sweep.yaml").read_text() + craft)
+    sweep = load_sweep(tmp_path / "sweep.yaml")
+    text = printed(count(sweep, lambda run: int(run.parameters.get("rank", 0)) or run.parameters["ranks"][1]))
     assert "space.0: rank lists 5: the largest alone with sizes: 4 gives as many adapters down to an eighth" in text
     assert "of its parameters; trainings of their own are left for the 1 below" in text
     assert "space.1: ranks lists" not in text

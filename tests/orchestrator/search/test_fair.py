@@ -172,7 +172,7 @@ def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_p
 )
 def test_what_tunes_cannot_change_on_a_resume_and_what_measures_can(tmp_path: Path, text: str, change: str, said: str) -> None:
     before = plan_of(tmp_path, text).sweep
-    lines = contradictions(before, load_sweep(tmp_path / "file.yaml", [change]))
+    lines = contradictions(before, load_sweep(tmp_path / "sweep.yaml", [change]))
     assert (said in lines[0]) if said else not lines
 
 

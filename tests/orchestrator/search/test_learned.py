@@ -20,8 +20,7 @@ from rich.console import Console
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
 from orchestrator.search import samplers
 from orchestrator.search.learned import Learned
@@ -29,9 +28,9 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
 from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.algorithms import SEARCHERS
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.benchmarks.hypervolume import hypervolume
+from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
@@ -42,19 +41,15 @@ PROMOTION = "seeds: [0, 1]\nscheduler: {name: promotion, grace: 1}\ntraining: {e
 Score = Callable[[Configuration], float | None]
 
 
-def counted(run: RunSpec) -> Counts:
-    size = 100 * run.parameters["rank"] if run.method == "lora" else sum(int(r) ** 2 for r in run.parameters["ranks"][1:])
-    return Counts(size, 2, 10_000, 4 * size)
+def size(run: RunSpec) -> int:
+    return rank(run) if run.method == "lora" else sum(int(r) ** 2 for r in run.parameters["ranks"][1:])
 
 
 def plan_of(
     folder: Path, algorithm: str = "tpe", configurations: int = 20, space: str = LORA, more: str = "", seed: int = 3
 ) -> Plan:
-    file = folder / "sweep.yaml"
     search = f"{{algorithm: {algorithm}, configurations: {configurations}, seed: {seed}}}"
-    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{space}]\nsearch: {search}\n{more}")
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, counted))
+    return toy_plan(folder, f"space: [{space}]\nsearch: {search}\n{more}", size)
 
 
 def learned(folder: Path, *settings: Any, **further: Any) -> Learned:
@@ -216,7 +211,7 @@ def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: 
     def fails(run: RunSpec) -> Counts:
         if run.training.learning_rate > 1e-2:
             raise ValueError("too large")
-        return counted(run)
+        return Counts(size(run), 2, 10_000, 0)
 
     plan = plan_of(tmp_path)
     plan.planner._counter = fails

@@ -1,4 +1,4 @@
-"""The scheduler: its rule against the definition, who is next, what a file cannot ask of it, and a sweep on real Ray."""
+"""The scheduler: its rule against the definition, and who is next."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import rank, toy_plan
 
 Told = tuple[Entrant, float, float, bool]
 
@@ -109,16 +106,10 @@ def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
     assert rule.pauses(one("equal", cost=1000), 1, 1.0), "of equal size, one of the same low scores waits"
 
 
-def sweep_text(more: str) -> str:
-    return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{{method: lora, rank: {{values: [1, 8]}}}}]\n{more}"
-
-
 def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(sweep_text("objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"))
-    sweep = load_sweep(file)
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["rank"], 2, 100, 40)))
+    text = "space: [{method: lora, rank: {values: [1, 8]}}]\n"
+    plan = toy_plan(tmp_path, text + "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n", rank)
     entries = [trial.entry(planned=plan.counts[trial.configuration]) for trial in plan.trials]
-    small, large = (entrant(entry, sweep.objectives) for entry in entries)
-    assert (small.costs, large.costs) == ((10,), (80,))
+    small, large = (entrant(entry, plan.sweep.objectives) for entry in entries)
+    assert (small.costs, large.costs) == ((100,), (800,))
     assert small.group == large.group == ("toy/acceptability", 0)

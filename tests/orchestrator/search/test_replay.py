@@ -7,49 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
-from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.replay.curves import Curve, RecordedCurves, read_record, write_record
 from tests.benchmarks.replay.simulation import simulate
 from tests.benchmarks.replay.yardstick import Yardstick, whole_record
+from tests.orchestrator.plans import count, rank, toy_sweep
 
 RANKS, RATES = [1, 2, 4, 8, 16, 32], ["1e-5", "1e-4", "1e-3", "1e-2"]
 
 
-def sweep_of(folder: Path, search: str = "{algorithm: grid}", more: str = "", rates: str = "") -> Sweep:
-    file = folder / "sweep.yaml"
-    rates = rates or f"{{values: [{', '.join(RATES)}]}}"
-    space = f"{{method: lora, rank: {{values: {RANKS}}}, learning_rate: {rates}}}"
-    file.write_text(
-        f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\ntraining: {{epochs: 3}}\nspace: [{space}]\n"
-        f"search: {search}\n{more}"
-    )
-    return load_sweep(file)
-
-
-def counted(run: RunSpec) -> Counts:
-    return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
+def sweep_of(folder: Path, search: str = "{algorithm: grid}", more: str = "") -> Sweep:
+    space = f"{{method: lora, rank: {{values: {RANKS}}}, learning_rate: {{values: [{', '.join(RATES)}]}}}}"
+    return toy_sweep(folder, f"seeds: [0, 1]\ntraining: {{epochs: 3}}\nspace: [{space}]\nsearch: {search}\n{more}")
 
 
 def record_of(folder: Path) -> RecordedCurves:
     """Best at 1e-3, better with rank; what is bad shows from the first epoch on. Every trial takes 30 seconds."""
-    sweep = sweep_of(folder)
-    curves = []
-    for trial in make_plan(sweep, Planner(sweep, counted)).trials:
+    plan, curves = count(sweep_of(folder), rank), []
+    for trial in plan.trials:
         run = trial.run
-        rate = math.log10(run.training.learning_rate)
-        final = 80 - 10 * abs(rate + 3) + rate / 10 + math.log2(run.parameters["rank"]) + run.seed
+        decade = math.log10(run.training.learning_rate)
+        final = 80 - 10 * abs(decade + 3) + decade / 10 + math.log2(run.parameters["rank"]) + run.seed
         flat = {
             name: value for name, value in flat_parameters(run).items() if name not in ("model", "task", "seed", "protocol")
         }
         points = [(epoch, final - 2 * (3 - epoch)) for epoch in (1.0, 2.0, 3.0)]
-        curves.append(Curve(trial.label, flat, run.task, run.seed, points, final, final - 1, 30.0, counted(run).known()))
+        curves.append(
+            Curve(trial.label, flat, run.task, run.seed, points, final, final - 1, 30.0, plan.counts[trial.configuration])
+        )
     return RecordedCurves(curves)
 
 

@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from craft.results import Counts
-from craft.spec import RunSpec
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, Trial
 from orchestrator.state.entry import TrialResult
-from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.driven import run_some
+from tests.orchestrator.plans import rank, toy_plan
 
 Score = Callable[[int, float, int], float]
 GRID = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [0.001, 0.01]}}]"
@@ -25,30 +22,21 @@ def by_rank_and_rate(rank: int, rate: float, seed: int) -> float:
 
 
 def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: grid}\n", space: str = GRID) -> Plan:
-    file = folder / "sweep.yaml"
-    file.write_text(
-        f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\nspace: {space}\n"
-        f"replication: {replication}\n{more}"
-    )
-    sweep = load_sweep(file)
-
-    def counted(run: RunSpec) -> Counts:
-        return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
-
-    return make_plan(sweep, Planner(sweep, counted))
+    tasks = "tasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\n"
+    return toy_plan(folder, f"{tasks}space: {space}\nreplication: {replication}\n{more}", rank)
 
 
-def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int = 1000) -> list[Trial]:
+def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate) -> list[Trial]:
     """Runs what the plan still asks for; the reported score says the opposite, since nothing may be chosen by it."""
 
     def end(job: Job) -> list[Outcome]:
         run = job.training.run
         value = score(run.parameters["rank"], run.training.learning_rate, run.seed)
-        counts = {"trainable_parameters": 100.0 * run.parameters["rank"]}
+        counts = {"trainable_parameters": float(rank(run))}
         metrics = {"search_score": value, "score": 100 - value}
         return [Outcome(TrialResult(job.key, "finished", metrics, counts))]
 
-    return run_some(plan, folder, end, at_most)
+    return run_some(plan, folder, end)
 
 
 def seeds_of(trials: list[Trial]) -> dict[tuple[int, float], set[int]]:

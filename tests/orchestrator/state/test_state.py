@@ -64,7 +64,7 @@ def drawn(kind: type[Event]) -> st.SearchStrategy[Event]:
 
 
 HISTORIES = st.lists(st.one_of(*map(drawn, EVENTS.values())), max_size=25)
-LAWS = settings(deadline=None, max_examples=100, derandomize=True)
+LAWS = settings(deadline=None, max_examples=50, derandomize=True)
 
 
 @LAWS

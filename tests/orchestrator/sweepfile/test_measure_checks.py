@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.record.resume import contradictions
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import summarize
 from orchestrator.results.table import metric_column
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
+from tests.orchestrator.plans import count
+from tests.orchestrator.recorded import summarize
 
 WORDS = """\
 name: words
@@ -32,18 +30,14 @@ def load(folder: Path, more: str = "", text: str = WORDS) -> Sweep:
     return load_sweep(folder / "sweep.yaml")
 
 
-def plan_of(sweep: Sweep) -> Plan:
-    return make_plan(sweep, Planner(sweep, lambda spec: Counts(spec.parameters["rank"], 0, 100, 4)))
-
-
 def test_a_trials_key_has_it_only_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("Some text.")
-    before = [trial.key for trial in plan_of(load(tmp_path)).trials]
+    before = [trial.key for trial in count(load(tmp_path)).trials]
     for nothing in ("measure: {}\n", "measure: {forgetting: false}\n"):
-        assert [trial.key for trial in plan_of(load(tmp_path, nothing)).trials] == before
+        assert [trial.key for trial in count(load(tmp_path, nothing)).trials] == before
     sweep = load(tmp_path, "measure: {forgetting: {text: mine.txt}}\n")
-    trials = plan_of(sweep).trials
+    trials = count(sweep).trials
     assert not {trial.key for trial in trials} & set(before)
     assert trials[0].run.measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(tmp_path / "mine.txt")}}
     (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
@@ -55,7 +49,7 @@ def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
     """By score and parameters alone rank 1 and 4 would be the front; rank 2 forgets least."""
     objectives = "objectives: {score: maximize, trainable_parameters: minimize, forgetting: minimize}\n"
     sweep = load(tmp_path, objectives + "measure: {forgetting: true}\n")
-    plan = plan_of(sweep)
+    plan = count(sweep)
     measured = {1: (60.0, 0.2), 2: (55.0, 0.0125), 4: (70.0, 0.4)}
     results = {}
     for trial in plan.trials:

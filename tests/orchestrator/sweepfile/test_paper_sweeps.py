@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from craft.methods import METHODS
-from craft.results import Counts
 from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import count
 
 ROOT = Path(__file__).parents[3]
 ROBERTA = {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -132,7 +131,7 @@ ROWS = [
 def test_rows_run_with_their_published_settings(row: Published) -> None:
     """What the trials themselves are given, after the file's layers are laid over each other."""
     sweep = load_sweep(ROOT / "sweeps" / "glue" / f"{row.file}.yaml")
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1, 1, 1, 1), lambda run: 1))
+    plan = count(sweep)
     order = VERA_ORDER if row.method == "vera" else ORDER
     (configuration,) = {
         trial.configuration
@@ -160,7 +159,7 @@ def test_rows_run_with_their_published_settings(row: Published) -> None:
 @pytest.mark.parametrize("name", ["llama2_7b", "llama3_8b"])
 def test_commonsense_runs_keep_a_checkpoint_each_epoch_and_ask_every_question_once(name: str) -> None:
     sweep = load_sweep(ROOT / "sweeps" / "commonsense" / f"{name}.yaml")
-    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1, 1, 1, 1), lambda run: 1))
+    plan = count(sweep)
     for trial in plan.trials:
         training, batch = trial.run.training, 64 if trial.run.method == "lora_xs" else 16
         assert (training.epochs, training.evaluate_every, training.select) == (3, 1, "last")

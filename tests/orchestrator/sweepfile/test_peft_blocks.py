@@ -14,12 +14,12 @@ import yaml
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.results.summary import summarize
 from orchestrator.search.study_export import encode
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, grid, neighbours, sample
+from tests.orchestrator.recorded import summarize
 
 CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2}
 CONFIG |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,16 +21,12 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
 DEADLINE_S = 60
 STEPS = 12
-
-
-@pytest.fixture(autouse=True)
-def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
 
 
 class Machine:
@@ -42,7 +37,7 @@ class Machine:
         environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DEADLINE_S)}
         before = nodes(address)
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda: len(nodes(address)) > len(before), 120)
+        wait_for(lambda: len(nodes(address)) > len(before))
         (self.node,) = nodes(address) - before
 
     def end(self) -> None:
@@ -107,13 +102,6 @@ def lines(log: Path, what: str) -> list[tuple[float, str, int]]:
     """Time, node and step of each line of a kind."""
     rows = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return [(float(at), node, int(step)) for at, node, kind, step in rows if kind == what]
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 240) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @pytest.fixture

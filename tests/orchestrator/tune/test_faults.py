@@ -14,17 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import kill_at_random, starts
+from tests.orchestrator.stand_in import kill_at_random, starts, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, f"the driver ended early: {process.communicate()}"
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def stored(folder: Path) -> int:
@@ -122,7 +114,7 @@ def own_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_ends_the_sweep_which_goes_on_when_there_is_room(
     own_disk: Path, driver: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Ledger, journal, log, tracking store and checkpoints all lie on it."""
+    """The log, the tracking store and the checkpoints are all on it."""
     process = driver(own_disk, ranks=[1, 2], seconds=2.0, session=True)
     wait_for(lambda: stored(own_disk) >= 1, process)
     with (own_disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):

@@ -10,9 +10,9 @@ import torch
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
-from orchestrator.sweepfile.load import load_sweep
+from orchestrator.plan.plan import make_plan
+from orchestrator.sweepfile.sweep import Sweep
+from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
@@ -39,12 +39,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         cluster.shutdown()
 
 
-def plan_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2}]", count: bool = True) -> Plan:
-    file = folder / "sweep.yaml"
-    text = f"name: t\nmodel: {MODEL}\ntasks: [toy/sentiment]\nseeds: [0, 1]\nresources: {resources}\nspace: {blocks}\n{SMALL}"
-    file.write_text(text)
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)) if count else None)
+def sweep_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2}]") -> Sweep:
+    text = f"model: {MODEL}\ntasks: [toy/sentiment]\nseeds: [0, 1]\nresources: {resources}\nspace: {blocks}\n{SMALL}"
+    return toy_sweep(folder, text)
 
 
 @pytest.mark.cluster
@@ -59,7 +56,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
         import os
         from pathlib import Path
 
-        from craft.results import Counts, RunResult
+        from craft.results import RunResult
 
         with Path(log).open("a") as file:
             file.write(f"{spec.method} {os.environ['CUDA_VISIBLE_DEVICES'] or 'none'} {os.getpid()}\n")
@@ -69,7 +66,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
 
     blocks = "[{method: lora, rank: {values: [2, 4]}}, {method: full, resources: {gpu: 0.5}}]"
     options = RunOptions(tmp_path / "t", address=cluster, max_concurrent=1, verbosity="quiet")
-    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", blocks), options, train=train)
+    outcome = run_sweep(count(sweep_of(tmp_path, "{cpu: 1}", blocks)), options, train=train)
     assert len(outcome.ended("finished")) == 6, results_of(outcome)
     lines = [line.split() for line in Path(log).read_text().splitlines()]
     assert {(method, seen) for method, seen, _ in lines} in ({("lora", "none"), ("full", one)} for one in "01")
@@ -82,12 +79,12 @@ def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tm
     from orchestrator.tune.runner import run_sweep
 
     options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
-    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1, gpu: 1}", count=False), RunOptions(**options))
+    outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), RunOptions(**options))
     assert len(outcome.ended("failed")) == 2
     for result in map(results_of(outcome).__getitem__, (entry.key for entry in outcome.ended("failed"))):
         assert "gave a GPU that torch cannot use" in result.error
         assert result.error.endswith("(2 times)")
         assert result.retryable
     # The share is no part of a trial's name.
-    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", count=False), RunOptions(**options))
+    outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1}")), RunOptions(**options))
     assert len(outcome.ended("finished")) == 2, results_of(outcome)

@@ -15,26 +15,13 @@ import pytest
 
 from orchestrator.driver.options import RunOptions
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed
+from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A driver with a token (the user's ~/.ray/auth_token) and nodes without one start no worker.
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
 
 def done(log: Path) -> int:
     return steps(log).total() if log.exists() else 0
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path) -> None:

@@ -7,24 +7,17 @@ from pathlib import Path
 import pytest
 from ray.tune.search import Searcher
 
-from craft.results import Counts
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.algorithms import SEARCHERS, imported
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.engine import Jobs
 from tests.orchestrator.driven import driving, outcomes
+from tests.orchestrator.plans import toy_plan
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
-    file = folder / "sweep.yaml"
     search = f"{{algorithm: {algorithm}{', configurations: 3' if SEARCHERS[algorithm].samples else ''}}}"
-    file.write_text(
-        "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n"
-        f"space: [{{method: lora, rank: {{values: [1, 2, 4]}}}}]\nsearch: {search}\n"
-    )
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+    text = "space: [{method: lora, rank: {values: [1, 2, 4]}}]\n"
+    return toy_plan(folder, f"tasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n{text}search: {search}\n")
 
 
 def drain(jobs: Jobs) -> list[str]:

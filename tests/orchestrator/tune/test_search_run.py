@@ -10,11 +10,10 @@ import pytest
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.runner import run_sweep
+from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ def stand_in(log: str) -> Train:
         import math
         from pathlib import Path
 
-        from craft.results import Counts, Progress, RunResult
+        from craft.results import Progress, RunResult
         from craft.trainer.checkpoint import write_folder
 
         done = int((resume_from / "state").read_text()) if resume_from else 0
@@ -49,14 +48,12 @@ def stand_in(log: str) -> Train:
 
 
 def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
-    file = folder / "sweep.yaml"
-    file.write_text(
-        "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: promotion}\n"
+    return toy_plan(
+        folder,
+        "seeds: [0, 1]\nscheduler: {name: promotion}\n"
         "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
-        f"search: {{algorithm: tpe, configurations: {trials}}}\n{more}"
+        f"search: {{algorithm: tpe, configurations: {trials}}}\n{more}",
     )
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
 
 
 def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> SweepOutcome:

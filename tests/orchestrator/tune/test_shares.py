@@ -8,30 +8,21 @@ import pytest
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.engine import config_of
 from orchestrator.tune.trainable import share_of
+from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
 
 
-def sweep_of(folder: Path, resources: str = "{cpu: 1, memory: 1 GiB}", blocks: str = BLOCKS, more: str = "") -> Sweep:
-    file = folder / "sweep.yaml"
-    head = f"name: t\nmodel: m\ntasks: [toy/acceptability]\nresources: {resources}\nstorage: {folder}\n"
-    file.write_text(f"{head}space:\n{blocks}{more}")
-    return load_sweep(file)
-
-
-def plan_of(sweep: Sweep) -> Plan:
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+def sweep_of(folder: Path, resources: str = "{cpu: 1, memory: 1 GiB}", blocks: str = BLOCKS) -> Sweep:
+    return toy_sweep(folder, f"resources: {resources}\nstorage: {folder}\nspace:\n{blocks}")
 
 
 def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) -> None:
-    plan = plan_of(sweep_of(tmp_path, "{cpu: 1, memory: 1 GiB, heartbeat_minutes: 7}"))
+    plan = count(sweep_of(tmp_path, "{cpu: 1, memory: 1 GiB, heartbeat_minutes: 7}"))
     small, large = (trial.resources for trial in plan.trials)
     assert (small.cpu, small.memory, small.heartbeat_minutes) == (1, 2**30, 7)
     assert (large.cpu, large.memory, large.heartbeat_minutes) == (2, 2**31, 7)
@@ -41,8 +32,8 @@ def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) 
 
 
 def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
-    one = plan_of(sweep_of(tmp_path))
-    other = plan_of(sweep_of(tmp_path, "{cpu: 4}", BLOCKS.replace("cpu: 2", "gpu: 1")))
+    one = count(sweep_of(tmp_path))
+    other = count(sweep_of(tmp_path, "{cpu: 4}", BLOCKS.replace("cpu: 2", "gpu: 1")))
     assert [trial.key for trial in one.trials] == [trial.key for trial in other.trials]
     assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
 
@@ -65,7 +56,7 @@ def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) ->
         import ray
         import torch
 
-        from craft.results import Counts, RunResult
+        from craft.results import RunResult
 
         given = ray.get_runtime_context().get_assigned_resources()
         limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
@@ -76,6 +67,6 @@ def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) ->
         return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
 
     sweep = sweep_of(tmp_path, "{cpu: 1}", BLOCKS)
-    outcome = run_sweep(plan_of(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
+    outcome = run_sweep(count(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
     assert len(outcome.ended("finished")) == 2, results_of(outcome)
     assert sorted((tmp_path / "log").read_text().splitlines()) == ["craft 1 1 False", "full 2 2 True"]
