@@ -139,7 +139,7 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
     """Sweeps are those of `sweeps/`, or those that the same page runs under another name; labels are those of their plans."""
     from orchestrator.plan.plan import make_plan
     from orchestrator.plan.planner import Planner
-    from orchestrator.results.summary import summarize
+    from orchestrator.results.summary import summarize_entries
     from orchestrator.review.pick import pick
     from orchestrator.sweepfile.load import load_sweep
     from orchestrator.sweepfile.mistakes import NothingMeets
@@ -170,7 +170,7 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
         sweep = load_sweep(file)
         plan = make_plan(sweep, Planner(sweep))
         with pytest.raises(NothingMeets, match="has no finished trial"):
-            pick(label, summarize(plan.trials, {}), sweep.objectives)
+            pick(label, summarize_entries(trial.entry() for trial in plan.trials), sweep.objectives)
 
 
 def test_lengths() -> None:

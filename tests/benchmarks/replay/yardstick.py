@@ -8,11 +8,12 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.results import pareto
 from orchestrator.results.front import logarithmic
-from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.summary import Summary
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.hypervolume import hypervolume, reference_point
 from tests.benchmarks.replay.curves import Curve, RecordedCurves
+from tests.orchestrator.recorded import summarize
 
 
 class Yardstick:
