@@ -35,10 +35,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape(
-            "minilm",
-            BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
-            16,
-            64,
+            "minilm", BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536), 16, 64
         ),
         Shape("roberta-base", RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1), 8, 64),
         Shape(

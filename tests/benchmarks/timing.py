@@ -84,10 +84,7 @@ def timed(run: Callable[[], object], device: str) -> float:
 
 
 def table(
-    title: str,
-    timings: list[Timing],
-    goals: Mapping[str, float] | None = None,
-    operations: Mapping[str, float] | None = None,
+    title: str, timings: list[Timing], goals: Mapping[str, float] | None = None, operations: Mapping[str, float] | None = None
 ) -> str:
     """Rows of a text table: contender, milliseconds, ratio, its quartiles, what the ratio would be if only multiplications
     cost time (`operations`), and whether a goal is met."""

@@ -43,11 +43,7 @@ def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
     assert [run.task for run in needs.tasks] == ["toy/sentiment", "toy/paraphrase"]
     (base,) = needs.bases
     assert base == Base(
-        trials[0].run,
-        {"ranks": ["all", 32, 16], "projections": ["q", "v"]},
-        {"q": 16, "v": 4, "o": 8},
-        threads=2,
-        on_gpu=False,
+        trials[0].run, {"ranks": ["all", 32, 16], "projections": ["q", "v"]}, {"q": 16, "v": 4, "o": 8}, threads=2, on_gpu=False
     )
 
 

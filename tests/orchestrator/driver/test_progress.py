@@ -42,14 +42,7 @@ def failed(seed: int, error: str) -> Ended:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.2, "0 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (7500, "2 h 05 min"),
-        (273600, "3 d 4 h"),
-    ],
+    ("seconds", "text"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (273600, "3 d 4 h")]
 )
 def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -30,11 +30,7 @@ space: [{method: lora, rank: {values: [1, 2, 3, 4]}}]
     ],
 )
 def test_the_time_of_recorded_trials_is_that_of_the_plan(
-    training: dict[str, object],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    training: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("orchestrator.review.forecast.cores", lambda: 2)
     (tmp_path / "runs" / "before").mkdir(parents=True)

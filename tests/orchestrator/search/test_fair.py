@@ -22,17 +22,7 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.logged import runs
-from tests.orchestrator.search.fair_sweeps import (
-    FAIR,
-    FIRST_STAGE,
-    HAND,
-    MEASURED,
-    by_rate,
-    chosen,
-    judged,
-    plan_of,
-    run,
-)
+from tests.orchestrator.search.fair_sweeps import FAIR, FIRST_STAGE, HAND, MEASURED, by_rate, chosen, judged, plan_of, run
 
 CHOICE = {1: [0.01, 0.001], 2: [0.001, 0.001], 4: [0.005]}
 

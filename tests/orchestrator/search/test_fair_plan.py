@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.plan.trial import Trial
-from tests.orchestrator.search.fair_sweeps import (
-    FAIR,
-    FIRST_STAGE,
-    HAND,
-    plan_of,
-    printed,
-)
+from tests.orchestrator.search.fair_sweeps import FAIR, FIRST_STAGE, HAND, plan_of, printed
 
 
 def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:

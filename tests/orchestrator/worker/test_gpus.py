@@ -48,8 +48,7 @@ def test_without_a_share_no_gpu_is_visible_and_a_share_keeps_what_ray_chose(monk
 
 
 @pytest.mark.parametrize(
-    ("ids", "visible"),
-    [((1,), "1"), (["1"], "1"), (["MIG-aaaa"], "MIG-aaaa"), (["GPU-bbbb"], "GPU-bbbb"), ((), "0,1")],
+    ("ids", "visible"), [((1,), "1"), (["1"], "1"), (["MIG-aaaa"], "MIG-aaaa"), (["GPU-bbbb"], "GPU-bbbb"), ((), "0,1")]
 )
 def test_a_share_sees_the_gpu_that_ray_gave_it(ids: list, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"})
