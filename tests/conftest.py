@@ -54,6 +54,23 @@ def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new, empty tracking store; making one takes seconds, so tests copy it."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    folder = tmp_path_factory.mktemp("store")
+    SqlAlchemyStore(f"sqlite:///{folder / 'mlflow.db'}", str(folder)).engine.dispose()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def uri(tmp_path: Path, empty_store: Path) -> str:
+    """An empty store of the test's own."""
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""
     import torch

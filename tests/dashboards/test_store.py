@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
@@ -14,7 +13,7 @@ from craft.scoring.predictions import write_predictions
 from dashboards.app import Watcher
 from dashboards.frames import Frames, typed
 from dashboards.store import DashboardError, Store
-from tests.dashboards.synthetic import START, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
+from tests.dashboards.synthetic import START, configuration, sweep_run, write_sweep
 
 SCORES = {"mrpc": [88.0, 90.0], "rte": [70.0, 74.0]}
 
@@ -114,24 +113,6 @@ def test_refresh_sees_new_changed_and_deleted_runs(store_at: Callable[..., Store
     feed.refresh(full=True)
     assert len(feed.snapshot()[1].configurations) == 2
     assert late[0] not in set(feed.snapshot()[1].trials["run_id"])
-
-
-def test_both_ways_of_writing_read_the_same(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    runs = [sweep_run("one"), *grid("one", seeds=1)[:8]]
-    store = store_at("one", runs)
-    client = MlflowClient(store.uri)
-    write_many(tmp_path / "mlflow.db", experiment_of(client, "two"), runs)
-    tables = []
-    for name in ("one", "two"):
-        feed = store.feed(name)
-        feed.refresh()
-        frames = feed.snapshot()[1]
-        drop = ["run_id", "experiment_id", "sweep"]
-        tables.append((frames.configurations.drop(columns=drop), frames.trials.drop(columns=["run_id", "sweep"])))
-    for ours, theirs in zip(*tables, strict=True):
-        order = ["label", "started"]
-        ours, theirs = (one.sort_values(order, ignore_index=True)[sorted(one.columns)] for one in (ours, theirs))
-        pd.testing.assert_frame_equal(ours, theirs)
 
 
 def test_curves_come_by_step_and_are_asked_for_once(store_at: Callable[..., Store]) -> None:

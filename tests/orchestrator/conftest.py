@@ -50,23 +50,6 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
     return SmallSweep(root / "runs" / "small", uri)
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new, empty tracking store; making one takes seconds, so tests copy it."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    folder = tmp_path_factory.mktemp("store")
-    SqlAlchemyStore(f"sqlite:///{folder / 'mlflow.db'}", str(folder)).engine.dispose()
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def uri(tmp_path: Path, empty_store: Path) -> str:
-    """An empty store of the test's own."""
-    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
-
-
 @pytest.fixture
 def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ray without authentication, which it reads once a process. A driver with a token (the user's ~/.ray/auth_token) and nodes

@@ -1,15 +1,10 @@
-"""A sweep with sizes and a stand-in for its training, for the tests of what the orchestrator makes of one.
-
-python -m tests.orchestrator.sized_sweep FOLDER HOW        runs it, or continues it; the training goes wrong as HOW says
-"""
+"""A sweep with sizes and a stand-in for its training, for the tests of what the orchestrator makes of one."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from craft.results import Counts
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train, Trial
 from tests.orchestrator.plans import toy_plan
@@ -38,7 +33,6 @@ def stand_in(log: str, behaviour: dict[int, str]) -> Train:
     def train(spec, directory, *, report, resume_from, on_step, cuts=()):
         import json
         import os
-        import time
         from pathlib import Path
 
         from craft.results import Progress, RunFailed, RunResult
@@ -75,21 +69,7 @@ def stand_in(log: str, behaviour: dict[int, str]) -> Train:
             if how == "dies cutting" and results and not Path(f"{log}-died").exists():
                 Path(f"{log}-died").touch()
                 os.kill(os.getpid(), 9)
-            if how == "hangs cutting" and results:
-                Path(f"{log}-hangs").touch()
-                time.sleep(600)
             results.append(RunResult(metrics(size), Counts(size - 1, 2, 100, 40), adapter(size), 0, 0, 1.0))
         return RunResult(metrics(80), Counts(80, 2, 100, 40), adapter(80), total, total, 5.0, cuts=results)
 
     return train
-
-
-def main(folder: Path, how: str) -> None:
-    from orchestrator.tune.runner import run_sweep
-
-    options = RunOptions(folder / "t", cpus=1, resume=True, verbosity="quiet")
-    run_sweep(sized_plan(folder), options, train=stand_in(str(folder / "log"), {0: how}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

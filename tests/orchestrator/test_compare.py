@@ -114,13 +114,6 @@ def test_mistakes_are_sentences_with_a_status(
     assert said in capsys.readouterr().err
 
 
-def test_trials_that_never_began_make_a_configuration_incomplete(tmp_path: Path) -> None:
-    folder = record(tmp_path / "cut", {"x": (1, over_seeds(80))}, tasks=("toy/sentiment", "toy/paraphrase"))
-    (summary,) = read_folder(folder).summaries
-    assert (summary.finished, summary.planned, summary.complete) == (1, 4, False)
-    assert np.isnan(summary.score.mean)
-
-
 def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> None:
     folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82, task="custom/mine"))}, tasks=("custom/mine",))
     content = yaml.safe_load((folder / "sweep.yaml").read_text())
@@ -135,14 +128,6 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.Capture
     (folder / "sweep.yaml").write_text("- a list\n")
     assert main([str(folder), str(folder)]) == 2
     assert f"{folder / 'sweep.yaml'} is no effective sweep file" in capsys.readouterr().err
-
-
-def test_one_seed_of_two_tasks_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = ("toy/sentiment", "toy/paraphrase")
-    for name, score in (("a", 80.0), ("b", 70.0)):
-        record(tmp_path / name, {"LoRA r1": (1, {(task, 0): (score, score) for task in both})}, tasks=both, seeds=(0,))
-    assert run(tmp_path, "a", "b") == 0
-    assert "one seed has no interval" in capsys.readouterr().out
 
 
 def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,10 @@ from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
-from orchestrator.driver.driver import Driver
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.worker import WorkerSettings, work
-from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.plans import toy_plan
 
 FILE = """\
@@ -45,39 +43,6 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
     # Another training of the source is another start.
     other = toy_plan(tmp_path, FILE + "task_training: {glue/mnli: {epochs: 7}}\n")
     assert not {trial.key for trial in plan.trials} & {trial.key for trial in other.trials}
-
-
-def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path, FILE)
-    task = {trial.key: (trial.run.task, trial.configuration) for trial in plan.trials}
-    started: list[str] = []
-
-    def start(driver: Driver) -> str | None:
-        job = driver.next_job()
-        if job is not None:
-            driver.started(job.key)
-            started.append(job.key)
-        return job and job.key
-
-    def end(driver: Driver, key: str) -> None:
-        driver.ended(key, outcomes(driver.job(key), lambda trial: 50.0))
-
-    with driving(plan, tmp_path) as driver:
-        while start(driver):
-            pass
-        assert [task[key][0] for key in started] == ["glue/mnli"] * 4, "of both configurations"
-        assert start(driver) is None, "there is more, but not yet"
-        end(driver, started[1])
-        first, second = start(driver), start(driver)
-        assert {task[str(first)][0], task[str(second)][0]} == {"glue/mrpc", "glue/rte"}
-        assert start(driver) is None
-        assert not driver.is_over
-        for key in started:  # it grows
-            end(driver, key)
-            while start(driver):
-                pass
-        assert driver.is_over
-    assert sorted(started) == sorted(task)
 
 
 def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:

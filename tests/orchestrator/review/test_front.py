@@ -200,19 +200,6 @@ def test_a_summary_is_the_mean_over_tasks_and_seeds(four: list[Summary]) -> None
     assert craft8.tracked()["score/glue/rte"] == 70.0
 
 
-def test_the_front_is_marked(four: list[Summary]) -> None:
-    assert [summary.configuration for summary in four if summary.on_front] == ["craft8", "craft64", "lora16"]
-    assert [summary.configuration for summary in four if summary.may_be_on_front] == [
-        "craft8",
-        "craft64",
-        "lora8",
-        "lora16",
-    ] or (not four[2].may_be_on_front)
-    chosen = knee(four, OBJECTIVES)
-    assert chosen is not None
-    assert chosen.configuration == "craft64"
-
-
 def test_a_tie_in_all_but_the_last_bit_is_a_tie() -> None:
     trials, results = [], {}
     # (a + b) / 2 of these differs by one unit in the last place from seed order to seed order.
@@ -232,23 +219,6 @@ def test_certain_differences_rule_a_configuration_out(four: list[Summary]) -> No
     assert (craft8.on_front, far.on_front, close.on_front) == (True, False, False)
 
 
-def test_a_failed_trial_keeps_its_configuration_off_the_front_and_out_of_no_average() -> None:
-    trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (99.0, 200.0)})
-    broken = next(
-        spec for spec in trials if spec.configuration == "craft64" and spec.run.seed == 1 and spec.run.task == TASKS[0]
-    )
-    results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
-    whole, lame = mark_front(summarize(trials, results), OBJECTIVES)
-    assert (lame.complete, lame.on_front, lame.may_be_on_front) == (False, False, False)
-    assert (lame.finished, lame.failed, lame.seeds) == (5, 1, 2)
-    assert lame.score.mean == pytest.approx(99.0), "seeds 0 and 2, each over both tasks"
-    assert lame.reasons == ("the loss became NaN at step 3",)
-    assert whole.on_front
-    assert (whole.tracked()["status"], lame.tracked()["status"]) == ("finished", "failed")
-    assert "5/6, 1 failed: the loss became NaN" in rendered([whole, lame])
-    assert "1 incomplete, not ranked" in caption([whole, lame], OBJECTIVES)
-
-
 def test_a_task_that_never_finished_leaves_no_suite_score() -> None:
     trials, results = sweep({("craft", 8): (60.0, 300.0)})
     only_cola = {key: value for key, value in results.items() if "matthews" in value.metrics}
@@ -258,32 +228,6 @@ def test_a_task_that_never_finished_leaves_no_suite_score() -> None:
     assert (half.finished, half.planned, half.seeds) == (3, 6, 0)
     (none,) = mark_front(summarize(trials, {}, {"craft8": {"trainable_parameters": 300.0}}), OBJECTIVES)
     assert (none.finished, none.on_front, none.value("trainable_parameters")) == (0, False, 300.0)
-
-
-def test_an_early_stop_is_counted_and_never_ranked() -> None:
-    trials, results = sweep({("craft", 8): (60.0, 300.0)}, seeds=1)
-    stopped = trials[0].key
-    results[stopped] = replace(results[stopped], status="stopped")
-    (summary,) = mark_front(summarize(trials, results), OBJECTIVES)
-    assert (summary.stopped, summary.complete, summary.on_front) == (1, False, False)
-    assert summary.tracked()["status"] == "stopped"
-
-
-def test_latex_is_a_table_for_a_paper(four: list[Summary]) -> None:
-    bounded = Interval(99.0, 96.5, 100.0, 3)
-    craft = replace(four[1], label="CRAFT 64, q v, lr 0.003", metrics=four[1].metrics | {"score": bounded})
-    head = replace(four[3], method="head", label="Head alone", parameters={}, on_front=False)
-    unranked = replace(four[2], tunes="0123456789")
-    lines = latex([four[0], craft, unranked, head], OBJECTIVES).splitlines()
-    heads = ("Method", "Size", "Modules", "Parameters", "CoLA", "RTE", "Average")
-    assert lines[3] == " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\"
-    assert lines[6:8] == [
-        "\\rowcolor{blue!8} CRAFT, lr 0.003 & 64 & q v & 16,000 & 65.00 & 85.00 & \\textbf{99.00} (96.5 to 100) \\\\",
-        "Head alone &  &  & 150,000 & \\textbf{67.00} & \\textbf{87.00} & 77.00 $\\pm$ 1.63 \\\\",
-    ]
-    assert len(lines) == 10, "a candidate is left out"
-    scored = replace(craft, counts=craft.counts | {"examples": 872.0})
-    assert latex([scored, head], OBJECTIVES).splitlines()[-1].startswith("% scored on 872 examples; ")
 
 
 def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
@@ -332,21 +276,14 @@ def test_the_caption_says_what_the_intervals_are_over_and_what_would_narrow_them
     assert limit(scored) == limits
 
 
-def test_one_row_is_enough_in_every_form(four: list[Summary], tmp_path: Path) -> None:
+def test_one_row_is_enough_or_the_likeliest_is_named(four: list[Summary]) -> None:
     """The others are 2 points and more below the best; with seeds a point apart nothing smaller is within 1."""
-    assert [one.configuration for one in four if one.enough] == ["lora16"]
-    rule = "whose chance to be within 1 point of the best is at least 0.9"
-    assert f"✓ the smallest {rule}: lora r16 qv lr 3e-4" in caption(four, OBJECTIVES)
     assert marks(four, OBJECTIVES)["enough"] == ["lora16"]
-    write_csv(four, OBJECTIVES, tmp_path / "front.csv")
-    rows = {row["configuration"]: row for row in csv.DictReader((tmp_path / "front.csv").open())}
-    assert [name for name, row in rows.items() if row["enough"] == "True"] == ["lora16"]
-    assert float(rows["craft8"]["p_within_1"]) < 0.01 < 0.99 < float(rows["craft8"]["p_front"])
     for form in (rendered(four), markdown(four, OBJECTIVES)):
-        assert form.count("●✓") == 1
         assert form.index("P(front): the chance") < form.index("configuration"), "explained before it is shown"
-    level = [replace(one, enough=False, counts=one.counts | {"p_within_1": 0.3 + 0.1 * at}) for at, one in enumerate(four)]
-    assert f"none {rule}; the likeliest is lora r16 qv lr 3e-4 (0.60)" in caption(level, OBJECTIVES)
+    level = [replace(row, enough=False, counts=row.counts | {"p_within_1": 0.3 + 0.1 * at}) for at, row in enumerate(four)]
+    none = "none whose chance to be within 1 point of the best is at least 0.9; the likeliest is lora r16 qv lr 3e-4 (0.60)"
+    assert none in caption(level, OBJECTIVES)
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +26,6 @@ from orchestrator.state.log import read_events
 from orchestrator.tune.runner import Session
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
-from tests.orchestrator.stand_in import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -94,23 +90,6 @@ def _check_store(folder: Path, plan: Plan) -> None:
             expected = {"cut_from": job.key, "cut_to": f"parameters:{size_of(trial)}"} if trial is not job.training else {}
             assert {name: value for name, value in stored.data.params.items() if name.startswith("cut_")} == expected
             assert "adapter" in [item.path for item in client.list_artifacts(stored.info.run_id)]
-
-
-def test_a_driver_that_is_killed_while_a_training_is_cut_cuts_it_again_and_trains_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.orchestrator.sized_sweep", str(tmp_path)]
-    process, until = subprocess.Popen([*command, "hangs cutting"], cwd=ROOT), time.monotonic() + 240
-    while not (tmp_path / "log-hangs").exists():
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    process.kill()
-    process.wait()
-    assert results_of(tmp_path / "t") == {}, "the results of a job are written down together"
-    subprocess.run([*command, "well"], cwd=ROOT, check=True, timeout=240)
-    assert (tmp_path / "log").read_text().splitlines() == ["start 0 0", "start 0 3"]
-    results = results_of(tmp_path / "t")
-    trials = sized_plan(tmp_path).trials
-    assert {size_of(trial): results[trial.key].metrics["score"] for trial in trials} == {20: 20, 40: 40, 80: 80}
 
 
 SWEEP = """

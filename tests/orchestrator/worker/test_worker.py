@@ -167,13 +167,6 @@ def test_what_a_dead_driver_may_not_have_heard_is_told_again(tmp_path: Path) -> 
     assert run_until(0) == [1, 2, "finished"]
 
 
-def test_without_a_whole_checkpoint_it_starts_afresh(tmp_path: Path) -> None:
-    seen: list[Path | None] = []
-    (store(tmp_path, 1, 0, "x") / "manifest.json").unlink()
-    run(settings(tmp_path, trains(seen)))
-    assert seen == [None]
-
-
 def test_a_result_that_was_stored_but_never_written_down_is_reported_not_trained_again(tmp_path: Path) -> None:
     result = TrialResult(SPEC.key, "finished", {"score": 70.0})
     store(tmp_path, 1, 3, json.dumps(result.to_json()), "result.json")
