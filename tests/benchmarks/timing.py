@@ -112,18 +112,6 @@ def machine(device: str = "cpu") -> str:
     return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores, torch {torch.__version__}"
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the contenders compute; cpu if absent")
-
-
-def check_device(parser: argparse.ArgumentParser, device: str) -> None:
-    """Ends the program with a message if the device is not there."""
-    if device == "cuda" and not torch.cuda.is_available():
-        parser.error(
-            f"--device cuda: torch {torch.__version__} finds no CUDA GPU on this machine. Leave --device out to measure the CPU"
-        )
-
-
 def arguments(
     description: str | None, models: Sequence[str], *, on_gpu: Sequence[str] = (), **flags: str
 ) -> argparse.Namespace:
@@ -135,14 +123,15 @@ def arguments(
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=models, default=None)
-    add_device(parser)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the contenders compute; cpu if absent")
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, says little")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--threads", type=int, default=None)
     for flag, text in flags.items():
         parser.add_argument(f"--{flag}", nargs="+", default=None, help=text)
     options = parser.parse_args()
-    check_device(parser, options.device)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here. Leave --device out to measure the CPU")
     options.models = options.models or [name for name in models if options.device == "cuda" or name not in on_gpu]
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from pymoo.indicators.hv import HV
 from rich.console import Console
 
 from craft.results import Counts
@@ -29,7 +31,6 @@ from orchestrator.state.events import Ended, Event, Paused, Refused, Reported, S
 from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.mistakes import SweepError
-from tests.benchmarks.hypervolume import hypervolume
 from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
@@ -275,7 +276,8 @@ def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, a
             strategy = learned(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)
             configurations = strategy.configurations(run(strategy))
         rows = [[score_of(configuration), configuration.known["trainable_parameters"]] for configuration in configurations]
-        return hypervolume(rows, ["maximize", "minimize"], [60.0, 4000.0])
+        costs = np.array(rows) * [-1, 1]  # scores are maximized
+        return float(HV(ref_point=np.array([-60.0, 4000.0]))(costs))
 
     assert sum(reached(algorithm, seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
 

@@ -1,1 +1,0 @@
-"""Sweeps replayed from recorded learning curves, with simulated time."""
