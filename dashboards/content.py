@@ -16,6 +16,7 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
 from dashboards.store import Store, SweepEntry
+from orchestrator.results import tags
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,11 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
         "running": any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps),
         "status": " · ".join(parts),
+        "answers": [
+            {"sweep": frame.name, "text": said}
+            for frame in view.sweeps
+            if frame.sweep is not None and (said := frame.sweep.tags.get(tags.ANSWER))
+        ],
         "sections": SECTIONS,
         "panels": [
             {key: getattr(row, key) for key in ("name", "title", "section", "about", "wide")} for row in PANELS.values()

@@ -31,7 +31,15 @@ import pandas as pd
 
 from craft.results import METRIC
 from orchestrator.results import tags
-from orchestrator.results.front import Objectives, Verdict, enough_of, judge_summaries, recorded_objectives
+from orchestrator.results.front import (
+    Enough,
+    Objectives,
+    Verdict,
+    enough_of,
+    judge_summaries,
+    recorded_objectives,
+    recorded_rule,
+)
 from orchestrator.results.records import read_entry, read_summary
 from orchestrator.results.summary import Summary, summarize_entries
 
@@ -71,6 +79,12 @@ class Frames:
         """The sweep's objectives in order, as its run has them on record; the default ones for records without them."""
         return recorded_objectives(self.sweep.params.get("objectives") if self.sweep else None)
 
+    @property
+    def rule(self) -> Enough:
+        """What is enough, as the sweep's run has it on record."""
+        tagged, params = (self.sweep.tags, self.sweep.params) if self.sweep else ({}, {})
+        return recorded_rule(tagged.get(f"{tags.NOW}enough") or params.get("enough"))
+
     @cached_property
     def done(self) -> list[Summary]:
         """The configurations that have ended with a score."""
@@ -85,7 +99,7 @@ class Frames:
     @cached_property
     def enough(self) -> str | None:
         """The id of the smallest configuration that is enough."""
-        return enough_of(self.done)
+        return enough_of(self.done, self.rule)
 
 
 @lru_cache(maxsize=1 << 14)  # a sweep repeats few values in thousands of runs

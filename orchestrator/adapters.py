@@ -25,6 +25,8 @@ from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import redact
 from orchestrator.command import answer, flags_for, refuse_full, slug
 from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.results.answer import find_answer
+from orchestrator.results.experiments import Terms
 from orchestrator.results.summary import Entry
 from orchestrator.results.table import full_label
 from orchestrator.review.merging import reads_pairs
@@ -103,7 +105,7 @@ def _main(flags: argparse.Namespace, console: Console) -> None:
     if flags.to is not None:
         refuse_full(flags.to)
     record = find_sweep(flags.sweep, flags.tracking_uri, flags.storage)
-    chosen = pick(flags.pick, record.summaries, record.sweep.objectives)
+    chosen = pick(flags.pick, record.summaries, record.sweep.objectives, record.sweep.enough)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
         aside = _aside(flags.to) if flags.to is not None else Path(scratch) / "written"
@@ -152,7 +154,8 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
-    origin = Origin(record.name, summary, taken.entry, taken.reasons)
+    reply = find_answer(record.summaries, record.sweep.objectives, Terms(record.sweep.enough))
+    origin = Origin(record.name, summary, taken.entry, taken.reasons, reply.verdict if reply else "")
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
     answers = record.predictions(taken.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
@@ -169,7 +172,7 @@ def _register(flags: argparse.Namespace, record: PastSweep, taken: Sequence[Take
     uri = resolve_uri(flags.tracking_uri) if flags.tracking_uri else record.uri
     if uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
-    earned = titles(record.summaries, record.sweep.objectives)
+    earned = titles(record.summaries, record.sweep.objectives, record.sweep.enough)
     for adapter in taken:
         run = json.loads((adapter.folder / (RECORD_FILE if flags.merge else RUN_FILE)).read_text(encoding="utf-8"))
         if run["kind"] == "generation":

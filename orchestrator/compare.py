@@ -42,7 +42,7 @@ examples:
   python -m orchestrator.compare longer ranks
       the best configuration of each, best by the search score
   python -m orchestrator.compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'
-      two that you name, by label or id, or by a rule: knee, smallest-within:1, under:70000
+      two that you name, by label or id, or by a rule: knee, enough, under:70000
   python -m orchestrator.compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000
       `longer` from a shared store, `ranks` from a folder, by a metric's name
 
@@ -127,7 +127,7 @@ def _differences(one: Side, other: Side) -> Iterator[str]:
 
 def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
     try:
-        chosen = pick(which, record.summaries, record.sweep.objectives)
+        chosen = pick(which, record.summaries, record.sweep.objectives, record.sweep.enough)
     except NothingMeets as error:
         raise NothingMeets(f"{record.name}: {error}") from error
     except ValueError as error:

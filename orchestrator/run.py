@@ -90,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
         "machine was at fault (memory, model, data, a crash), and leaves alone what would fail again, as a loss that is not "
         "finite; this is for when you have changed what was wrong",
     )
+    flags.add_argument(
+        "--within", type=float, metavar="POINTS", help="enough is what is within so many points of the best (enough.within; 1)"
+    )
     flags.add_argument("--name", help="the sweep's name, instead of the file's")
     flags.add_argument(
         "--storage", metavar="FOLDER|URI", help="where runs are kept, instead of runs/; checkpoints alone go to a URI"
@@ -224,6 +227,8 @@ def _load(flags: argparse.Namespace) -> tuple[Sweep, list[Override], list[str]]:
 
 def _overrides(flags: argparse.Namespace) -> list[str]:
     overrides = list(flags.overrides)
+    if flags.within is not None:
+        overrides.append(f"enough.within={flags.within}")
     if flags.name is not None:
         overrides.append(f"name={json.dumps(flags.name)}")
     if flags.storage is not None and not _is_uri(flags.storage):

@@ -34,6 +34,7 @@ from orchestrator.record.mlflow_client import check_store
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.results.answer import answer_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import terminal_table, write_front
@@ -67,7 +68,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         write_overrides(folder.path, options.overrides)
         if cuts := len(plan.trials) - len(plan.jobs):
             console.print(f"{len(plan.jobs)} trainings, which are cut to {cuts} smaller sizes too")
-        driver.begin(_about(plan, dict(shared.fingerprints) if shared else {}, options.sweep_file))
+        driver.begin(_about(plan, dict(shared.fingerprints) if shared else {}, options.sweep_file, again))
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
@@ -78,7 +79,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
 
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
-            summaries = mark_front(summarize_entries(outcome.state.asked_for), plan.sweep.objectives)
+            summaries = mark_front(summarize_entries(outcome.state.asked_for), plan.sweep.objectives, plan.sweep.enough)
             files = _front_files(plan, summaries, console)
         except BaseException:
             driver.take(SessionEnded(status="failed", seconds=driver.seconds))
@@ -87,9 +88,9 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         driver.take(*(Filed(path=path.name) for path in files))
         driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         driver.strategy.export_study(outcome.state, folder.study)
-        _show_front(plan, summaries, console)
+        _show_front(plan, driver.state, console)
         left = _ship(driver, follower, outcome, uri, files, console)
-    show_outcome(plan, outcome, summaries, console, uri, files, again)
+    show_outcome(plan, outcome, summaries, console, uri, files)
     show_rest(outcome, left, folder.path, console, again)
     return outcome
 
@@ -129,11 +130,15 @@ def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
         console.print(f"{error}; the sweep continues, and its record waits in {folder.record}", markup=False)
 
 
-def _show_front(plan: Plan, summaries: Sequence[Summary], console: Console) -> None:
+def _show_front(plan: Plan, state: State, console: Console) -> None:
+    """Prints the table, the line under it and the answer."""
+    summaries, answer = answer_of(state)
     if any(summary.finished or summary.failed for summary in summaries):
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
+    if answer is not None:
+        console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
 def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
@@ -147,7 +152,7 @@ def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
         return False
 
 
-def _about(plan: Plan, fingerprints: dict[str, str], file: Path | None) -> dict[str, Any]:
+def _about(plan: Plan, fingerprints: dict[str, str], file: Path | None, again: str) -> dict[str, Any]:
     """Returns what the record says of the sweep itself."""
     sweep, rule = plan.sweep, plan.sweep.replication
     reported = rule.seeds if rule is not None and rule.tunes else sweep.seeds
@@ -157,6 +162,8 @@ def _about(plan: Plan, fingerprints: dict[str, str], file: Path | None) -> dict[
         "seeds": ",".join(map(str, reported)),
         **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if reported is not sweep.seeds else {}),
         "objectives": json.dumps(sweep.objectives),
+        "enough": sweep.enough.model_dump_json(),
+        "again": again,
         "algorithm": sweep.search.algorithm,
         "scheduler": sweep.scheduler.name,
         "protocol": sweep.protocol,

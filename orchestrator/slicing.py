@@ -31,7 +31,7 @@ def cut_adapters(flags: argparse.Namespace, console: Console) -> None:
     """Does what the command's flags ask."""
     _refuse_flags(flags)
     record = find_sweep(flags.sweep, flags.tracking_uri, flags.storage)
-    chosen = pick(flags.pick, record.summaries, record.sweep.objectives)
+    chosen = pick(flags.pick, record.summaries, record.sweep.objectives, record.sweep.enough)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     trained = record.trained(chosen.summary)
     if trained is not chosen.summary:

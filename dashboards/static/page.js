@@ -122,6 +122,18 @@ Craft.Page = class {
     if (!state) return;
     this.liveMark.className = "live" + (this.live && state.running ? " on" : "");
     this.liveMark.textContent = state.status || "";
+    this.answer(state.answers || []);
+  }
+
+  answer(answers) {
+    const holder = document.getElementById("answer"), make = Craft.element, said = JSON.stringify(answers);
+    if (said === this.answered) return;
+    this.answered = said;
+    holder.hidden = !answers.length;
+    holder.replaceChildren(...answers.flatMap(({sweep, text}) => [
+      ...(answers.length > 1 ? [make("h2", {}, sweep)] : []),
+      ...text.split("\n").map(line => line.startsWith("  ") ? make("code", {}, line.trim()) : make("p", {}, line)),
+    ]));
   }
 
   picker(sweeps) {

@@ -113,7 +113,7 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}${this.enough.size ? "; ✓ is the smallest whose chance to be within 1 point of the best is at least 0.9" : ""}${(table.low || []).some(end => end !== null) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${(table.low || []).some(end => end !== null) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }

@@ -15,7 +15,6 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.follower import Report
 from orchestrator.record.tracking_uri import resolve_uri
-from orchestrator.results.limits import Limit, limit
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.settings import TrackingSettings
@@ -30,7 +29,6 @@ def show_outcome(
     console: Console,
     uri: str,
     files: Sequence[Path],
-    again: str,
 ) -> None:
     """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
     failed = outcome.ended("failed")
@@ -47,13 +45,13 @@ def show_outcome(
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.ended("finished"):
-        for purpose, command in _next(plan, uri, again, limit(summaries)).items():
+        for purpose, command in _next(plan, uri, any(summary.enough for summary in summaries)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
-def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
+def _next(plan: Plan, uri: str, enough: bool) -> dict[str, str]:
     sweep = plan.sweep
-    rule = "knee" if len(sweep.objectives) == 2 else "best"
+    rule = "enough" if enough else "knee" if len(sweep.objectives) == 2 else "best"
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
     commands = {
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
@@ -62,9 +60,6 @@ def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
     if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{redact(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
-    if len(sweep.seeds) < 3 and sweep.replication is None and limits != "examples":
-        seeds = [*sweep.seeds, *(seed for seed in range(3) if seed not in sweep.seeds)][:3]
-        commands["add seeds:"] = f"{again} --set 'seeds={str(seeds).replace(' ', '')}'"
     return commands
 
 

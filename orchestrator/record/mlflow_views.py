@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.results import tags as names
-from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.results.chances import P_ENOUGH, P_FRONT
 
 SCORE, SIZE = "score", "trainable_parameters"
 SCATTER = {"type": "SCATTER", "xaxis": {"key": SIZE, "type": "METRIC"}, "yaxis": {"key": SCORE, "type": "METRIC"}}
@@ -44,7 +44,7 @@ def saved_views(sweep: str, sweep_id: str, tasks: Sequence[str], objectives: Map
     Args:
         began: when the sweep was opened, in milliseconds since 1970.
     """
-    numbers = dict.fromkeys((SCORE, "score_low", "score_high", SIZE, P_FRONT, P_WITHIN, *objectives))
+    numbers = dict.fromkeys((SCORE, "score_low", "score_high", SIZE, P_FRONT, P_ENOUGH, *objectives))
     marks = (names.ON_FRONT, names.ENOUGH, names.STATUS)
     front = [*(f"metrics.`{name}`" for name in numbers), *(f"tags.`{name}`" for name in marks)]
     trials = [f"tags.`{name}`" for name in (names.TASK, names.SEED)]

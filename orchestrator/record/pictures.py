@@ -31,7 +31,7 @@ Place = tuple[str, str]
 
 RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
 """MLflow's statuses; all others are FINISHED. Incomplete or infeasible is no failure."""
-EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials")
+EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials", "again")
 """What an extension of a sweep changes: tags of its run, because a parameter of MLflow keeps its first value."""
 MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
 
@@ -77,7 +77,7 @@ def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Pictur
         underway = json.dumps(report, ensure_ascii=False)
     tags |= {names.STATUS: status, names.UNDERWAY: underway}
     if verdict is not None:
-        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description}
+        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer}
     manifest, yaml = info.pop("manifest", None), info.pop("sweep_yaml", None)
     texts = {"manifest.json": json.dumps(redacted(manifest), indent=2, default=str)} if manifest else {}
     return Picture(

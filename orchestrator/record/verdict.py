@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results import tags as names
-from orchestrator.results.front import mark_front, marks, recorded_objectives
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.answer import answer_of
+from orchestrator.results.front import marks, recorded_objectives
+from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import Objectives
@@ -31,6 +32,7 @@ class Verdict:
     members: Mapping[str, frozenset[str]]
     knee: str
     description: str
+    answer: str
     numbers: Mapping[str, float]
 
     @classmethod
@@ -38,7 +40,7 @@ class Verdict:
         """Judges a state in which a session has ended."""
         assert state.started is not None
         objectives = recorded_objectives(state.started.info.get("objectives"))
-        summaries = mark_front(summarize_entries(state.asked_for), objectives)
+        summaries, answer = answer_of(state)
         marked = marks(summaries, objectives)
         knee = str(marked.pop("knee", ""))
         members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
@@ -47,7 +49,8 @@ class Verdict:
             {summary.configuration: summary for summary in summaries},
             members | {names.KNEE: frozenset([knee] if knee else [])},
             knee,
-            describe(summaries, objectives),
+            "\n\n".join(filter(None, (answer.markdown if answer else "", describe(summaries, objectives)))),
+            answer.text if answer else "",
             _closing_numbers(state),
         )
 

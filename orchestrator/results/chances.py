@@ -2,7 +2,7 @@
 
     interval of a score   mean ± sqrt((t s)² / n + e²), inside the metric's range
     P(front)              the chance that no configuration that costs no more has a better true score
-    P(within 1 of best)   the chance that no configuration at all is better by more than one point
+    P(enough)             the chance that no configuration at all is better by more than `enough.within` points (1)
 
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
 configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
@@ -14,11 +14,6 @@ one seed has no chances, because what another seed would change is 2 to 50 times
 
 `expected` is the mean of the same posterior. A score that was chosen for being high is too high on average (the winner's
 curse); the posterior's mean is not.
-
-The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
-spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
-close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(within 1 of best)
-still can, and the rule of what is enough (`orchestrator.results.front.enough`) goes by it.
 """
 
 from __future__ import annotations
@@ -29,22 +24,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from orchestrator.results.intervals import Interval, by_seed
 from orchestrator.results.luck import luck
-from orchestrator.results.metrics import EXPECTED, LUCK, P_FRONT, P_WITHIN
+from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT
+from orchestrator.results.posterior import Evidence, Numbers, draw_scores, shares
+from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
     from orchestrator.sweepfile.objectives import Objectives
-
-Numbers = NDArray[np.float64]
-WITHIN, SURE = 1.0, 0.9
-"""A configuration is enough if it is within so many points of the best, with at least this chance."""
-DRAWS = 2000
-SPREADS = 24
-"""Values of the spread around the trend over which the model is integrated."""
 
 
 def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
@@ -85,73 +75,6 @@ def _trigamma_inverse(value: float) -> float:
     return at
 
 
-def draw_scores(
-    means: ArrayLike, errors: ArrayLike, freedom: ArrayLike, parameters: ArrayLike, draws: int = DRAWS, luck: ArrayLike = 0.0
-) -> Numbers:
-    """Draws `(draws, n)` from the posterior of n true scores; the same for the same input.
-
-    Args:
-        means, errors: `(n,)` mean scores and the variances of these means over seeds.
-        freedom: `(n,)` or one number: the degrees of freedom of the variances.
-        parameters: `(n,)`. A configuration without parameters is outside the trend. Fewer than four have none.
-        luck: `(n,)`, variances of the means by the luck of the examples that no seed shows (`orchestrator.results.luck`).
-    """
-    random = np.random.default_rng(0)
-    mean, error = np.asarray(means, dtype=float), np.asarray(errors, dtype=float)
-    size, many = np.asarray(parameters, dtype=float), len(mean)
-    degrees = np.broadcast_to(np.asarray(freedom, dtype=float), mean.shape)
-    drawn = error * degrees / random.chisquare(degrees, size=(draws, many)) + np.asarray(luck)
-    error = error + np.asarray(luck)
-    noise = random.standard_normal((draws, many))
-    inside = size > 0
-    if inside.sum() < 4 or not (error > 0).any():
-        return mean + np.sqrt(drawn) * noise
-    logs, level = np.log(size[inside]), mean[inside]
-    terms = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
-    scaled = (logs - logs.mean()) / (logs.std() or 1.0)
-    design = np.stack([scaled**power for power in range(terms)], axis=1)
-    rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
-    typical = math.sqrt(float(error[inside].mean()))
-    # A uniform prior of the spread, on a geometric grid; the trend's own terms are integrated over exactly.
-    spread = np.geomspace(typical / 8, 4 * max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - terms, 1))), SPREADS)
-    weight = 1 / (error[inside] + spread[:, None] ** 2)
-    inner = np.einsum("gk,ki,kj->gij", weight, design, design)
-    outer = np.einsum("gk,ki,k->gi", weight, design, level)
-    trend = np.linalg.solve(inner, outer[..., None])[..., 0]
-    likely = 0.5 * np.log(weight).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1] + np.log(spread)
-    likely -= 0.5 * ((weight * level**2).sum(axis=1) - (outer * trend).sum(axis=1))
-    chance = np.exp(likely - likely.max())
-    chosen = random.choice(SPREADS, size=draws, p=chance / chance.sum())
-    root = np.linalg.cholesky(np.linalg.inv(inner))
-    expected = np.tile(mean, (draws, 1))
-    wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
-    expected[:, inside] = (trend[chosen] + wobble) @ design.T
-    wide = (spread[chosen] ** 2)[:, None]
-    shrinkage = np.where(inside, wide / (wide + drawn), 1.0)
-    return expected + shrinkage * (mean - expected) + np.sqrt(shrinkage * drawn) * noise
-
-
-def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
-    """Returns for each configuration the share of draws in which none of at most its cost is better by more than `within`
-    points.
-
-    Args:
-        scores: `(draws, n)`, more is better.
-        costs: `(n, m)`, less is better in every column.
-    """
-    chances = np.empty(scores.shape[1])
-    if costs.shape[1] == 1:
-        order = np.argsort(costs[:, 0], kind="stable")
-        best = np.maximum.accumulate(scores[:, order], axis=1)
-        last = np.searchsorted(costs[order, 0], costs[order, 0], side="right") - 1
-        chances[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
-        return chances
-    for place in range(len(chances)):
-        rivals = (costs <= costs[place]).all(axis=1)
-        chances[place] = (scores[:, place] >= scores[:, rivals].max(axis=1) - within).mean()
-    return chances
-
-
 def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
     """Returns P(front) of configurations with different numbers of seeds, `(n,)`; some of them may have one seed.
 
@@ -181,13 +104,13 @@ def within_best(summaries: Sequence[Summary], objectives: Objectives, points: fl
     return {summary.configuration: float(chance) for summary, chance in zip(complete, chances, strict=True)}
 
 
-def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+def with_chances(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
     """Returns the summaries with intervals added to the complete ones. If each of these has two seeds or more, and every
-    objective but the score is exact, they also get `p_front`, `p_within_1`, the posterior mean `expected` and, if credits are
+    objective but the score is exact, they also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
     stored, the luck of the examples in it, `example_luck`."""
     complete = _complete(summaries)
     intervals, errors = _moderated(complete)
-    counts = _chances(complete, errors, objectives)
+    counts = _chances(complete, errors, objectives, (rule or Enough()).within)
     return [
         replace(
             summary,
@@ -224,7 +147,7 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
 
 
 def _chances(
-    complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives
+    complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives, within: float
 ) -> dict[str, dict[str, float]]:
     """Returns the counts that `with_chances` adds, by configuration; empty if `_draws` returns none or an objective has no
     value."""
@@ -242,7 +165,7 @@ def _chances(
     expected = np.minimum(expected, np.maximum(100.0, [summary.score.mean for summary in complete]))  # the trend has no bounds
     columns = {
         P_FRONT: shares(scores, costs),
-        P_WITHIN: shares(scores, np.zeros((len(complete), 1)), WITHIN),
+        P_ENOUGH: shares(scores, np.zeros((len(complete), 1)), within),
         EXPECTED: expected,
     }
     if (shared := luck(complete)) is not None:
@@ -254,15 +177,32 @@ def _chances(
 
 
 def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Numbers | None:
-    """Draws `(draws, n)` of the true scores, more is better; None where one has no error, or another objective is not exact."""
+    """Draws `(draws, n)` of the true scores, more is better; None where `_evidence` has none."""
+    observed = _evidence(complete, errors, objectives)
+    return None if observed is None else observed.draw()
+
+
+def evidence(summaries: Sequence[Summary], objectives: Objectives) -> Evidence | None:
+    """Returns what the complete ones of `summaries` show, in their order; None where they have no chances."""
+    complete = _complete(summaries)
+    return _evidence(complete, _moderated(complete)[1], objectives)
+
+
+def _evidence(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Evidence | None:
+    """Returns None where a configuration has no error, or another objective is not exact."""
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
     variances, degrees = np.array([errors[summary.configuration] for summary in complete]).T
-    size = np.nan_to_num([summary.value("trainable_parameters") for summary in complete])
-    draws = max(200, min(DRAWS, 10**7 // len(size)))
-    scores = draw_scores([summary.score.mean for summary in complete], variances, degrees, size, draws, luck(complete) or 0.0)
-    return scores * (1.0 if objectives["score"] == "maximize" else -1.0)
+    return Evidence(
+        np.array([summary.score.mean for summary in complete]),
+        variances,
+        degrees,
+        np.array([summary.score.n for summary in complete]),
+        np.nan_to_num([summary.value("trainable_parameters") for summary in complete]),
+        np.array(luck(complete) or np.zeros(len(complete))),
+        1.0 if objectives["score"] == "maximize" else -1.0,
+    )
 
 
 def _variances(table: Numbers) -> tuple[Numbers, float, float]:

@@ -16,15 +16,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.results.chances import SURE, with_chances
+from orchestrator.results.chances import with_chances
 from orchestrator.results.control import with_normalized
-from orchestrator.results.metrics import P_FRONT, P_WITHIN
+from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
+from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
 
 
+SEEDS = 3
+"""The fewest seeds of a configuration that is called enough."""
 POSSIBLE = 0.05
 """The chance of the front from which on a configuration is one that may be on it."""
 
@@ -69,7 +72,7 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
     )
 
 
-def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
     """Returns the summaries with `on_front` and `may_be_on_front` set by `judge`; incomplete ones are left out of the
     comparison.
 
@@ -78,9 +81,9 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     """
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
-    summaries = with_chances(summaries, objectives)
+    summaries = with_chances(summaries, objectives, rule)
     verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
-    taken = enough_of(summaries)
+    taken = enough_of(summaries, rule)
     return with_normalized(
         [
             replace(
@@ -94,29 +97,25 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     )
 
 
-def enough(ids: Sequence[str], chance: ArrayLike, size: ArrayLike) -> str | None:
-    """Returns the id of the smallest configuration whose chance is at least SURE, among equal sizes the likeliest; None if
-    there is none.
+def enough_of(
+    summaries: Sequence[Summary], rule: Enough | None = None, chances: Mapping[str, float] | None = None
+) -> str | None:
+    """Returns the id of the smallest configuration that is enough, of equal sizes the likeliest; None without one.
+
+    Seeds spread differently from configuration to configuration, and two of them do not show it: what they called 0.88 was true
+    in 0.62. A configuration therefore needs SEEDS of them.
 
     Args:
-        chance: `(n,)`, the chance to be within some points of the best (`chances.P_WITHIN`), NaN where it is not known.
-        size: `(n,)`, trainable parameters.
+        chances: by id, instead of the summaries' own.
     """
-    rows = zip(np.asarray(size, dtype=float).tolist(), np.asarray(chance, dtype=float).tolist(), ids, strict=True)
-    sure = [(parameters, -likely, name) for parameters, likely, name in rows if likely >= SURE]
-    return min(sure)[2] if sure else None
-
-
-def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None = None) -> str | None:
-    """Does what `enough` does for summaries. `chances`, by id, replace those of the summaries."""
     if chances is None:
-        chances = {summary.configuration: summary.counts[P_WITHIN] for summary in summaries if P_WITHIN in summary.counts}
-    size = {
-        summary.configuration: summary.value("trainable_parameters")
+        chances = {summary.configuration: summary.counts[P_ENOUGH] for summary in summaries if P_ENOUGH in summary.counts}
+    sure = [
+        (summary.value(SIZE), -chances[summary.configuration], summary.configuration)
         for summary in summaries
-        if summary.configuration in chances
-    }
-    return enough([*size], [chances[name] for name in size], [*size.values()])
+        if summary.score.n >= SEEDS and chances.get(summary.configuration, 0.0) >= (rule or Enough()).sure
+    ]
+    return min(sure)[2] if sure else None
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
@@ -179,3 +178,11 @@ def recorded_objectives(text: str | None) -> Objectives:
         return DEFAULT_OBJECTIVES
     fit = isinstance(objectives, dict) and objectives and all(way in ("maximize", "minimize") for way in objectives.values())
     return objectives if fit else DEFAULT_OBJECTIVES
+
+
+def recorded_rule(text: str | None) -> Enough:
+    """Returns what the sweep's run has in its parameter `enough`, JSON; the default rule without it."""
+    try:
+        return Enough.model_validate_json(text or "{}")
+    except ValueError:
+        return Enough()

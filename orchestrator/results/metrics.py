@@ -18,7 +18,7 @@ from orchestrator.sweepfile.objectives import Direction
 Kind = Literal["score", "count", "bytes", "seconds", "share", "chance", "number", "text"]
 Place = Literal["front", "page", "menu", "objective"]
 
-P_FRONT, P_WITHIN, EXPECTED, LUCK = "p_front", "p_within_1", "expected", "example_luck"
+P_FRONT, P_ENOUGH, EXPECTED, LUCK = "p_front", "p_enough", "expected", "example_luck"
 NORMALIZED, SIZE = "normalized", "trainable_parameters"
 
 
@@ -62,7 +62,7 @@ METRICS = {
         Metric(NORMALIZED, "normalized", "maximize", "score", digits=1, place="front"),
         Metric("examples", "examples", "maximize", "count", place="front"),
         Metric(P_FRONT, "P(front)", "maximize", "chance", place="front"),
-        Metric(P_WITHIN, "P(within 1 of best)", "maximize", "chance", place="front"),
+        Metric(P_ENOUGH, "P(enough)", "maximize", "chance", place="front"),
         Metric(EXPECTED, "expected", "maximize", "score", place="page"),
         Metric(LUCK, "luck of the examples", "minimize"),
         Metric(SIZE, "parameters", "minimize", "count", place="page"),

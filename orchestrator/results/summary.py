@@ -40,7 +40,8 @@ class Summary:
     how far the interval over the scored examples alone reaches below and above the score; a `signed` score may be below 0. The
     count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `enough` marks
     the configuration that the rule of `orchestrator.results.front.enough` takes.
-    `metric` names what the score is, where that is the same on all tasks.
+    `metric` names what the score is, where that is the same on all tasks. `source` is the id of the configuration from whose
+    adapters its own are cut.
     """
 
     configuration: str
@@ -67,6 +68,7 @@ class Summary:
     sampling: tuple[float, float] = (0.0, 0.0)
     signed: bool = False
     metric: str = ""
+    source: str | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     credits: Credits = field(default_factory=dict, repr=False, compare=False)
 
@@ -133,7 +135,10 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)
     tuning = _tuning([entry for group in grouped.values() for entry in group])
-    return [_summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()]
+    configurations = {entry.key: entry.configuration for group in grouped.values() for entry in group}
+    sources = {name: configurations.get(str(group[0].parameters.get("cut_from"))) for name, group in grouped.items()}
+    summaries = {name: _summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()}
+    return [replace(summary, source=sources[name]) for name, summary in summaries.items()]
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:

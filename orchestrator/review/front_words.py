@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.results.chances import SURE
+from orchestrator.results.answer import above_chance
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.limits import limit, more_examples
-from orchestrator.results.metrics import EXPECTED, LUCK, NORMALIZED, P_FRONT, P_WITHIN, number
+from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, number
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import front_metrics, full_label
 from orchestrator.sweepfile.objectives import Objectives
@@ -19,7 +19,7 @@ NAMED = 3
 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """Returns one line for under the table: the numbers of configurations, of those on the front and of incomplete ones; the
-    knee; the row marked ✓; the meaning of the interval."""
+    knee; the meaning of the interval. The answer (`orchestrator.results.answer`) follows it."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
@@ -34,10 +34,8 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if idle := no_better_than_head(summaries):
         named = ", ".join(map(full_label, idle[:NAMED])) + (f" and {len(idle) - NAMED} more" if len(idle) > NAMED else "")
         parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
-    if chosen:
+    if chosen and above_chance([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
-    if any(P_WITHIN in summary.counts for summary in summaries):
-        parts.append(_enough(summaries))
     if NORMALIZED in front_metrics(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     parts.append(_intervals(summaries))
@@ -56,18 +54,9 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
         return ""
     where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
     return (
-        f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(within 1 of best): that "
-        "nothing at all is better by more than 1 point."
+        f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(enough): that nothing at "
+        "all is better by more than the points of `enough.within`, 1 if not set."
     )
-
-
-def _enough(summaries: Sequence[Summary]) -> str:
-    """Returns which configuration the rule takes, or the likeliest one with its chance."""
-    rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
-    if taken := next((summary for summary in summaries if summary.enough), None):
-        return f"✓ the smallest {rule}: {full_label(taken)} (expected {number(taken.value(EXPECTED))})"
-    likeliest = max(summaries, key=lambda summary: summary.counts.get(P_WITHIN, -1.0))
-    return f"none {rule}; the likeliest is {full_label(likeliest)} ({likeliest.counts[P_WITHIN]:.2f})"
 
 
 def _intervals(summaries: Sequence[Summary]) -> str:

@@ -21,7 +21,7 @@ from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import Trial
-from orchestrator.results.chances import EXPECTED, P_FRONT, P_WITHIN
+from orchestrator.results.chances import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import METRICS, amount, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
@@ -50,12 +50,13 @@ COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of an adapter: the sweep, its configuration, the trial, and the reasons for the choice."""
+    """The origin of an adapter: the sweep, its configuration, the trial, the reasons for the choice, and the sweep's answer."""
 
     sweep: str
     summary: Summary
     entry: Entry
     reasons: Sequence[str]
+    answer: str = ""
 
 
 def model_card(
@@ -85,6 +86,7 @@ def model_card(
             "## Scores",
             _scores(origin),
             "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
+            *([f"What the sweep says: {plain(origin.answer)}"] if origin.answer else []),
             *_notes(record),
             "## Protocol and data",
             f"Protocol {_code(spec['protocol'])}. {PROTOCOLS.get(spec['protocol'], '')}",
@@ -221,10 +223,10 @@ def _scores(origin: Origin) -> str:
     for name, mean, ends, search, count in rows:
         shown = number(search) if search is not None else ""
         lines.append(f"| {plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
-    if P_WITHIN in summary.counts:
+    if P_ENOUGH in summary.counts:
         lines.append(
-            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; chance to be "
-            f"within 1 point of the best {number(summary.value(P_WITHIN))}; P(front) {number(summary.value(P_FRONT))}."
+            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; chance that "
+            f"it is enough {number(summary.value(P_ENOUGH))}; P(front) {number(summary.value(P_FRONT))}."
         )
     return "\n".join(lines)
 

@@ -30,6 +30,7 @@ from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
+from orchestrator.sweepfile.settings import Enough
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
 
@@ -52,6 +53,7 @@ class SweepTerms:
     task_names: tuple[str, ...]
     seeds: tuple[int, ...]
     objectives: Objectives
+    enough: Enough
     generation: Mapping[str, Any]
     uri: str
     further_seeds: tuple[int, ...] = ()
@@ -83,7 +85,7 @@ class PastSweep:
     @cached_property
     def summaries(self) -> list[Summary]:
         """Its configurations; those on the front are marked."""
-        return mark_front(summarize_entries(self.entries), self.sweep.objectives)
+        return mark_front(summarize_entries(self.entries), self.sweep.objectives, self.sweep.enough)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """Returns a configuration's trials, on all tasks or one."""
@@ -176,6 +178,7 @@ def read_terms(file: Path) -> SweepTerms:
             task_names=tuple(dict.fromkeys(tasks)),
             seeds=tuple(settings["seeds"]),
             objectives=settings.get("objectives", DEFAULT_OBJECTIVES),
+            enough=Enough.model_validate(settings.get("enough") or {}),
             generation=(settings.get("data") or {}).get("generation") or {},
             uri=(settings.get("tracking") or {}).get("uri", DEFAULT_URI),
             further_seeds=tuple(replication.get("seeds", ())),

@@ -2,8 +2,7 @@
 
 The front shows reported scores. Choosing among many configurations by those would make the reported score of the chosen one too
 good to be true. So `best` and `under` go by the search score, which training was allowed to see, and so does the choice of a
-seed: the reported score of the choice stays honest. `knee` and `smallest-within` name what the table shows: the knee, and for 1
-point the row that it marks as enough.
+seed: the reported score of the choice stays honest. `knee` and `enough` name what the table marks.
 """
 
 from __future__ import annotations
@@ -13,20 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
-from orchestrator.results.chances import SURE, within_best
-from orchestrator.results.front import enough_of, knee
+from orchestrator.results.chances import within_best
+from orchestrator.results.front import SEEDS, enough_of, knee
 from orchestrator.results.metrics import number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Enough
 
 SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
 
 RULES = """\
   knee                 the front's knee: past it, parameters buy little
   best                 the best mean search score
-  smallest-within:1    the fewest parameters whose chance to be within 1 point of the best is at least 0.9 (or other points)
+  enough               the smallest configuration that is enough, as the sweep's file says it (`enough`); the answer names it
+  smallest-within:2    the same for so many points
   under:70000          the best search score with at most 70,000 trainable parameters
   CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
 """
@@ -40,16 +41,19 @@ class Pick:
     reason: str
 
 
-def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pick:
-    """Returns the configuration that `rule`, one of RULES, selects.
+def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives, enough: Enough | None = None) -> Pick:
+    """Returns the configuration that `rule`, one of RULES, selects; `enough` is the sweep's own.
 
     Raises:
         ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
         NothingMeets: nothing has finished, or nothing is that small.
     """
     name, _, amount = rule.partition(":")
+    enough = enough or Enough()
+    if rule == "enough":
+        return _smallest_within(summaries, objectives, enough)
     if name == "smallest-within":
-        return _smallest_within(summaries, objectives, _amount(rule, amount))
+        return _smallest_within(summaries, objectives, enough.model_copy(update={"within": _amount(rule, amount)}))
     if name == "under":
         return _under(_complete(summaries), _amount(rule, amount))
     if rule == "best":
@@ -67,13 +71,13 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
     return _named(rule, summaries)
 
 
-def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, str]:
-    """Ids of configurations by the alias they earn: `champion`, `smallest-within-1-point` and `knee`, if there is one."""
-    aliases = {"champion": "best", "smallest-within-1-point": "smallest-within:1", "knee": "knee"}
+def titles(summaries: Sequence[Summary], objectives: Objectives, enough: Enough | None = None) -> dict[str, str]:
+    """Ids of configurations by the alias they earn: `champion`, `enough` and `knee`, if there is one."""
+    aliases = {"champion": "best", "enough": "enough", "knee": "knee"}
     aliased = {}
     for alias, rule in aliases.items():
         try:
-            aliased[alias] = pick(rule, summaries, objectives).summary.configuration
+            aliased[alias] = pick(rule, summaries, objectives, enough).summary.configuration
         except NothingMeets:
             continue
     return aliased
@@ -109,7 +113,8 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
     return best, f"seed {best.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
 
 
-def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, points: float) -> Pick:
+def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
+    points = enough.within
     candidates, chances = _complete(summaries), within_best(summaries, objectives, points)
     if not chances:
         best = _best(candidates)
@@ -119,13 +124,14 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, point
         return Pick(chosen, f"the fewest parameters {within}, by means: this sweep has no chances")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {points:g} point(s) of the best"
-    if (taken := enough_of(summaries, chances)) is None:
+    if (taken := enough_of(summaries, enough, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
         raise NothingMeets(
-            f"no configuration has a chance of {SURE:g} {rule}; the likeliest is {full_label(by_id[likeliest])} "
-            f"({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
+            f"no configuration has a chance of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
+            f"{full_label(by_id[likeliest])} ({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
         )
-    return Pick(by_id[taken], f"the fewest parameters whose chance {rule} is at least {SURE:g}: P = {chances[taken]:.2f}")
+    reason = f"the fewest parameters whose chance {rule} is at least {enough.sure:g}: P = {chances[taken]:.2f}"
+    return Pick(by_id[taken], reason)
 
 
 def _under(candidates: Sequence[Summary], limit: float) -> Pick:
@@ -156,11 +162,11 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")
     if not matches:
         names = [text for summary in summaries for text in (full_label(summary), summary.configuration)]
-        near = nearest(name, ["knee", "best", "smallest-within:1", "under:70000", *names])
+        near = nearest(name, ["knee", "best", "enough", "smallest-within:1", "under:70000", *names])
         listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in summaries[:8])
         more = f" and {len(summaries) - 8} more" if len(summaries) > 8 else ""
         raise ValueError(
-            f"--pick {shown(name)} is no rule and no configuration.{near} Rules: knee, best, smallest-within:POINTS, "
+            f"--pick {shown(name)} is no rule and no configuration.{near} Rules: knee, best, enough, smallest-within:POINTS, "
             f"under:PARAMETERS. Configurations: {listed or 'none'}{more}"
         )
     if not matches[0].finished:

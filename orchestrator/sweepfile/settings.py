@@ -1,4 +1,4 @@
-"""Checked classes of the file's sections `search`, `scheduler`, `replication`, `budget`, `constraints` and `tracking`.
+"""Checked classes of the file's sections `enough`, `search`, `scheduler`, `replication`, `budget`, `constraints`, `tracking`.
 
 Each class checks its own section. `choosing` checks that the sections fit together.
 """
@@ -47,6 +47,13 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(values, list) or set(form) - {"values"} or form == {"values": []}:
             raise ValueError(f"got {shown(form)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
     return tuned
+
+
+class Enough(Settings):
+    """When a configuration is enough: the smallest that is, with this chance, within so many points of the best."""
+
+    within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
+    sure: float = Field(0.9, ge=0.5, lt=1, description="The least chance of that.")
 
 
 class SearchSettings(Settings):

@@ -24,6 +24,7 @@ from orchestrator.sweepfile.settings import (
     TUNED_FORMS,
     Bounds,
     Budget,
+    Enough,
     ReplicationSettings,
     SchedulerSettings,
     SearchSettings,
@@ -64,6 +65,7 @@ class Sweep(Settings):
         min_length=1,
         description="Metrics that the front and the searcher go by, each with its direction.",
     )
+    enough: Enough = Field(default_factory=Enough)
     # A section without a description here has that of its class.
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     task_training: dict[str, dict[str, Any]] = Field(

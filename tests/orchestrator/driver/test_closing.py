@@ -29,35 +29,23 @@ space: [{{method: lora, rank: {{values: [1, 2]}}}}]
 """
 
 
-@pytest.mark.parametrize(
-    ("seeds", "examples", "differ", "proposed"),
-    [
-        ([0], 50, 0.0, False),  # 96 against 98 of 50 is one example: rows are missing, not seeds
-        ([0], 500, 0.0, True),
-        ([0, 1], 50, 0.1, False),
-        ([0, 1], 50, 9.0, True),
-        ([0, 1, 2], 500, 9.0, False),  # there are three
-    ],
-)
-def test_seeds_are_proposed_where_seeds_are_missing(
-    tmp_path: Path, seeds: list[int], examples: int, differ: float, proposed: bool
-) -> None:
+@pytest.mark.parametrize(("seeds", "rule"), [([0], "knee"), ([0, 1, 2], "enough")])
+def test_the_adapter_to_take_is_the_one_that_is_enough(tmp_path: Path, seeds: list[int], rule: str) -> None:
     (tmp_path / "mail.csv").write_text("text,label\n" + "".join(f"letter {row},{row % 2}\n" for row in range(40)))
     (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
     sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
     plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     entries = []
     for trial in plan.trials:
-        score = 90.0 + trial.run.seed * differ * (1 if trial.run.parameters["rank"] == 1 else -1)
-        facts = {"reported_examples": examples}
-        result = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0, facts=facts)
+        score = 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed
+        result = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0)
         entries.append(replace(trial.entry(result, plan.counts[trial.configuration]), phase="ended"))
     summaries = mark_front(summarize_entries(entries), sweep.objectives)
     keys = {entry.key: entry for entry in entries}
     state = State(entries=keys, wanted=dict.fromkeys(keys))
     console = Console(file=io.StringIO(), width=200)
-    show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", [], "again")
-    assert ("add seeds:" in console.file.getvalue()) == proposed  # type: ignore[attr-defined]
+    show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", [])
+    assert f"--pick {rule} --to adapter" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

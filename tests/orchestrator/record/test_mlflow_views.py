@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from orchestrator.record.manifest import origin
 from orchestrator.record.mlflow_views import address
 from orchestrator.record.pictures import describe_configuration, short_name
-from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.results.chances import P_ENOUGH, P_FRONT
 from orchestrator.state.events import Refused
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server
@@ -67,7 +67,7 @@ def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path
             )
             assert [run.data.tags["craft.kind"] for run in shown] == [kind] * count
             assert {run.data.tags["craft.sweep_id"] for run in shown} == {id}
-        numbers = ["score", "score_low", "score_high", "trainable_parameters", P_FRONT, P_WITHIN]
+        numbers = ["score", "score_low", "score_high", "trainable_parameters", P_FRONT, P_ENOUGH]
         assert front["selectedColumns"][:6] == [f"metrics.`{name}`" for name in numbers]
         charts = {chart["type"]: chart for chart in front["compareRunCharts"]}
         scatter = charts["SCATTER"]

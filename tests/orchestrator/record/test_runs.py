@@ -46,7 +46,10 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert counts.items() <= sweep.data.metrics.items()
     assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
     note = sweep.data.tags["mlflow.note.content"]
-    assert note == f"4 configurations\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
+    answer, _, table_and_picture = note.partition("4 configurations")
+    assert answer.startswith(sweep.data.tags["craft.answer"].partition("\n")[0])
+    assert "Two more seeds of all 3 configurations would give the chances" in answer
+    assert table_and_picture == f"\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
     dataset = trial.inputs.dataset_inputs[0].dataset
     assert (dataset.name, dataset.digest) == ("toy/acceptability", ("ab" * 32)[:36])
 

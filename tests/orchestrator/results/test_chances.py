@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, pearsonr
 
-from orchestrator.results.chances import P_WITHIN, draw_scores, moderate, shares, with_chances, within_best
+from orchestrator.results.chances import P_ENOUGH, draw_scores, moderate, shares, with_chances, within_best
 from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.state.entry import TrialResult
@@ -181,8 +181,8 @@ def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
         DEFAULT_OBJECTIVES,
     )
     assert [round(one.counts["p_front"], 2) for one in found] == [1, 1, 1]
-    assert [round(one.counts[P_WITHIN], 2) for one in found] == [0, 1, 1]
-    assert within_best(found, DEFAULT_OBJECTIVES, 1.0) == {one.configuration: one.counts[P_WITHIN] for one in found}
+    assert [round(one.counts[P_ENOUGH], 2) for one in found] == [0, 1, 1]
+    assert within_best(found, DEFAULT_OBJECTIVES, 1.0) == {one.configuration: one.counts[P_ENOUGH] for one in found}
     assert within_best(found, DEFAULT_OBJECTIVES, 0.2)["small"] < 0.1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from craft.scoring.credits import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
-from orchestrator.results.chances import EXPECTED, LUCK, P_FRONT, P_WITHIN, with_chances
+from orchestrator.results.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_chances
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, luck, shared_variance
 from orchestrator.results.summary import Summary
@@ -89,8 +89,8 @@ def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
     new, these = (with_chances(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
     assert [one.counts[LUCK] for one in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), "without what is hard for all"
     assert all(LUCK not in one.counts for one in these)
-    assert these[-1].counts[P_WITHIN] > 0.98 > new[-1].counts[P_WITHIN]
-    assert new[0].counts[P_WITHIN] > these[0].counts[P_WITHIN]
+    assert these[-1].counts[P_ENOUGH] > 0.98 > new[-1].counts[P_ENOUGH]
+    assert new[0].counts[P_ENOUGH] > these[0].counts[P_ENOUGH]
     assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES)
     assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES)
     (missing, *others) = sweep(True)

@@ -13,7 +13,7 @@ from dashboards.panels.table import data
 from orchestrator.plan.parameters import text
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import EXPECTED, METRICS, P_FRONT, P_WITHIN, Metric, amount
+from orchestrator.results.metrics import EXPECTED, METRICS, P_ENOUGH, P_FRONT, Metric, amount
 from orchestrator.results.records import read_entry, read_summary
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.table import front_columns, metric_column
@@ -22,7 +22,7 @@ from orchestrator.state.entry import Entry, TrialResult
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
 
-JUDGED = (P_FRONT, P_WITHIN, EXPECTED)
+JUDGED = (P_FRONT, P_ENOUGH, EXPECTED)
 MADE_UP = Metric("hops", "hops taken", "minimize", digits=3, averaged=True)
 
 

@@ -276,14 +276,11 @@ def test_the_caption_says_what_the_intervals_are_over_and_what_would_narrow_them
     assert limit(scored) == limits
 
 
-def test_one_row_is_enough_or_the_likeliest_is_named(four: list[Summary]) -> None:
+def test_one_row_is_enough(four: list[Summary]) -> None:
     """The others are 2 points and more below the best; with seeds a point apart nothing smaller is within 1."""
     assert marks(four, OBJECTIVES)["enough"] == ["lora16"]
     for form in (rendered(four), markdown(four, OBJECTIVES)):
         assert form.index("P(front): the chance") < form.index("configuration"), "explained before it is shown"
-    level = [replace(row, enough=False, counts=row.counts | {"p_within_1": 0.3 + 0.1 * at}) for at, row in enumerate(four)]
-    none = "none whose chance to be within 1 point of the best is at least 0.9; the likeliest is lora r16 qv lr 3e-4 (0.60)"
-    assert none in caption(level, OBJECTIVES)
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:

@@ -1,0 +1,308 @@
+"""The answer of a sweep: which configuration is enough, what is not known yet, and what to run to know it.
+
+    summaries, objectives, Terms  -->  find_answer  -->  Answer  -->  Answer.text, Answer.markdown
+
+`find_answer` is pure. The terminal, the page, the model card and MLflow show what it returns; nothing else says what is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from craft.words import plain
+from orchestrator.results.chances import evidence
+from orchestrator.results.control import HEAD, no_better_than_head
+from orchestrator.results.experiments import (
+    Terms,
+    duration,
+    more_command,
+    more_seeds,
+    other_rates,
+    pace_of,
+    rate_end,
+    seconds_of_seed,
+    untried_of,
+)
+from orchestrator.results.front import SEEDS, enough_of, mark_front, recorded_objectives
+from orchestrator.results.intervals import spread
+from orchestrator.results.limits import limit, more_examples
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number
+from orchestrator.results.next_step import LIKELY, Action, propose
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.table import full_label
+from orchestrator.state.state import State
+from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Enough
+
+Kind = Literal["enough", "unsure", "one seed", "chance", "head"]
+COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
+ROWS_HELP = "More scored examples{how} would help most; more seeds would not."
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a sweep, as data and as sentences.
+
+    Attributes:
+        kind: `enough`: one configuration is; `unsure`: none with the wanted chance; `one seed`: there are no chances;
+            `chance`: nothing is above chance; `head`: no adapter beats the head alone.
+        configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
+        best: the id of the configuration with the highest expected score.
+        better: the chance that any is better than `configuration` by more than `within` points; None where it is not known.
+        verdict: what is known, a heading and sentences.
+        unknown: what is not known; empty if all is.
+        proposal: what would say it, and how long that takes.
+        command: the command that runs it; empty if there is none.
+    """
+
+    kind: Kind
+    configuration: str
+    best: str
+    better: float | None
+    verdict: str
+    unknown: str = ""
+    proposal: str = ""
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        """The answer for a terminal: a paragraph for what is known and one for what is not, and the command in its own line."""
+        rest = " ".join(filter(None, (self.unknown, self.proposal)))
+        return "\n".join(filter(None, (self.verdict, rest, self.command and f"  {self.command}")))
+
+    @property
+    def markdown(self) -> str:
+        """The same as Markdown."""
+        rest = " ".join(filter(None, (self.unknown, self.proposal)))
+        return "\n\n".join(filter(None, (plain(self.verdict), plain(rest), self.command and f"    {self.command}")))
+
+
+def answer_of(state: State) -> tuple[list[Summary], Answer | None]:
+    """Returns the judged configurations of a sweep whose session has ended, and its answer; None if none is complete."""
+    assert state.started is not None
+    info = state.started.info
+    objectives, terms = recorded_objectives(info.get("objectives")), Terms.of(info, pace_of(state))
+    summaries = mark_front(summarize_entries(state.asked_for), objectives, terms.rule)
+    return summaries, find_answer(summaries, objectives, terms)
+
+
+def find_answer(summaries: Sequence[Summary], objectives: Objectives, terms: Terms | None = None) -> Answer | None:
+    """Returns the answer over judged configurations (`mark_front`); None if none is complete or the score is no objective."""
+    terms = terms or Terms()
+    complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
+    if not complete or objectives.get("score") != "maximize":
+        return None
+    best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
+    if not above_chance(complete):
+        return _nothing(complete, best, terms)
+    idle = {summary.configuration for summary in no_better_than_head(summaries)}
+    head = next((summary for summary in complete if summary.method == HEAD), None)
+    if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
+        return _head_alone(complete, head, best, terms)
+    if not all(P_ENOUGH in summary.counts for summary in complete):
+        return _without_chances(complete, best, terms)
+    return _by_chances(complete, objectives, best, terms)
+
+
+def above_chance(complete: Sequence[Summary]) -> bool:
+    """Returns whether any is shown to be above the most frequent class; True where chance is not known.
+
+    Of n configurations without any skill the luckiest is above a 95 % interval's end far more often than one is, so the
+    intervals are those of Bonferroni.
+    """
+    from scipy.special import ndtri
+
+    widen = float(ndtri(1 - 0.025 / len(complete)) / ndtri(0.975))
+    lows = [
+        (summary.score.mean - widen * (summary.score.mean - summary.score.low), summary.value("chance"))
+        for summary in complete
+        if math.isfinite(summary.score.low) and "chance" in summary.counts
+    ]
+    return len(lows) < len(complete) or any(low > chance for low, chance in lows)
+
+
+def _nothing(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
+    verdict = (
+        f"Nothing in this sweep is shown to be above chance: the best, {_named(best)}, has {_score(best)}, and answering the "
+        f"most frequent class {number(best.value('chance'), 1)}. So none of these numbers says which adapter is enough."
+    )
+    return Answer("chance", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, terms))
+
+
+def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, terms: Terms) -> Answer:
+    by_one = " by this one seed" if head.score.n < 2 else ""
+    verdict = (
+        f"No adapter is shown to beat the head alone{by_one}: {_named(head)} has {_score(head)}, the best of all, "
+        f"{_named(best)}, {_score(best)}. As trained here, adapters gain nothing."
+    )
+    return Answer(
+        "head", head.configuration, best.configuration, head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH], verdict,
+        *_other_settings(complete, best, terms),
+    )  # fmt: skip
+
+
+def _other_settings(complete: Sequence[Summary], best: Summary, terms: Terms) -> tuple[str, str, str]:
+    """Returns the next experiment where what was tried did not learn: other rates, before anything else."""
+    adapters = [summary for summary in complete if summary.method != HEAD] or [best]
+    chosen = max(adapters, key=lambda summary: summary.score.mean)
+    rates, settings = other_rates(chosen, terms, both=True)
+    tried = f" (tried: {rates})" if rates else ""
+    unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
+    if limit(complete) == "examples":
+        unknown += " " + ROWS_HELP.format(how=_how(complete))
+    if not settings:
+        return unknown, "", ""
+    seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
+    proposal = f"A lower and a higher rate of {full_label(chosen)}{duration(seconds / terms.pace, ': about ')}:"
+    return unknown, proposal, more_command(terms.again, settings)
+
+
+def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
+    """Returns the answer where a configuration has one seed: what the means say, and the price of two more seeds."""
+    points = _points(terms.rule.within)
+    near = [summary for summary in complete if summary.score.mean >= best.score.mean - terms.rule.within]
+    small = min(near, key=lambda summary: (summary.value(SIZE), -summary.score.mean))
+    verdict = f"By one seed: {_named(small)} is the smallest within {points} of the best: {_score(small)}."
+    if small is not best:
+        verdict += f" {_compared(best, small, best.score.mean - small.score.mean)}"
+    unknown = "Not known: whether it is enough, because one seed does not show how much another seed changes."
+    ends = _at_end(complete, best, terms)
+    unknown += f" {ends}" if ends else ""
+    if limit(complete) == "examples":
+        unknown += " " + ROWS_HELP.format(how=_how(complete))
+        return Answer("one seed", small.configuration, best.configuration, None, verdict, unknown)
+    missing = max(1, SEEDS - min(summary.score.n for summary in complete))
+    action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
+    return Answer(
+        "one seed", small.configuration, best.configuration, None, verdict, unknown,
+        *_proposed(action, complete, best, terms, "would give the chances"),
+    )  # fmt: skip
+
+
+def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summary, terms: Terms) -> Answer:
+    by_id = {summary.configuration: summary for summary in complete}
+    chance = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
+    name = enough_of(complete, terms.rule)
+    taken = by_id[name] if name is not None else max(complete, key=lambda row: (chance[row.configuration], -row.value(SIZE)))
+    verdict = _verdict(taken, best, chance[taken.configuration], terms.rule, name is not None)
+    doubt = _smaller(complete, chance, taken, terms) if name is not None else _doubt(taken, terms.rule)
+    observed = evidence(complete, objectives)
+    assert observed is not None
+    untried = untried_of(complete, taken, best) if observed.has_trend else []
+    action, exceeding = propose(observed, untried, seconds_of_seed(complete, complete), terms.rule, SEEDS)
+    ends = _at_end(complete, best, terms, dict(zip([row.kind for row in untried], exceeding.tolist(), strict=True)) or None)
+    unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
+    beyond = [candidate for candidate in untried_of(complete, best, best) if candidate.kind != "smaller"]
+    if action is None and beyond and not observed.has_trend:
+        action = Action(beyond[0].kind, (), best.score.n * beyond[0].seconds)
+    unlikely = action is None or (action.kind == "seeds" and action.decides < LIKELY)
+    if doubt and unlikely and limit(complete) == "examples":
+        proposal = ROWS_HELP.format(how=_how(complete))
+    elif unknown and action is not None:
+        says = "would most likely say it" if action.decides >= LIKELY else f"may say it ({_percent(action.decides)})"
+        place = taken if action.kind == "smaller" else best
+        proposal, command = _proposed(action, complete, place, terms, says)
+    kind: Kind = "unsure" if name is None else "enough"
+    better = 1 - chance[taken.configuration]
+    return Answer(kind, taken.configuration, best.configuration, better, verdict, unknown, proposal, command)
+
+
+def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
+    points = _points(rule.within)
+    if sure:
+        more = f" {_compared(best, taken, best.counts[EXPECTED] - taken.counts[EXPECTED])}" if best is not taken else ""
+        return (
+            f"Enough: {_named(taken)}: {_score(taken)}. The chance that anything in this sweep is better by more than "
+            f"{points} is {_percent(1 - chance)}.{more}"
+        )
+    likely = f"is the likeliest to be within {points} of the best ({_percent(chance)})"
+    return f"Not decided: {_named(taken)} {likely}: {_score(taken)}."
+
+
+def _doubt(taken: Summary, rule: Enough) -> str:
+    """Returns why no configuration is enough yet."""
+    if taken.counts[P_ENOUGH] >= rule.sure:
+        return f"Not known: whether it is enough: {taken.score.n} seeds do not show how seeds spread, {SEEDS} do."
+    return f"Not known: which one is enough with a chance of {_percent(rule.sure)}."
+
+
+def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, terms: Terms) -> str:
+    """Returns which smaller configurations may be enough as well."""
+    doubtful = [
+        summary
+        for summary in complete
+        if summary.value(SIZE) < taken.value(SIZE) and chance[summary.configuration] > 1 - terms.rule.sure
+    ]
+    if not doubtful:
+        return ""
+    likeliest = max(doubtful, key=lambda summary: chance[summary.configuration])
+    rest = f", or {len(doubtful) - 1} more that are smaller" if len(doubtful) > 1 else ""
+    return f"Not known: whether {_named(likeliest)} is enough as well ({_percent(chance[likeliest.configuration])}){rest}."
+
+
+def _at_end(complete: Sequence[Summary], best: Summary, terms: Terms, exceeding: Mapping[str, float] | None = None) -> str:
+    """Returns sentences on the ends of what was tried, at which the best is.
+
+    Args:
+        exceeding: the chance that a configuration beyond the end is better by more than `within`; None without chances.
+    """
+    beyond = {candidate.kind for candidate in untried_of(complete, best, best)} - {"smaller"}
+    ends = {"larger": "largest size", "rate": rate_end(best, complete)}
+    sentences = []
+    for kind in ("larger", "rate"):
+        chance = None if exceeding is None else exceeding.get(kind, 0.0)
+        if kind in beyond and (chance is None or chance > 1 - terms.rule.sure):
+            likely = "" if chance is None else f" ({_percent(chance)} by the trend of the others)"
+            sentences.append(f"The best has the {ends[kind]} tried, so one beyond may be better{likely}.")
+    return " ".join(sentences)
+
+
+def _proposed(action: Action, complete: Sequence[Summary], place: Summary, terms: Terms, says: str) -> tuple[str, str]:
+    """Returns a sentence on an action, and its command."""
+    time = duration(action.seconds / terms.pace, ": about ")
+    if action.kind == "seeds":
+        count = max(action.more)
+        seeds = f"{COUNTS[count]} more seed{'s' if count > 1 else ''}"
+        group = "what may be on the front" if terms.adds_to_front else f"all {len(complete)} configurations"
+        sentence = f"{seeds} of {group} {says}{'' if terms.adds_to_front else time}."
+        return sentence, more_command(terms.again, more_seeds(terms, count))
+    if action.kind == "rate":
+        _, settings = other_rates(place, terms, beyond=rate_end(place, complete).partition(" ")[0])
+        noun = "another learning rate"
+    else:
+        factor = 2 if action.kind == "larger" else 0.5
+        settings, noun = terms.resized(place, factor), f"a {action.kind} size"
+    return f"Most for its time says {noun} of {full_label(place)}{time}.", more_command(terms.again, settings)
+
+
+def _compared(best: Summary, small: Summary, points: float) -> str:
+    size, other = best.value(SIZE), small.value(SIZE)
+    if not size > other:
+        return f"The best is {full_label(best)} ({size:,.0f})."
+    ratio = size / other if other else math.inf
+    times = f"{ratio:.0f} times as many" if ratio >= 3 else f"{ratio:.1f} times as many" if other else "that many more"
+    return f"The best, {full_label(best)} ({size:,.0f}), has {times} for {_points(float(number(points, 1)))}."
+
+
+def _how(complete: Sequence[Summary]) -> str:
+    how = more_examples(complete)
+    return f" ({how})" if how else ""
+
+
+def _named(summary: Summary) -> str:
+    return f"{full_label(summary)} ({summary.value(SIZE):,.0f} parameters)"
+
+
+def _score(summary: Summary) -> str:
+    return number(summary.score.mean, 1) + spread(summary.score, 1)
+
+
+def _points(value: float) -> str:
+    return f"{value:g} point{'' if value == 1 else 's'}"
+
+
+def _percent(chance: float) -> str:
+    return "under 1 %" if chance < 0.005 else "over 99 %" if chance > 0.995 else f"{100 * chance:.0f} %"

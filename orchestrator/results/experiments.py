@@ -1,0 +1,219 @@
+"""Further experiments of a sweep: their settings in its file, their time, and the command that runs them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from craft.words import format_duration
+from orchestrator.results.control import FULL, HEAD
+from orchestrator.results.front import recorded_rule
+from orchestrator.results.metrics import SIZE
+from orchestrator.results.next_step import Untried
+from orchestrator.results.summary import Summary
+from orchestrator.state.state import State
+from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.settings import Enough
+
+Settings = Mapping[str, Any]
+"""Values of the sweep file by the paths that `--set` takes."""
+RANKS = {"craft": "ranks"}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the answer takes from a sweep's file and its last session.
+
+    Attributes:
+        seeds: the seeds that are reported.
+        seeds_key: the key of the file that has them.
+        adds_to_front: whether more seeds are given to what may be on the front alone (`replication`).
+        space: the method blocks, as they are written.
+        pace: seconds of training that the sweep does in a second.
+        again: the command that continues the sweep; empty where it is not known.
+    """
+
+    rule: Enough = field(default_factory=Enough)
+    seeds: tuple[int, ...] = ()
+    seeds_key: str = "seeds"
+    adds_to_front: bool = False
+    space: tuple[Mapping[str, Any], ...] = ()
+    pace: float = 1.0
+    again: str = ""
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any], pace: float = 1.0) -> Terms:
+        """Returns the terms in what a session's start says of its sweep."""
+        file = yaml.safe_load(info.get("sweep_yaml") or "{}") or {}
+        replication = file.get("replication") or {}
+        own, further = tuple(file.get("seeds") or ()), tuple(replication.get("seeds") or ())
+        front = bool(further) and replication.get("choose", "front") == "front"
+        return cls(
+            recorded_rule(info.get("enough")),
+            own + further if front else further or own,
+            "replication.seeds" if further and not file.get("compare") else "seeds",
+            front,
+            tuple(block for block in file.get("space") or () if isinstance(block, Mapping)),
+            pace,
+            str(info.get("again") or ""),
+        )
+
+    def block_of(self, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
+        """Returns the one method block of a configuration with its index; None if several may be it."""
+        blocks = [(place, block) for place, block in enumerate(self.space) if block.get("method") == summary.method]
+        return blocks[0] if len(blocks) == 1 else None
+
+    def resized(self, summary: Summary, factor: float) -> Settings:
+        """Returns the settings that add a configuration of so many times the rank; empty where its block does not say it."""
+        block = self.block_of(summary)
+        key = RANKS.get(summary.method, "rank")
+        if block is None or key not in block[1] or summary.source is not None:
+            return {}
+        values = _values(block[1][key])
+        own = summary.parameters.get(key)
+        size = next((value for value in values if _same(value, own)), None)
+        new = _scaled(size, factor)
+        return {} if new is None or new in values else {f"space.{block[0]}.{key}": {"values": [*values, new]}}
+
+
+def more_command(again: str, settings: Settings) -> str:
+    """Returns the command that continues the sweep with these settings; empty where none continues it."""
+    flags = [f"--set {shlex.quote(f'{key}={_yaml(value)}')}" for key, value in settings.items()]
+    return " ".join([again, *flags]) if again and settings else ""
+
+
+def more_seeds(terms: Terms, count: int) -> Settings:
+    """Returns the settings that add so many seeds."""
+    new = [seed for seed in range(len(terms.seeds) + count) if seed not in terms.seeds][:count]
+    return {terms.seeds_key: [*terms.seeds, *new]}
+
+
+def other_size(summary: Summary, factor: float) -> float:
+    """Returns the parameters of a configuration with so many times the rank: CRAFT's grow with its square."""
+    return summary.value(SIZE) * (factor**2 if summary.method in RANKS else factor)
+
+
+def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
+    """Returns the end of the learning rates tried at which a configuration is, as `highest learning_rate`; empty if at none.
+
+    Two rates are no range: each is at an end.
+    """
+    if summary.tuning is not None:
+        return next((end for end in summary.tuning.at_end if RATE in end), "")
+    rates = sorted({_rate(row) for row in summaries if _apart_from_rate(row) == _apart_from_rate(summary)})
+    if len(rates) < 3 or math.isnan(_rate(summary)):
+        return ""
+    place = rates.index(_rate(summary))
+    return f"lowest {RATE}" if place == 0 else f"highest {RATE}" if place == len(rates) - 1 else ""
+
+
+def other_rates(summary: Summary, terms: Terms, beyond: str = "", both: bool = False) -> tuple[str, Settings]:
+    """Returns the rates that the configuration's block tries, as text, and the settings that add one `beyond` (`lowest`,
+    `highest`) or on both sides; no settings where the block does not say them."""
+    block = terms.block_of(summary)
+    if block is None or RATE not in block[1]:
+        rate = _rate(summary)
+        return ("" if math.isnan(rate) else f"{rate:g}"), {}
+    rates = [float(value) for value in _values(block[1][RATE]) if isinstance(value, int | float | str) and _is_number(value)]
+    if not rates:
+        return "", {}
+    ordered = sorted(rates)
+    step = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1)) if len(ordered) > 1 else 3.0
+    new = [_round(ordered[0] / step)] if both or beyond == "lowest" else []
+    new += [_round(ordered[-1] * step)] if both or beyond == "highest" else []
+    return ", ".join(f"{rate:g}" for rate in ordered), {f"space.{block[0]}.{RATE}": {"values": [*rates, *new]}} if new else {}
+
+
+def seconds_of_seed(some: Sequence[Summary], summaries: Sequence[Summary]) -> float:
+    """Returns the training time of one more seed of these configurations; a cut comes with its training. NaN if not known."""
+    by_id = {summary.configuration: summary for summary in summaries}
+    trained = {summary.source or summary.configuration for summary in some}
+    return sum(by_id[name].value("seconds") * len(by_id[name].tasks) for name in trained if name in by_id)
+
+
+def untried_of(complete: Sequence[Summary], taken: Summary, best: Summary) -> list[Untried]:
+    """Returns what could be tried beyond the ends: a larger size and another rate than the best's, a smaller than the taken."""
+    adapters = [summary for summary in complete if summary.method not in (HEAD, FULL)]
+    seconds, untried = seconds_of_seed([best], complete), list[Untried]()
+    if best in adapters and best.value(SIZE) == max(summary.value(SIZE) for summary in adapters):
+        untried.append(Untried("larger", other_size(best, 2), seconds))
+    if taken in adapters and taken.value(SIZE) == min(summary.value(SIZE) for summary in adapters):
+        untried.append(Untried("smaller", other_size(taken, 0.5), seconds_of_seed([taken], complete)))
+    if best in adapters and rate_end(best, complete):
+        untried.append(Untried("rate", best.value(SIZE), seconds))
+    return untried
+
+
+def pace_of(state: State) -> float:
+    """Returns how many seconds of training the last session did in a second."""
+    if state.started is None or state.ended is None:
+        return 1.0
+    seconds = sum(
+        entry.result.seconds
+        for entry in state.asked_for
+        if entry.is_trained and entry.result is not None and entry.changed >= state.started.time
+    )
+    wall = state.ended.time - state.started.time
+    return seconds / wall if seconds > 0 and wall > 0 else 1.0
+
+
+def duration(seconds: float, before: str = "") -> str:
+    """Returns a time for people, in whole minutes from 90 seconds on; empty if it is not known."""
+    if not math.isfinite(seconds) or seconds <= 0:
+        return ""
+    if seconds < 90:
+        return f"{before}{max(1, round(seconds))} s"
+    return before + format_duration(60 * round(seconds / 60)).removesuffix(" 00 s")
+
+
+def _values(setting: Any) -> list[Any]:
+    if isinstance(setting, Mapping):
+        return list(setting.get("values") or [])
+    return [setting]
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Returns a rank, or CRAFT's ranks of outputs and inputs, times `factor`; None where that is no whole number."""
+    if isinstance(value, list) and len(value) == 3:
+        numbers = [_scaled(part, factor) for part in value[1:]]
+        return None if None in numbers else [value[0], *numbers]
+    if isinstance(value, bool) or not isinstance(value, int) or value * factor < 1:
+        return None
+    return int(value * factor)
+
+
+def _same(value: Any, own: Any) -> bool:
+    texts = [",".join(map(str, part)) if isinstance(part, list | tuple) else str(part) for part in (value, own)]
+    return texts[0] == texts[1]
+
+
+def _apart_from_rate(summary: Summary) -> tuple[Any, ...]:
+    return summary.method, *sorted((name, str(value)) for name, value in summary.parameters.items() if name != RATE)
+
+
+def _rate(summary: Summary) -> float:
+    value = summary.parameters.get(RATE)
+    return float(str(value)) if _is_number(value) else math.nan
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _round(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml(part)}" for key, part in value.items()) + "}"
+    return json.dumps(value, separators=(", ", ": ")).replace('"', "") if isinstance(value, list) else json.dumps(value)

@@ -1,0 +1,175 @@
+"""The answer of a sweep: what it says in each case, what it proposes, and that it is right as often as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.experiments import Terms
+from orchestrator.results.front import mark_front
+from orchestrator.results.intervals import interval
+from orchestrator.results.summary import Summary
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
+from tests.benchmarks import answer as benchmark
+
+AGAIN = "python -m orchestrator.run s.yaml --resume"
+SPACE: tuple[dict[str, Any], ...] = (
+    {"method": "head"},
+    {"method": "craft", "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}, "learning_rate": 3e-3},
+    {"method": "lora", "rank": 8, "learning_rate": {"values": [1e-3, 3e-3, 9e-3]}},
+)
+
+
+def made(
+    name: str, size: float, scores: list[float], method: str = "lora", examples: int = 0, chance: float = 0.0, **parameters: Any
+) -> Summary:
+    by_seed = {("toy/sentiment", seed): score for seed, score in enumerate(scores)}
+    value = interval(scores)
+    counts = {"trainable_parameters": size, "seconds": 30.0}
+    counts |= {"examples": float(examples), "chance": chance} if examples else {}
+    reach = 196 * (0.25 / examples) ** 0.5 if examples else 0.0
+    return Summary(
+        name, name, method, parameters, {"score": value, "search_score": value}, {"toy/sentiment": value}, counts, by_seed,
+        len(scores), len(scores), 0, 0, len(scores), sampling=(reach, reach),
+    )  # fmt: skip
+
+
+def answered(*summaries: Summary, rule: Enough | None = None, **terms: Any) -> Answer:
+    rule = rule or Enough()
+    seeds = tuple(range(max(summary.score.n for summary in summaries)))
+    answer = find_answer(
+        mark_front(summaries, DEFAULT_OBJECTIVES, rule),
+        DEFAULT_OBJECTIVES,
+        Terms(rule=rule, seeds=seeds, space=SPACE, again=AGAIN, **terms),
+    )
+    assert answer is not None
+    return answer
+
+
+def around(center: float, spread: float = 0.3, seeds: int = 3) -> list[float]:
+    return [center + spread * step for step in (-1, 1, 0, 1, -1)[:seeds]]
+
+
+STEEP = [made("small", 1_000, around(70)), made("middle", 4_000, around(95.1)), made("large", 73_728, around(95.7))]
+
+
+def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_the_best() -> None:
+    answer = answered(*STEEP)
+    assert (answer.kind, answer.configuration, answer.best) == ("enough", "middle", "large")
+    assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
+    assert "better by more than 1 point is " in answer.verdict
+    assert answer.verdict.endswith("The best, lora large (73,728), has 18 times as many for 0.6 points.")
+    assert answer.better is not None
+    assert answer.better < 0.1
+
+
+def test_within_and_sure_say_what_enough_means() -> None:
+    assert answered(*STEEP, rule=Enough(within=30)).configuration == "small"
+    assert answered(*STEEP, rule=Enough(within=0.2)).configuration == "large"
+    doubtful = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
+    sure = answered(*doubtful, rule=Enough(sure=0.6))
+    assert (sure.kind, sure.configuration) == ("enough", "small")
+    assert answered(*doubtful, rule=Enough(sure=0.97)).configuration != "small"
+
+
+@pytest.mark.parametrize(
+    ("summaries", "kind", "phrases", "command"),
+    [
+        (
+            [made("small", 1_000, [70]), made("large", 8_000, [90])],
+            "one seed",
+            ["By one seed: lora large", "one seed does not show", "Two more seeds of all 2 configurations", "about 2 min"],
+            "seeds=[0, 1, 2]",
+        ),
+        (
+            [made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)],
+            "one seed",
+            ["By one seed: lora small", "More scored examples would help most; more seeds would not."],
+            "",
+        ),
+        (
+            [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
+            "unsure",
+            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do"],
+            "seeds=[0, 1, 2",
+        ),
+        (
+            [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
+            "chance",
+            ["Nothing in this sweep is shown to be above chance", "52.9", "52.7", "Try another learning rate"],
+            "space.2.learning_rate={values: [0.001, 0.003, 0.009, 0.00033, 0.027]}",
+        ),
+        (
+            [made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
+            "head",
+            ["No adapter is shown to beat the head alone", "Head alone (0 parameters) has 80.0", "adapters gain nothing"],
+            "space.2.learning_rate",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_said_with_the_next_experiment(
+    summaries: list[Summary], kind: str, phrases: list[str], command: str
+) -> None:
+    answer = answered(*summaries)
+    assert answer.kind == kind
+    assert [phrase for phrase in phrases if phrase not in answer.text] == []
+    assert answer.command.startswith(AGAIN) if command else not answer.command
+    assert command in answer.command
+
+
+def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
+    growing = [made(f"r{rank}", 1_000.0 * rank, around(60 + 5 * place, 0.3 * (-1) ** place), "craft", ranks=f"all,{rank},{rank}")
+               for place, rank in enumerate((2, 4, 8, 16))]  # fmt: skip
+    answer = answered(*growing)
+    assert answer.configuration == "r16"
+    assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
+    assert answer.proposal.startswith("Most for its time says a larger size of craft r16")
+    assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
+
+
+def test_the_best_at_the_end_of_the_rates_asks_for_another_one() -> None:
+    rates = [made(f"lr {rate}", 4_000, around(center), learning_rate=rate)
+             for rate, center in ((1e-3, 70), (3e-3, 80), (9e-3, 90))]  # fmt: skip
+    answer = answered(*rates, made("full", 1e6, around(89), "full"))
+    assert "The best has the highest learning_rate tried" in answer.unknown
+
+
+def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
+    sizes = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
+    answer = answered(*sizes)
+    assert (answer.kind, answer.configuration) == ("enough", "c1000")
+    assert (answer.unknown, answer.proposal, answer.command) == ("", "", "")
+
+
+def test_time_is_the_sweeps_own_pace() -> None:
+    one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
+    assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
+    assert "about 30 s" in answered(*one_seed, pace=4.0).proposal
+
+
+def test_the_file_and_the_command_line_say_what_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    text = "name: s\nmodel: m\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
+    file.write_text(text + "enough: {within: 2, sure: 0.8}\n")
+    assert load_sweep(file).enough == Enough(within=2, sure=0.8)
+    assert load_sweep(file, ["enough.within=3"]).enough.within == 3
+    for wrong, allowed in (("within: 0", "greater than 0"), ("sure: 1", "less than 1"), ("sure: 0.2", "0.5")):
+        file.write_text(text + f"enough: {{{wrong}}}\n")
+        with pytest.raises(SweepError, match=allowed):
+            load_sweep(file)
+
+
+def test_enough_is_right_as_often_as_it_says() -> None:
+    """A small version of tests/benchmarks/answer.py."""
+    row = benchmark.simulate(8, 3, 2.0, False, 60)
+    assert row.answered >= 0.15
+    assert row.right >= row.said - 0.12
+    assert np.isfinite(row.said)
