@@ -116,9 +116,9 @@ def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_se
     for foreseen in foresee(evidence, action.more, random):
         scores = foreseen.draw(DRAWS)
         after.append(certainty(scores, foreseen.size, rule.within))
-        known = slice(tried) if action.kind == "seeds" else slice(None)
-        part = replace(foreseen, size=foreseen.size[known], seeds=foreseen.seeds[known])
-        decided.append(is_decided(scores[:, known], part, rule, least_seeds))
+        compared = slice(tried) if action.kind == "seeds" else slice(None)
+        part = replace(foreseen, size=foreseen.size[compared], seeds=foreseen.seeds[compared])
+        decided.append(is_decided(scores[:, compared], part, rule, least_seeds))
     return replace(action, gain=float(np.mean(after)) - before, decides=float(np.mean(decided)))
 
 

@@ -126,8 +126,10 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
 
 
 def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
-    growing = [made(f"r{rank}", 1_000.0 * rank, around(60 + 5 * place, 0.3 * (-1) ** place), "craft", ranks=f"all,{rank},{rank}")
-               for place, rank in enumerate((2, 4, 8, 16))]  # fmt: skip
+    growing = [
+        made(f"r{rank}", 1e3 * rank, around(60 + 5 * place, 0.3 * (-1) ** place), "craft", ranks=f"all,{rank},{rank}")
+        for place, rank in enumerate((2, 4, 8, 16))
+    ]
     answer = answered(*growing)
     assert answer.configuration == "r16"
     assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
