@@ -17,8 +17,8 @@ def test_the_recipe() -> None:
     summaries = recorded_front.summaries_of([RECORDS / "glue-recipe.csv"])
     table, page = markdown(summaries, DEFAULT_OBJECTIVES), (MEASUREMENTS / "recipe.md").read_text()
     assert table in page
-    (head,) = (one for one in summaries if one.method == "head")
-    assert all(one.scores[key] > head.scores[key] for one in summaries if one is not head for key in head.scores)
+    (head,) = (summary for summary in summaries if summary.method == "head")
+    assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
 
 
 def test_a_decoder() -> None:

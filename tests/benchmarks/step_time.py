@@ -6,8 +6,7 @@
 Ratios are medians over alternated rounds (`tests.benchmarks.timing`). The baseline's adapters have the same dtype as CRAFT's
 products: the model's. "LoRA, float32 adapters" is PEFT's default on a bfloat16 model. On the first three shapes LoRA has rank 8
 on the modules CRAFT adapts; on LLaMA3-8B's shape the baseline is the paper's, rank 32 on q, k, v and o. All 32 layers of it,
-with gradient checkpointing as the sweep has, are for a GPU; their weights are random and made there. "by count" is the ratio of
-multiplications in matrix products as torch counts them: what would be seen if nothing else took time.
+with gradient checkpointing as the sweep has, are for a GPU; their weights are random and made there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 from peft import LoraConfig, VeraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from craft import CraftConfig
 from craft.models.projections import target_modules
@@ -83,13 +81,6 @@ def step(model: nn.Module, shape: Shape, device: str, *, full: bool = False) -> 
     return run
 
 
-def multiplications(run: Callable[[], None]) -> int:
-    """Those of the matrix products of one step, forward and backward."""
-    with FlopCounterMode(display=False) as counter:
-        run()
-    return counter.get_total_flops()
-
-
 def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str, Callable[[], None]], str, dict[str, float]]:
     """Name -> step, the baseline's name, and the goals."""
     base = backbone(shape, dtype, device)
@@ -145,10 +136,8 @@ def main() -> None:
                 steps = {key: run for key, run in steps.items() if key == baseline or any(part in key for part in options.only)}
             rounds = options.rounds or (3 if options.quick else 15 if name.startswith("llama3") else 40)
             timings = alternate(steps, baseline, rounds=rounds, warmup=1 if options.quick else 3, device=options.device)
-            counts = {key: multiplications(run) for key, run in steps.items()}
-            operations = {key: count / counts[baseline] for key, count in counts.items()}
             title = f"\n{name}, {dtype}, {shape.batch} x {shape.length} tokens, ratio to {baseline}"
-            print(table(title, timings, goals, operations), flush=True)
+            print(table(title, timings, goals), flush=True)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
             if profile:
                 profiler.disable()
                 profiler.dump_stats(profile)
-            assert len(outcome.finished) == trials, outcome.trouble
+            assert len(outcome.ended("finished")) == trials, outcome.trouble
             take(SessionEnded(status="finished", seconds=outcome.seconds))
             began, behind = time.perf_counter(), follower.wait(0.0)
             left = follower.wait(CATCH_UP_S)

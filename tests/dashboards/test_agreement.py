@@ -90,7 +90,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Fin
         patch.setattr(session, "_prepare", lambda *given: None)
         patch.setattr(front_picture, "_list", spy)
         session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")
-    ranks = {one.id: one.parameters["rank"] for one in plan.configurations}
+    ranks = {configuration.id: configuration.parameters["rank"] for configuration in plan.configurations}
     return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
 
 
@@ -111,7 +111,7 @@ def test_the_terminal_and_the_files(finished: Finished) -> None:
 def test_the_picture(finished: Finished) -> None:
     axes, front, chosen = finished.drawn
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak memory (MiB)", "score")
-    assert {one.parameters["rank"] for one in front} == ON_FRONT
+    assert {summary.parameters["rank"] for summary in front} == ON_FRONT
     assert chosen.parameters["rank"] == KNEE
 
 
@@ -128,7 +128,7 @@ def test_the_tags_in_the_tracking_store(finished: Finished) -> None:
 @pytest.mark.parametrize("place", ["folder", "store"])
 def test_the_pick(finished: Finished, place: str) -> None:
     found = find_sweep(str(finished.folder)) if place == "folder" else find_sweep("memory", finished.uri)
-    assert {finished.ranks[one.configuration] for one in found.summaries if one.on_front} == ON_FRONT
+    assert {finished.ranks[summary.configuration] for summary in found.summaries if summary.on_front} == ON_FRONT
     assert finished.ranks[pick("knee", found.summaries, found.sweep.objectives).summary.configuration] == KNEE
     assert finished.ranks[pick("smallest-within:1", found.summaries, found.sweep.objectives).summary.configuration] == ENOUGH
 
@@ -142,7 +142,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
     assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
     assert [finished.ranks[one] for one in table["enough"]] == [ENOUGH]
-    values = {one["key"]: one["values"] for one in table["columns"]}
+    values = {column["key"]: column["values"] for column in table["columns"]}
     chances = dict(zip(table["id"], values["m.p_front"], strict=True))
     written = {row["configuration"]: row for row in csv.DictReader((finished.folder / "front.csv").open())}
     for one, low, high in zip(table["id"], table["low"], table["high"], strict=True):

@@ -10,7 +10,6 @@ import pytest
 from dashboards.panels import PANELS, spec_of
 from dashboards.panels.front import data as front_data
 from dashboards.panels.table import data as table_data
-from orchestrator.results.pareto import knee, log_axes
 from tests.dashboards.synthetic import configuration, grid
 from tests.dashboards.views import full_view, view_of
 
@@ -43,7 +42,7 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     parallel = spec_of(PANELS["parallel"], view)
     assert "Whole adapters only" in parallel["note"]
     assert {trace["line"]["color"] for trace in parallel["figure"]["data"]} == {"ink"}, "colours are methods on this page"
-    assert next(one for one in table_data(view)["columns"] if one["key"] == "p.ranks")["values"][0] == "all,8,8"
+    assert next(column for column in table_data(view)["columns"] if column["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
@@ -68,32 +67,6 @@ def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
         assert set(chosen) == expected
         along = [plain["values"][x][index] for index in chosen]
         assert along == sorted(along)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "scores", "best"),
-    [([12504, 49368, 196824, 331776], [42.4, 48.3, 59.9, 58.5], "c2"), ([1e3, 2e3, 1e6], [40.0, 70.0, 75.0], "c1")],
-    ids=["bends the wrong way", "has a corner"],
-)
-def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], best: str) -> None:
-    runs = [
-        run
-        for index, (size, score) in enumerate(zip(sizes, scores, strict=True))
-        for run in configuration(f"c{index}", parameters=int(size), scores={"toy": [score]})
-    ]
-    sweeps = knee(log_axes(np.column_stack([scores, sizes]), [False, True]), ["maximize", "minimize"])
-    plain = front_data(view_of(("ranks", runs)))
-    assert plain["knee"][0] == f"c{sweeps}" == best
-
-
-def test_the_page_marks_what_may_be_on_the_front() -> None:
-    runs = configuration("sure", parameters=100, scores={"toy": [80.0, 81.0]}, extra={})
-    runs += configuration("close", parameters=200, scores={"toy": [79.9, 80.1]}, extra={"p_front": 0.3})
-    runs += configuration("worse", parameters=300, scores={"toy": [60.0, 61.0]}, extra={"p_front": 0.01})
-    view = view_of(("ranks", runs))
-    plain = front_data(view)
-    assert [plain["id"][index] for index in plain["possible"]["trainable_parameters"]["score"]] == ["close"]
-    assert (table_data(view)["front"], table_data(view)["possible"]) == (["sure"], ["close"])
 
 
 def test_two_sweeps_keep_their_configurations_apart() -> None:
@@ -146,5 +119,5 @@ def test_the_score_is_headed_by_its_metric(metrics: list[str], heading: str) -> 
         run.tags["fact.metric"] = metric
     view = view_of(("ranks", runs))
     assert spec_of(PANELS["front"], view)["values"]["axis/score"]["title"]["text"] == heading
-    column = next(one for one in table_data(view)["columns"] if one["key"] == "m.score")
+    column = next(column for column in table_data(view)["columns"] if column["key"] == "m.score")
     assert column["label"] == heading[0].upper() + heading[1:]

@@ -274,7 +274,7 @@ def check_runs(uri: str, keys: set[str], configurations: int = 4) -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
-    (experiment,) = [one for one in client.search_experiments() if one.name == "test"]
+    (experiment,) = [experiment for experiment in client.search_experiments() if experiment.name == "test"]
     runs = list(client.search_runs([experiment.experiment_id], max_results=1000))
     kinds = Counter(run.data.tags["craft.kind"] for run in runs)
     assert kinds == {"sweep": 1, "configuration": configurations, "trial": len(keys)}, kinds

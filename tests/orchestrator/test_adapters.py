@@ -207,7 +207,7 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
         card = (taken / name / "README.md").read_text()
         key = json.loads((taken / name / "run.json").read_text())["spec"]
-        results = {one.seed: one.result for one in record.trials(best.configuration, task)}
+        results = {entry.seed: entry.result for entry in record.trials(best.configuration, task)}
         chosen = results[key["seed"]]
         assert chosen is not None
         assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)
@@ -340,7 +340,7 @@ def test_a_finished_configuration_is_cut_without_training(
 ) -> None:
     from craft import load_adapter
 
-    trained = next(one for one in read_folder(small_sweep.folder).summaries if one.method == "craft")
+    trained = next(summary for summary in read_folder(small_sweep.folder).summaries if summary.method == "craft")
     flags = [str(small_sweep.folder), "--pick", trained.configuration, "--slice", "3", "--slice", "parameters:70"]
     assert main([*flags, "--to", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -129,7 +129,7 @@ def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
     try:
         findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), cluster.address, store(tmp_path))
         assert {finding.level for finding in findings} == {"good"}, findings
-        assert len([one for one in findings if "sees the storage" in one.found]) == 2
+        assert len([finding for finding in findings if "sees the storage" in finding.found]) == 2
         assert found(findings, "room").found.startswith("1 trials at once")
         monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
         large = plan_of(tmp_path, "resources: {cpu: 4}\n")

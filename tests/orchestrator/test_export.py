@@ -21,7 +21,7 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
     folder = record(tmp_path / "runs" / "two", configurations, adapter=tmp_path / "checkpoint_000001" / "adapter")
     assert main([str(folder), "--format", "trials", "--to", str(tmp_path / "out")]) == 0
     file = tmp_path / "out" / "trials.csv"
-    entries = [one for one in read_folder(folder).entries if one.result is not None and one.result.status == "finished"]
+    entries = [entry for entry in read_folder(folder).entries if entry.result is not None and entry.result.status == "finished"]
     found = read_trials(file)
     assert len(found) == len(entries) > 1
     for one, before in zip(found, entries, strict=True):
@@ -31,7 +31,7 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
         known = (before.result.metrics, before.result.counts, before.result.steps, before.result.seconds)
         assert (one.result.metrics, one.result.counts, one.result.steps, one.result.seconds) == known
     table = pd.read_csv(file)
-    assert table["metric.score"].tolist() == [one.result and one.result.metrics["score"] for one in entries]
+    assert table["metric.score"].tolist() == [entry.result and entry.result.metrics["score"] for entry in entries]
     assert "checkpoint_" not in file.read_text(), "where an adapter lay says nothing elsewhere"
 
 

@@ -240,7 +240,11 @@ def test_a_rate_is_chosen_for_a_training_by_the_area_under_its_outputs(tmp_path:
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}, "the best of each output alone is elsewhere"
     summaries = summarize_entries(read_state(SweepFolder(tmp_path).record).asked_for)
     chosen = [summary for summary in summaries if not summary.tunes]
-    assert [(one.complete, one.value("trainable_parameters")) for one in chosen] == [(True, 20.0), (True, 40.0), (True, 80.0)]
-    assert {(one.tuning.candidates, one.tuning.trials, one.tuning.choice) for one in chosen if one.tuning} == {
-        (3, 3, "learning_rate 0.01")
-    }
+    assert [(summary.complete, summary.value("trainable_parameters")) for summary in chosen] == [
+        (True, 20.0),
+        (True, 40.0),
+        (True, 80.0),
+    ]
+    assert {
+        (summary.tuning.candidates, summary.tuning.trials, summary.tuning.choice) for summary in chosen if summary.tuning
+    } == {(3, 3, "learning_rate 0.01")}

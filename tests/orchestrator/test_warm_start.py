@@ -8,7 +8,6 @@ from typing import Any
 
 from craft.results import Counts, RunResult
 from craft.spec import RunSpec
-from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Job, Trial
@@ -89,12 +88,6 @@ def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> N
     assert seen[0].warm_start.adapter == str(place.with_name("checkpoint_000002") / "adapter")
 
 
-def test_the_published_starts_can_be_written(tmp_path: Path) -> None:
-    text = FILE.replace("[glue/mrpc, glue/rte, glue/mnli]", "[glue]").rpartition("warm_start")[0]
-    plan = toy_plan(tmp_path, text + f"warm_start: {json.dumps(WARM_START)}\n")
-    assert sum(trial.run.warm_start is not None for trial in plan.trials) == 2 * 2 * 3
-
-
 OWN = """\
 tasks: [glue/mrpc, glue/mnli]
 training: {epochs: 3, learning_rate: 1e-3}
@@ -119,7 +112,7 @@ def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_p
     assert (runs["vera", "glue/mnli"].training.epochs, runs["vera", "glue/mnli"].training.max_length) == (3, 64)
     assert lora.warm_start is not None
     assert vera.warm_start is None
-    labels = [one.label for one in plan.configurations]
+    labels = [configuration.label for configuration in plan.configurations]
     assert labels[1].endswith("afresh")
     # A block's own settings are part of what a configuration is.
     other = toy_plan(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))

@@ -77,8 +77,8 @@ def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
 
 def test_the_tracking_server_on_kubernetes_keeps_to_its_schema() -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
-    for one in documents("mlflow.kubernetes.yaml"):
-        kubernetes.validate(one, kubernetes.latest_version(), strict=True)
+    for document in documents("mlflow.kubernetes.yaml"):
+        kubernetes.validate(document, kubernetes.latest_version(), strict=True)
 
 
 def test_credentials_come_from_a_secret_only() -> None:

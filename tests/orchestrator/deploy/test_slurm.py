@@ -96,9 +96,9 @@ class Slurm:
         self.folder, self.processes = folder, list[subprocess.Popen[bytes]]()
         self.environment = os.environ | {"PATH": PATH, "SLURM_CONF": f"{folder}/slurm.conf"}
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
+        ports = [listener.getsockname()[1] for listener in sockets]
+        for listener in sockets:
+            listener.close()
         (folder / "slurm.conf").write_text(CONF.format(folder=folder, ports=ports, proctrack=PROCTRACK))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n")
         (folder / "hosts").write_text("127.0.0.1 localhost control node1 node2\n")

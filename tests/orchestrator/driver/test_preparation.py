@@ -54,10 +54,10 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
         update={"measure": MeasureSettings(forgetting=ForgettingSettings(text=str(text)))}
     )
     needs = needs_of([Trial(run, "c", "l", Resources())])
-    found = prepare(needs)
-    assert found[str(text)] == hashlib.sha256(b"some words").hexdigest()
-    result = TrialResult(run.key, "finished", facts={TEXT: str(text), TEXT_DIGEST: found[str(text)]})
-    check_data([result], [Trial(run, "c", "l")], found)
+    digests = prepare(needs)
+    assert digests[str(text)] == hashlib.sha256(b"some words").hexdigest()
+    result = TrialResult(run.key, "finished", facts={TEXT: str(text), TEXT_DIGEST: digests[str(text)]})
+    check_data([result], [Trial(run, "c", "l")], digests)
     text.write_text("other words")
     with pytest.raises(SweepError, match=r"mine\.txt is not the file"):
         check_data([result], [Trial(run, "c", "l")], prepare(needs))
@@ -73,15 +73,15 @@ def test_after_preparation_no_trial_decomposes_and_the_numbers_are_those_of_its_
     trials = [trial("craft", ranks=["all", 4, 4], projections=["q"])]
     trials += [trial(method, rank=rank, projections=["q"]) for method in ("pissa", "milora", "lora_xs") for rank in (2, 4)]
     before = torch.get_num_threads()
-    found = prepare(needs_of(trials), cores=2)
-    assert found.keys() == {"toy/sentiment"}
+    digests = prepare(needs_of(trials), cores=2)
+    assert digests.keys() == {"toy/sentiment"}
     assert torch.get_num_threads() == before
-    made = default_store().makes
-    assert made == 7, "one stack, and one weight of each layer"
-    for one in trials:
-        row, model = METHODS[one.run.method], load_model(MINILM, "classification", ("a", "b"))
-        row.build(model, row.parameters.model_validate(one.run.parameters), BuildContext("SEQ_CLS"))
-    assert default_store().makes == made
+    makes = default_store().makes
+    assert makes == 7, "one stack, and one weight of each layer"
+    for run in [prepared.run for prepared in trials]:
+        row, model = METHODS[run.method], load_model(MINILM, "classification", ("a", "b"))
+        row.build(model, row.parameters.model_validate(run.parameters), BuildContext("SEQ_CLS"))
+    assert default_store().makes == makes
     weight = load_model(MINILM, "classification", ("a", "b")).get_submodule("bert.encoder.layer.0.attention.self.query").weight
     torch.set_num_threads(1)
     try:
@@ -103,9 +103,9 @@ def test_a_machine_with_other_data_than_the_drivers_trains_nothing(tmp_path: Pat
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
     before = default_store().makes
-    found = prepare(needs_of([one]), elsewhere=True)
+    digests = prepare(needs_of([one]), elsewhere=True)
     assert default_store().makes == before
-    with Shared(found, True).there(one.run):
+    with Shared(digests, True).there(one.run):
         pass
     other = {"toy/sentiment": "0" * 64}
     with Shared(other, False).there(one.run):

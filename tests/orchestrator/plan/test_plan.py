@@ -62,7 +62,7 @@ def quick_plan(checked: Sweep) -> Plan:
 
 def test_every_configuration_runs_on_every_task_with_every_seed(tmp_path: Path) -> None:
     plan = quick_plan(sweep(tmp_path))
-    assert [one.label for one in plan.configurations] == ["CRAFT 16, q v", "CRAFT 32, q v", "LoRA r2, q v"]
+    assert [configuration.label for configuration in plan.configurations] == ["CRAFT 16, q v", "CRAFT 32, q v", "LoRA r2, q v"]
     assert len(plan.trials) == 3 * 2 * 2
     assert len({trial.key for trial in plan.trials}) == len(plan.trials)
     assert {(trial.run.task, trial.run.seed) for trial in plan.trials if trial.label == "LoRA r2, q v"} == {
@@ -83,13 +83,17 @@ def test_equal_content_is_one_configuration_however_it_is_written(tmp_path: Path
 def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) -> None:
     text = BASE.replace("[all, 32, 32]", "[12, 16, 16], [all, all, 16], [12, 768, 16]")
     plan = make_plan(sweep(tmp_path, text))
-    assert [one.label for one in plan.configurations] == ["CRAFT 16, q v", "CRAFT (all,all,16), q v", "LoRA r2, q v"]
+    assert [configuration.label for configuration in plan.configurations] == [
+        "CRAFT 16, q v",
+        "CRAFT (all,all,16), q v",
+        "LoRA r2, q v",
+    ]
     assert plan.duplicates == ["CRAFT (12,16,16), q v", "CRAFT (12,768,16), q v"]
 
 
 def test_constraints_drop_and_name_what_breaks_them(tmp_path: Path) -> None:
     plan = quick_plan(sweep(tmp_path, BASE + "constraints: {trainable_parameters: {max: 2_000, min: 600}}\n"))
-    assert [one.label for one in plan.configurations] == ["LoRA r2, q v"]
+    assert [configuration.label for configuration in plan.configurations] == ["LoRA r2, q v"]
     assert [(one.configuration.label, one.reason) for one in plan.dropped] == [
         ("CRAFT 16, q v", "trainable_parameters 512 is below min 600"),
         ("CRAFT 32, q v", "trainable_parameters 2,048 is above max 2,000"),
@@ -101,8 +105,10 @@ def test_random_draws_so_many_different_configurations_and_more_are_an_extension
     text = BASE.replace("rank: 2", "rank: {min: 1, max: 64}") + "search: {algorithm: random, configurations: 5, seed: 3}\n"
     five = quick_plan(sweep(tmp_path, text))
     nine = quick_plan(sweep(tmp_path, text, "search.configurations=9"))
-    assert len({one.id for one in five.configurations}) == 5
-    assert [one.id for one in nine.configurations][:5] == [one.id for one in five.configurations]
+    assert len({configuration.id for configuration in five.configurations}) == 5
+    assert [configuration.id for configuration in nine.configurations][:5] == [
+        configuration.id for configuration in five.configurations
+    ]
 
 
 def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_path: Path) -> None:
@@ -112,7 +118,7 @@ def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_pat
 
 def test_estimated_memory_can_be_bounded(tmp_path: Path) -> None:
     plan = make_plan(sweep(tmp_path))
-    (least,) = {one.estimated_memory_bytes for one in plan.configurations if one.method == "lora"}
+    (least,) = {configuration.estimated_memory_bytes for configuration in plan.configurations if configuration.method == "lora"}
     assert least is not None
     assert least > 4 * 124_000_000  # RoBERTa-base's float32 weights alone
 

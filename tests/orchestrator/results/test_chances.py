@@ -94,22 +94,6 @@ def test_shares_count_what_nothing_beats() -> None:
             assert shares(scores, chosen, within) == pytest.approx(expected)
 
 
-def test_shares_agree_with_the_attainment_function() -> None:
-    moocore = pytest.importorskip("moocore")
-    random = np.random.default_rng(2)
-    costs = np.array([1.0, 2.0, 4.0, 8.0])
-    scores = 80 + random.normal(size=(40, 4))
-    points = np.vstack([np.column_stack([costs, -row]) for row in scores])
-    sets = np.repeat(np.arange(1, 41), 4)
-    # At the median the surface of what is attained by half of the sets is, at each cost, the median of the best so far.
-    surface = moocore.eaf(points, sets, percentiles=[50])
-    best = np.median(np.maximum.accumulate(scores, axis=1), axis=0)
-    at = {cost: value for cost, value, _ in surface.tolist()}
-    lower = np.sort(np.maximum.accumulate(scores, axis=1), axis=0)[20]
-    assert -at[1.0] == pytest.approx(lower[0])
-    assert abs(-at[1.0] - best[0]) < 0.5
-
-
 def test_chances_are_right_where_true_differences_are_two_points() -> None:
     """Sixteen configurations, three seeds, noise of two points: of those with a chance, this share is on the true front."""
     random = np.random.default_rng(0)
@@ -160,7 +144,10 @@ def test_one_seed_has_the_interval_of_its_examples(right: int, rows: int, low: f
 
 def test_one_seed_without_a_number_of_examples_has_no_interval() -> None:
     several = [made(name, {("toy", 0): score}, size) for name, score, size in (("a", 80.0, 1), ("b", 90.0, 2))]
-    assert all(math.isnan(one.score.half) and "p_front" not in one.counts for one in with_chances(several, DEFAULT_OBJECTIVES))
+    assert all(
+        math.isnan(summary.score.half) and "p_front" not in summary.counts
+        for summary in with_chances(several, DEFAULT_OBJECTIVES)
+    )
 
 
 def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
@@ -200,7 +187,7 @@ def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
         )
 
     calm, shaken = found(0), found(10)
-    assert [one.counts["p_front"] for one in calm] == pytest.approx([one.counts["p_front"] for one in shaken])
+    assert [summary.counts["p_front"] for summary in calm] == pytest.approx([summary.counts["p_front"] for summary in shaken])
     assert all(b.score.half > 5 * a.score.half for a, b in zip(calm, shaken, strict=True))
 
 

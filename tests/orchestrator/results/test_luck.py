@@ -38,7 +38,9 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     gap = compare({("a", 0): 75.0}, {("a", 0): 65.0}, variance).difference
     assert (gap.low, gap.high) == pytest.approx((10 - 1.96 * half, 10 + 1.96 * half), rel=0.02)
     # A second task on which they agree halves the mean and its error; a second seed that answers alike changes neither.
-    credits = [one | {("a", 1): one["a", 0], ("b", 0): one["a", 0] * 0, ("b", 1): one["a", 0] * 0} for one in credits]
+    credits = [
+        credit | {("a", 1): credit["a", 0], ("b", 0): credit["a", 0] * 0, ("b", 1): credit["a", 0] * 0} for credit in credits
+    ]
     assert math.sqrt(difference(*credits) or 0) == pytest.approx(half / 2, rel=0.01)
 
 
@@ -123,7 +125,7 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
         made(f"c{size}", {("toy", seed): float(score) for seed, score in enumerate(scores)}, float(size))
         for size, scores in seeds.items()
     ]
-    assert max(one.counts[EXPECTED] for one in with_chances(rising, DEFAULT_OBJECTIVES)) <= 100
+    assert max(summary.counts[EXPECTED] for summary in with_chances(rising, DEFAULT_OBJECTIVES)) <= 100
 
 
 @pytest.mark.parametrize(

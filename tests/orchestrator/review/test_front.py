@@ -90,7 +90,7 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
         idle = "no better than no adapter: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
         assert idle in caption(summaries, OBJECTIVES)
     assert "head alone" not in caption(four, OBJECTIVES)
-    assert next(one for one in summaries if one.method == "head").on_front
+    assert next(summary for summary in summaries if summary.method == "head").on_front
     chosen = knee(summaries, OBJECTIVES)
     assert chosen is not None
     assert chosen.method != "head", "what costs nothing is no knee on a logarithmic axis"
@@ -109,7 +109,7 @@ def test_the_normalized_mean_is_between_the_head_alone_and_full(tmp_path: Path) 
     for spec in trials:  # on RTE full is twice as far from the head, and LoRA is as good
         if spec.run.task == TASKS[1] and spec.run.method != "head":
             results[spec.key].metrics["score"] += 40 if spec.run.method == "full" else 50
-    found = {one.method: one for one in mark_front(summarize(trials, results), OBJECTIVES)}
+    found = {summary.method: summary for summary in mark_front(summarize(trials, results), OBJECTIVES)}
     assert {name: round(one.value("normalized"), 6) for name, one in found.items()} == {"head": 0, "lora": 87.5, "full": 100}
     # Seeds lie a point apart: 2.5 of the scale of CoLA's 40 points, and 1.25 of RTE's 80.
     lora = found["lora"].bounds("normalized")
@@ -136,7 +136,7 @@ def test_without_both_ends_there_is_no_normalized_mean(left: tuple[str, ...]) ->
             if spec.run.method == "full" and task in (None, spec.run.task):
                 old = results[spec.key]
                 worse[spec.key] = replace(old, metrics=old.metrics | {"score": old.metrics["score"] + change})
-        assert not any("normalized" in one.metrics for one in mark_front(summarize(trials, worse), OBJECTIVES))
+        assert not any("normalized" in summary.metrics for summary in mark_front(summarize(trials, worse), OBJECTIVES))
 
 
 def mixed() -> list[Summary]:
@@ -151,7 +151,7 @@ def mixed() -> list[Summary]:
         ("dora", 4): (50.0, 5000.0),
     }
     trials, results = sweep(points)
-    broken, stopped = (next(one for one in trials if one.configuration == name) for name in ("craft64", "dora4"))
+    broken, stopped = (next(trial for trial in trials if trial.configuration == name) for name in ("craft64", "dora4"))
     results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
     results[stopped.key] = replace(results[stopped.key], status="stopped")
     for spec in trials:
@@ -263,14 +263,15 @@ def test_the_caption_says_what_the_intervals_are_over_and_what_would_narrow_them
     half = math.hypot(1.5, reach)  # seeds alone: a point or two
     scored = [
         replace(
-            one,
+            summary,
             sampling=(reach, reach),
-            tasks={task: one.score},
-            counts=one.counts | ({"examples": float(examples)} if examples else {}),
-            parameters=one.parameters | ({"eval_examples": cut} if cut else {}),
-            metrics=one.metrics | {"score": Interval(one.score.mean, one.score.mean - half, one.score.mean + half, seeds)},
+            tasks={task: summary.score},
+            counts=summary.counts | ({"examples": float(examples)} if examples else {}),
+            parameters=summary.parameters | ({"eval_examples": cut} if cut else {}),
+            metrics=summary.metrics
+            | {"score": Interval(summary.score.mean, summary.score.mean - half, summary.score.mean + half, seeds)},
         )
-        for one in four
+        for summary in four
     ]
     assert said in caption(scored, OBJECTIVES)
     assert limit(scored) == limits

@@ -41,7 +41,7 @@ DEFAULT = ["head 0 53.2", *(f"craft {one}" for one in ("1932 81.5", "1940 81.6",
 def crowd(seed: int, count: int, a_decade: float) -> list[str]:
     draws = random.Random(seed)
     sizes = [int(10 ** draws.uniform(2, 6)) for _ in range(count)]
-    means = [min(100, 40 + a_decade * math.log10(one) + draws.gauss(0, 5)) for one in sizes]
+    means = [min(100, 40 + a_decade * math.log10(size) + draws.gauss(0, 5)) for size in sizes]
     return [f"{draws.choice(('craft', 'lora'))} {one} {mean}" for one, mean in zip(sizes, means, strict=True)]
 
 

@@ -45,9 +45,9 @@ def by(best: Best) -> Callable[[Trial], float]:
 
 def rates_of(plan: Plan) -> dict[int, list[float]]:
     found = {}
-    for one in judged(plan):
-        if one.complete and one.tuning is not None:
-            found[one.parameters["rank"]] = [float(rate) for rate in one.tuning.values["learning_rate"].values()]
+    for summary in judged(plan):
+        if summary.complete and summary.tuning is not None:
+            found[summary.parameters["rank"]] = [float(rate) for rate in summary.tuning.values["learning_rate"].values()]
     return found
 
 
@@ -88,8 +88,8 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     plan = plan_of(tmp_path, FAIR)
     run(plan, by(TWO_STEPS))
     assert replay(plan.sweep.folder, uri, markdown, 60) == 0
-    summaries = [one for one in judged(plan) if one.complete]
-    told = {one.parameters["rank"]: describe_tuning(one) for one in summaries}
+    summaries = [summary for summary in judged(plan) if summary.complete]
+    told = {summary.parameters["rank"]: describe_tuning(summary) for summary in summaries}
     assert told == {
         1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on acceptability",
         2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
@@ -100,7 +100,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     words = caption(summaries, plan.sweep.objectives)
     assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
-        assert {one.parameters["rank"]: describe_tuning(one) for one in past.summaries if one.complete} == {
+        assert {summary.parameters["rank"]: describe_tuning(summary) for summary in past.summaries if summary.complete} == {
             str(rank) if past.where != str(plan.sweep.folder) else rank: words for rank, words in told.items()
         }
 

@@ -58,8 +58,8 @@ def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
         counts = {"trainable_parameters": float(trial.run.parameters["rank"])}
         results[trial.key] = TrialResult(trial.key, "finished", metrics, counts)
     summaries = mark_front(summarize(plan.trials, results), sweep.objectives)
-    assert [one.on_front for one in summaries] == [True, True, True]
-    assert [one.value("forgetting") for one in summaries] == pytest.approx([0.2, 0.0125, 0.4])
+    assert [summary.on_front for summary in summaries] == [True, True, True]
+    assert [summary.value("forgetting") for summary in summaries] == pytest.approx([0.2, 0.0125, 0.4])
     assert metric_column("forgetting").text(summaries[1]) == "0.0125 ± 0.0127", "12.706 times 0.001 / sqrt(2) x sqrt(2)"
     without = mark_front(summarize(plan.trials, results), {"score": "maximize", "trainable_parameters": "minimize"})
     assert [one.on_front for one in without] == [True, False, True]

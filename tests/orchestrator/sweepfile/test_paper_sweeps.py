@@ -39,7 +39,10 @@ def test_every_row_of_the_paper_is_planned_without_weights(model: str, tmp_path:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]))
     file, table = FILES[model]
     plan = make_plan(load_sweep(ROOT / "sweeps" / file, [f"model={tmp_path}"]))
-    ours = [(METHODS[one.method].title.lower(), one.counts.trainable_parameters) for one in plan.configurations]
+    ours = [
+        (METHODS[configuration.method].title.lower(), configuration.counts.trainable_parameters)
+        for configuration in plan.configurations
+    ]
     with (ROOT / "dashboards" / "published" / table).open() as stream:
         published = [row for row in csv.DictReader(stream) if row["model"] == model]
     assert published
@@ -51,7 +54,7 @@ def test_every_row_of_the_paper_is_planned_without_weights(model: str, tmp_path:
             count for name, count in ours if name == row["method"].lower() and abs(count - size) <= (0 if exact else 0.2 * size)
         ]
         assert near, f"{row['method']} with {size:,} parameters; planned: {ours}"
-    assert {one.run.protocol for one in plan.trials} == {"customary"}
+    assert {trial.run.protocol for trial in plan.trials} == {"customary"}
 
 
 def test_published_runs_start_from_mnli_where_they_did() -> None:

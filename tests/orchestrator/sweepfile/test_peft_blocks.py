@@ -93,9 +93,9 @@ def test_points_hold_config_as_peft_takes_it() -> None:
     for other in neighbours((LILY,), near, 1):
         assert sum(other.values[name] != near.values[name] for name in near.values) == 1
     small = block({"method": "peft", "peft_type": "LILY", "config": {"r": {"values": [2, 4]}}})
-    assert [one.parameters["config"] for one in grid((small,))] == [{"r": 2}, {"r": 4}]
+    assert [point.parameters["config"] for point in grid((small,))] == [{"r": 2}, {"r": 4}]
     alone = block({"method": "peft", "peft_type": "BEFT"})
-    assert [one.parameters for one in grid((alone,))] == [{"peft_type": "BEFT"}]
+    assert [point.parameters for point in grid((alone,))] == [{"peft_type": "BEFT"}]
 
 
 def test_the_study_names_settings_inside_config() -> None:
@@ -113,7 +113,7 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     # 8 modules of 32 x 32 with q, k, v and o: an A each, two B for each of the four, routers. Then 4 modules with q and v.
     lily = {r: 8 * r * 32 + 4 * 2 * r * 32 + 8 * r * 2 for r in (2, 4)}
     frod = 4 * (32 + int(0.01 * 32 * 32))
-    counts = {(one.label, one.counts.trainable_parameters) for one in plan.configurations}
+    counts = {(configuration.label, configuration.counts.trainable_parameters) for configuration in plan.configurations}
     assert counts == {
         ("PEFT LILY r 2 num_B 2, q k v o", lily[2]),
         ("PEFT LILY r 4 num_B 2, q k v o", lily[4]),
@@ -121,7 +121,7 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
         ("PEFT HIRA r 4, q v, lr 0.01", 4 * 4 * 64),
         ("PEFT FROD sparse_rate 0.01, q v", frod),
     }
-    assert len({one.id for one in plan.configurations}) == 5
+    assert len({configuration.id for configuration in plan.configurations}) == 5
     flat = flat_parameters(plan.trials[0].run)
     assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
 
@@ -130,7 +130,7 @@ def test_results_are_grouped_by_type(file: Path) -> None:
     sweep = load_sweep(file)
     plan = make_plan(sweep)
     summaries = summarize(plan.trials, {}, plan.counts)
-    assert {one.method for one in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
+    assert {summary.method for summary in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
         tuning = load_sweep(file, [f"replication={{seeds: [9], choose: best, tuned: [{tuned}]}}"])
         assert (len(set(map(Planner(tuning).group, plan.configurations[:2]))) == 1) == together
@@ -153,6 +153,6 @@ def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
     file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
     sweep = load_sweep(file)
     plan, planner = make_plan(sweep), Planner(sweep)
-    groups = {planner.group(one) for one in plan.configurations}
+    groups = {planner.group(configuration) for configuration in plan.configurations}
     assert len(groups) == 3, "two sizes of LILY and PEANUT"
     assert len(plan.configurations) % (3 * len(groups)) == 0

@@ -46,7 +46,7 @@ def test_samples_are_seeded_and_a_shorter_draw_is_the_beginning_of_a_longer() ->
     again = list(islice(sample((searched, LORA), 7), 50))
     assert again[:20] == first
     assert list(islice(sample((searched, LORA), 8), 20)) != first
-    assert {one.method for one in again} == {"craft", "lora"}
+    assert {point.method for point in again} == {"craft", "lora"}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_samples_are_seeded_and_a_shorter_draw_is_the_beginning_of_a_longer() ->
 )
 def test_ranges_keep_to_their_ends(content: dict, low: float, high: float, whole: bool) -> None:
     searched = block({"method": "lora", "learning_rate": content})
-    drawn = [one.training["learning_rate"] for one in islice(sample((searched,), 0), 2000)]
+    drawn = [point.training["learning_rate"] for point in islice(sample((searched,), 0), 2000)]
     assert low <= min(drawn)
     assert max(drawn) <= high
     middle = math.sqrt(low * high) if "distribution" in content else (low + high) / 2
@@ -69,7 +69,7 @@ def test_ranges_keep_to_their_ends(content: dict, low: float, high: float, whole
 @pytest.mark.parametrize("distribution", ["int_uniform", "int_log_uniform"])
 def test_whole_numbers_reach_both_ends_and_stay_whole(distribution: str) -> None:
     searched = block({"method": "lora", "rank": {"min": 1, "max": 4, "distribution": distribution}})
-    drawn = [one.parameters["rank"] for one in islice(sample((searched,), 0), 4000)]
+    drawn = [point.parameters["rank"] for point in islice(sample((searched,), 0), 4000)]
     assert all(isinstance(value, int) for value in drawn)
     assert set(drawn) == {1, 2, 3, 4}
     counts = [drawn.count(value) for value in (1, 2, 3, 4)]

@@ -76,30 +76,6 @@ def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Call
     assert failed.retryable
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
-) -> None:
-    process = driver(tmp_path, ranks=[1], seconds=2.0)
-    wait_for(lambda: stored(tmp_path) >= 2, process)
-    process.kill()
-    process.wait()
-    # Workers outlive a killed driver by a moment, and may store what they are at.
-    seen = -1
-    while seen != stored(tmp_path):
-        seen = stored(tmp_path)
-        time.sleep(5)
-    newest = max(tmp_path.glob("test/ray/attempt-1/*/checkpoint_*"))
-    state = newest / "state.json"
-    os.truncate(state, state.stat().st_size // 2)
-    whole = len(list(tmp_path.glob("test/ray/attempt-1/*/checkpoint_*/state.json"))) - 1
-    process = driver(tmp_path, ranks=[1], seconds=0.1)
-    out, screen = process.communicate(timeout=240)
-    assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
-    (result,) = results_of(tmp_path / "test").values()
-    assert "1 damaged checkpoint was passed over on resuming" in result.notes
-    assert starts(tmp_path / "log")[-1][2] >= whole
-
-
 @pytest.fixture
 def own_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB; needs the right to mount one."""

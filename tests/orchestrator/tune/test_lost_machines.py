@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,45 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.driver.options import RunOptions
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed, wait_for
+from tests.orchestrator.stand_in import check_runs, starts, steps, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
 
 def done(log: Path) -> int:
     return steps(log).total() if log.exists() else 0
-
-
-def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path) -> None:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    from orchestrator.tune.runner import run_sweep
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    node = cluster.add_node(num_cpus=1)
-    cluster.add_node(num_cpus=1)
-    log = tmp_path / "log"
-
-    def lose() -> None:
-        wait_for(lambda: done(log) >= 2)
-        cluster.remove_node(node, allow_graceful=False)
-
-    try:
-        thread = threading.Thread(target=lose)
-        thread.start()
-        plan = plan_of(tmp_path, ranks="[1, 2, 4]")
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
-        outcome = run_sweep(plan, options, train=stand_in(str(log), {}, seconds=2.0))
-        thread.join()
-        assert len(outcome.ended("finished")) == 3, outcome
-        assert {key: result.metrics for key, result in results_of(outcome).items()} == undisturbed(plan)
-        assert len(starts(log)) == 4
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_trial(

@@ -63,8 +63,8 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     scored = [one for one in heard if one["phase"].startswith("scoring")]
     wanted = [f"scoring {done}/{SEARCH} (search)" for done in range(BATCH, SEARCH + 1, BATCH)]
     wanted += [f"scoring {done}/{REPORTED} (reported)" for done in range(BATCH, REPORTED + 1, BATCH)]
-    assert [one["phase"] for one in scored] == wanted
-    shares, lefts = [one["share"] for one in scored[2:]], [one["left"] for one in scored[2:]]
+    assert [report["phase"] for report in scored] == wanted
+    shares, lefts = [report["share"] for report in scored[2:]], [report["left"] for report in scored[2:]]
     assert shares[0] < shares[-1]
     assert shares[-1] == pytest.approx(1.0)
     assert lefts[0] > 0

@@ -59,7 +59,10 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     for name, uri in ((str(tmp_path / "t"), None), ("t", f"sqlite:///{tmp_path}/mlflow.db")):
         record = find_sweep(name, uri)
-        found = {one.label: (one.score.mean, one.value("trainable_parameters"), one.complete) for one in record.summaries}
+        found = {
+            summary.label: (summary.score.mean, summary.value("trainable_parameters"), summary.complete)
+            for summary in record.summaries
+        }
         assert found == {
             "CRAFT 8, q v, cut to 1/4": (20.0, 19.0, True),
             "CRAFT 8, q v, cut to 1/2": (40.0, 39.0, True),
@@ -67,9 +70,9 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         }
         chosen = pick("under:30", record.summaries, record.sweep.objectives)
         assert chosen.summary.configuration == plan.configurations[0].id
-        for one in plan.trials:
-            adapter = record.adapter(one.key, tmp_path / f"fetched-{one.key}-{uri is None}")
-            assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(one)}
+        for trial in plan.trials:
+            adapter = record.adapter(trial.key, tmp_path / f"fetched-{trial.key}-{uri is None}")
+            assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(trial)}
     _check_store(tmp_path, plan)
 
     # The folder moved: the places in the log are gone, the checkpoints came along.
@@ -81,7 +84,7 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def _check_store(folder: Path, plan: Plan) -> None:
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    (experiment,) = [one for one in client.search_experiments() if one.name == "t"]
+    (experiment,) = [experiment for experiment in client.search_experiments() if experiment.name == "t"]
     runs = {run.data.tags["craft.key"]: run for run in client.search_runs([experiment.experiment_id])}
     for job in plan.jobs:
         for trial in job.trials:
@@ -130,10 +133,10 @@ def test_outputs_follow_their_training_under_every_rule(
     assert main([str(file), *flags]) == 0
     results = results_of(runs / "t")
     record = read_folder(runs / "t")
-    by_label = {one.label: one for one in record.summaries}
+    by_label = {summary.label: summary for summary in record.summaries}
     cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 43.8 %" in label}
     assert len(by_label) == 2 * len(cuts), "each training has the one size that the constraint leaves"
-    assert len(cuts) == len({one.configuration for one in cuts.values()}) <= 6, "of equal ranks one is trained"
+    assert len(cuts) == len({cut.configuration for cut in cuts.values()}) <= 6, "of equal ranks one is trained"
     for label, cut in cuts.items():
         whole = by_label[label]
         assert (cut.finished, cut.failed, cut.stopped, sorted(cut.scores)) == (
