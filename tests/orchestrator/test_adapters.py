@@ -60,7 +60,7 @@ def test_rules_pick(front: PastSweep, rule: str, label: str) -> None:
 
 
 def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: PastSweep, tmp_path: Path) -> None:
-    (marked,) = [one for one in front.summaries if one.enough]
+    (marked,) = [summary for summary in front.summaries if summary.enough]
     chosen = pick("enough", front.summaries, front.sweep.objectives)
     assert chosen.summary is marked
     assert f"P = {marked.counts['p_enough']:.2f}" in chosen.reason

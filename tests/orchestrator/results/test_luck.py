@@ -89,8 +89,10 @@ def sweep(stored: bool) -> list[Summary]:
 
 def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
     new, these = (with_chances(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
-    assert [one.counts[LUCK] for one in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), "without what is hard for all"
-    assert all(LUCK not in one.counts for one in these)
+    assert [summary.counts[LUCK] for summary in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), (
+        "without what is hard for all"
+    )
+    assert all(LUCK not in summary.counts for summary in these)
     assert these[-1].counts[P_ENOUGH] > 0.98 > new[-1].counts[P_ENOUGH]
     assert new[0].counts[P_ENOUGH] > these[0].counts[P_ENOUGH]
     assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES)
