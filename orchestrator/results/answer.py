@@ -14,7 +14,7 @@ from typing import Literal
 
 from craft.words import plain
 from orchestrator.results.chances import evidence
-from orchestrator.results.control import HEAD, no_better_than_head
+from orchestrator.results.control import HEAD, above_chance, no_better_than_head
 from orchestrator.results.experiments import (
     Terms,
     duration,
@@ -39,6 +39,8 @@ from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["enough", "unsure", "one seed", "chance", "head"]
 COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
+UNLIKELY = 0.2
+"""The chance to decide below which an action would hardly do so."""
 ROWS_HELP = "More scored examples{how} would help most; more seeds would not."
 
 
@@ -56,6 +58,7 @@ class Answer:
         unknown: what is not known; empty if all is.
         proposal: what would say it, and how long that takes.
         command: the command that runs it; empty if there is none.
+        decides: the chance that it says all; None where that is not known.
     """
 
     kind: Kind
@@ -66,6 +69,7 @@ class Answer:
     unknown: str = ""
     proposal: str = ""
     command: str = ""
+    decides: float | None = None
 
     @property
     def text(self) -> str:
@@ -105,23 +109,6 @@ def find_answer(summaries: Sequence[Summary], objectives: Objectives, terms: Ter
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_chances(complete, best, terms)
     return _by_chances(complete, objectives, best, terms)
-
-
-def above_chance(complete: Sequence[Summary]) -> bool:
-    """Returns whether any is shown to be above the most frequent class; True where chance is not known.
-
-    Of n configurations without any skill the luckiest is above a 95 % interval's end far more often than one is, so the
-    intervals are those of Bonferroni.
-    """
-    from scipy.special import ndtri
-
-    widen = float(ndtri(1 - 0.025 / len(complete)) / ndtri(0.975))
-    lows = [
-        (summary.score.mean - widen * (summary.score.mean - summary.score.low), summary.value("chance"))
-        for summary in complete
-        if math.isfinite(summary.score.low) and "chance" in summary.counts
-    ]
-    return len(lows) < len(complete) or any(low > chance for low, chance in lows)
 
 
 def _nothing(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
@@ -168,7 +155,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -
     verdict = f"By one seed: {_named(small)} is the smallest within {points} of the best: {_score(small)}."
     if small is not best:
         verdict += f" {_compared(best, small, best.score.mean - small.score.mean)}"
-    unknown = "Not known: whether it is enough, because one seed does not show how much another seed changes."
+    unknown = "Not known: whether it is enough: one seed does not show what another changes."
     ends = _at_end(complete, best, terms)
     unknown += f" {ends}" if ends else ""
     if limit(complete) == "examples":
@@ -195,6 +182,7 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
     action, exceeding = propose(observed, untried, seconds_of_seed(complete, complete), terms.rule, SEEDS)
     ends = _at_end(complete, best, terms, dict(zip([row.kind for row in untried], exceeding.tolist(), strict=True)) or None)
     unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
+    decides: float | None = None
     beyond = [candidate for candidate in untried_of(complete, best, best) if candidate.kind != "smaller"]
     if action is None and beyond and not observed.has_trend:
         action = Action(beyond[0].kind, (), best.score.n * beyond[0].seconds)
@@ -202,12 +190,14 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
     if doubt and unlikely and limit(complete) == "examples":
         proposal = ROWS_HELP.format(how=_how(complete))
     elif unknown and action is not None:
-        says = "would most likely say it" if action.decides >= LIKELY else f"may say it ({_percent(action.decides)})"
+        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({_percent(action.decides)})"
+        says = "would most likely say it" if action.decides >= LIKELY else may
         place = taken if action.kind == "smaller" else best
         proposal, command = _proposed(action, complete, place, terms, says)
+        decides = action.decides if action.more else None
     kind: Kind = "unsure" if name is None else "enough"
     better = 1 - chance[taken.configuration]
-    return Answer(kind, taken.configuration, best.configuration, better, verdict, unknown, proposal, command)
+    return Answer(kind, taken.configuration, best.configuration, better, verdict, unknown, proposal, command, decides)
 
 
 def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
@@ -283,7 +273,7 @@ def _compared(best: Summary, small: Summary, points: float) -> str:
     if not size > other:
         return f"The best is {full_label(best)} ({size:,.0f})."
     ratio = size / other if other else math.inf
-    times = f"{ratio:.0f} times as many" if ratio >= 3 else f"{ratio:.1f} times as many" if other else "that many more"
+    times = f"{ratio:.0f} times as many" if ratio >= 10 else f"{ratio:.2g} times as many" if other else "that many more"
     return f"The best, {full_label(best)} ({size:,.0f}), has {times} for {_points(float(number(points, 1)))}."
 
 

@@ -8,6 +8,7 @@ first decides. The normalized mean weighs tasks equally: on each, 0 is the head 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,6 +29,23 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
     if control is None:
         return []
     return [summary for summary in summaries if summary.complete and summary.method != HEAD and not _better(summary, control)]
+
+
+def above_chance(complete: Sequence[Summary]) -> bool:
+    """Returns whether any is shown to be above the most frequent class; True where chance is not known.
+
+    Of n configurations without any skill the luckiest is above a 95 % interval's end far more often than one is, so the
+    intervals are those of Bonferroni.
+    """
+    from scipy.special import ndtri
+
+    widen = float(ndtri(1 - 0.025 / len(complete)) / ndtri(0.975))
+    lows = [
+        (summary.score.mean - widen * (summary.score.mean - summary.score.low), summary.value("chance"))
+        for summary in complete
+        if math.isfinite(summary.score.low) and "chance" in summary.counts
+    ]
+    return len(lows) < len(complete) or any(low > chance for low, chance in lows)
 
 
 def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:

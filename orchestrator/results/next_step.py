@@ -22,8 +22,10 @@ from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["seeds", "larger", "smaller", "rate"]
 MORE_SEEDS = (1, 2, 3, 5)
-TRUTHS, DRAWS = 40, 200
-LEAST_GAIN, LIKELY = 0.02, 0.5
+DRAWS = 200
+LARGE = 1000
+"""From so many configurations on nothing is proposed: it would take minutes to weigh."""
+LEAST_GAIN, LIKELY = 0.02, 0.7
 """An action is worth a sentence if it is expected to add so much certainty, or has this chance to decide."""
 
 
@@ -97,7 +99,8 @@ def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator
     one_seed = np.where(tried, evidence.errors * evidence.seeds, 0.0)
     one_seed = np.where(tried, one_seed, one_seed[tried].mean())
     share = evidence.luck / np.maximum(evidence.luck + evidence.errors, 1e-12)
-    for truth in random.permutation(evidence.draw() * evidence.sign)[:TRUTHS]:
+    truths = max(20, min(60, 2000 // len(added)))
+    for truth in random.permutation(evidence.draw() * evidence.sign)[:truths]:
         # A part of what separates mean and truth is the luck of the examples, which further seeds have, too.
         luck = share * np.where(tried, evidence.means - truth, 0.0)
         luck = luck + random.standard_normal(len(truth)) * np.sqrt(evidence.luck * (1 - share))
@@ -142,6 +145,8 @@ def propose(
         more = np.zeros(len(extended.size), dtype=int)
         more[tried + place] = few
         actions.append(Action(candidate.kind, tuple(more.tolist()), few * candidate.seconds))
+    if tried > LARGE:
+        return None, better
     weighed = [weigh(action, extended, tried, rule, least_seeds) for action in actions]
     worth = [action for action in weighed if action.gain >= LEAST_GAIN or action.decides >= LIKELY]
     # A proposal that would most likely leave the answer open is the last to be made.

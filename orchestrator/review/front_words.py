@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.results.answer import above_chance
-from orchestrator.results.control import no_better_than_head
+from orchestrator.results.control import above_chance, no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.limits import limit, more_examples
 from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, number

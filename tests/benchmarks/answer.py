@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,42 +22,54 @@ from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.experiments import Terms
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
+from orchestrator.results.next_step import LIKELY
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
-UNEQUAL = ((16, 3, 1.0), (16, 3, 2.0), (16, 5, 2.0), (4, 3, 2.0))
+KINDS = (
+    *((16, 3, differences, False) for differences in (0.3, 1.0, 2.0, 3.0)),
+    *((16, 5, 2.0, False), (6, 3, 2.0, False)),
+    *((16, 3, 1.0, True), (16, 3, 2.0, True), (16, 5, 2.0, True), (4, 3, 2.0, True)),
+)
+"""The rows of the table: configurations, seeds, differences, whether the spread is unequal."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Shares of the sweeps: answered with `enough`; of these the mean chance that they said, and those that are right; those
-    with likely seeds proposed, and of these those that the seeds decided."""
+    """Shares of the sweeps: those that say enough; of these the mean chance that they say, and those that are right; those that
+    propose seeds, of these the mean chance to decide that they say, and those that are decided; the last three for `likely`
+    ones alone."""
 
     answered: float
     said: float
     right: float
     proposed: float
+    hoped: float
     decided: float
+    likely: float
+    likely_hoped: float
+    likely_decided: float
 
 
 def simulate(many: int, seeds: int, differences: float, unequal: bool, sweeps: int) -> Row:
     random = np.random.default_rng(7)
-    said: list[float] = []
-    right: list[bool] = []
-    decided: list[bool] = []
+    right, decided = list[tuple[float, bool]](), list[tuple[float, bool]]()
     for _ in range(sweeps):
         size, true = truth_of(random, many, differences)
         noise = 2 * (np.exp(random.normal(0, 0.5, many)) if unequal else np.ones(many))
         seen = true + random.normal(0, 1, (seeds + 5, many)) * noise
         answer = _answer(seen[:seeds], size)
         if answer.kind == "enough" and answer.better is not None:
-            said.append(1 - answer.better)
-            right.append(true[int(answer.configuration[1:])] >= true.max() - 1)
-        if "would most likely say it" in answer.proposal and "more seed" in answer.proposal:
+            right.append((1 - answer.better, true[int(answer.configuration[1:])] >= true.max() - 1))
+        if answer.decides is not None and "more seed" in answer.proposal:
             count = ("One", "Two", "Three", "Four", "Five").index(answer.proposal.partition(" ")[0]) + 1
             later = _answer(seen[: seeds + count], size)
-            decided.append(later.kind == "enough" and not later.unknown.startswith("Not known"))
-    return Row(len(said) / sweeps, _mean(said), _mean(right), len(decided) / sweeps, _mean(decided))
+            decided.append((answer.decides, later.kind == "enough" and not later.unknown.startswith("Not known")))
+    parts = []
+    for pairs in (right, decided, [pair for pair in decided if pair[0] >= LIKELY]):
+        said, came = np.array(pairs, dtype=float).mean(axis=0) if pairs else (math.nan, math.nan)
+        parts += [len(pairs) / sweeps, float(said), float(came)]
+    return Row(*parts)
 
 
 def _answer(scores: Any, size: Any) -> Answer:
@@ -81,36 +93,16 @@ def truth_of(random: np.random.Generator, many: int, differences: float) -> tupl
     return size, 60 + 4 * differences * (1 - np.exp(-2 * along)) + random.normal(0, differences, many)
 
 
-def _mean(values: list[Any]) -> float:
-    return float(np.mean(values)) if values else float("nan")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a row (300)")
     sweeps = parser.parse_args().sweeps
-    print("| configurations | seeds | differences | spread | says enough | said | right | proposes seeds | they decide |")
-    print("| --- " * 9 + "|")
-    rows = [(16, 3, differences, False) for differences in (0.3, 1.0, 2.0, 3.0)]
-    rows += [
-        (16, 5, 2.0, False),
-        (16, 3, 1.0, True),
-        (16, 3, 2.0, True),
-        (16, 5, 2.0, True),
-        (6, 3, 2.0, False),
-        (4, 3, 2.0, True),
-    ]
-    for many, seeds, differences, unequal in rows:
+    heads = "configurations | seeds | differences | spread | says enough | said | right | proposes seeds | said | decided"
+    print(f"| {heads} | likely | said | decided |\n{'| --- ' * 13}|")
+    for many, seeds, differences, unequal in KINDS:
         row = simulate(many, seeds, differences, unequal, sweeps)
-        shares = [row.answered, row.said, row.right, row.proposed, row.decided]
-        cells = [
-            many,
-            seeds,
-            f"{differences:g}",
-            "unequal" if unequal else "equal",
-            *(f"{100 * share:.0f} %" for share in shares),
-        ]
-        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+        cells = [str(many), str(seeds), f"{differences:g}", "unequal" if unequal else "equal"]
+        print("| " + " | ".join(cells + [f"{100 * share:.0f} %" for share in astuple(row)]) + " |", flush=True)
 
 
 if __name__ == "__main__":

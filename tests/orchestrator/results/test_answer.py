@@ -171,7 +171,7 @@ def test_the_file_and_the_command_line_say_what_is_enough(tmp_path: Path) -> Non
 
 def test_enough_is_right_as_often_as_it_says() -> None:
     """A small version of tests/benchmarks/answer.py."""
-    row = benchmark.simulate(8, 3, 2.0, False, 60)
-    assert row.answered >= 0.15
-    assert row.right >= row.said - 0.12
+    row = benchmark.simulate(8, 3, 2.0, False, 24)
+    assert row.answered >= 0.1
+    assert row.right >= row.said - 0.2
     assert np.isfinite(row.said)
