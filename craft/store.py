@@ -41,17 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _list(store: Store) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=120)
     table = Table("key", "of", "shape", "weights", "size", "used", box=None)
-    sizes = 0
+    total = 0
     files = store.files()
     for path in files:
         status = path.stat()
-        sizes += status.st_size
+        total += status.st_size
         hours = (time.time() - status.st_mtime) / 3600
         used = "just now" if hours < 1 else f"{hours:.0f} hours ago" if hours < 48 else f"{hours / 24:.0f} days ago"
         table.add_row(path.stem[:12], *_described(path), format_bytes(status.st_size), used)
     if files:
         console.print(table)
-    amount = f"{format_bytes(sizes)} of at most {format_bytes(store.max_bytes)}"
+    amount = f"{format_bytes(total)} of at most {format_bytes(store.max_bytes)}"
     console.print(f"{len(files)} files, {amount}, in {store.folder}", highlight=False, soft_wrap=True)
     return 0
 

@@ -160,9 +160,9 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         few = "More examples" if 1.96 * math.sqrt(comparison.luck) > comparison.difference.half / math.sqrt(2) else "More seeds"
         console.print(f"{few} would tell more of this difference.")
     for side in (one, other):
-        sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
+        amount = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
         score = metric_column("score").text(side.summary)
-        console.print(f"{side.name}: {side.reason}; {sizes}; score {score}")
+        console.print(f"{side.name}: {side.reason}; {amount}; score {score}")
     for warning in _warnings(one, other, comparison):
         console.print(warning)
 

@@ -146,7 +146,7 @@ def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
     from orchestrator.plan.data_lines import data_lines
     from orchestrator.plan.gpu_shares import usable_gpus
     from orchestrator.plan.table import print_plan
-    from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_sizes
+    from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
     from orchestrator.review.forecast import time_line
     from orchestrator.state.log import read_state
 
@@ -154,8 +154,8 @@ def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, width=wide)
-    sizes = split_sizes(plan.sweep)
-    steps = planned_steps(plan, sizes)
+    examples = split_examples(plan.sweep)
+    steps = planned_steps(plan, examples)
     print_plan(plan, screen, steps, [] if flags.address else usable_gpus())
     for line, style in data_lines(plan):
         screen.print(line, markup=False, soft_wrap=True, style=style)
@@ -165,7 +165,7 @@ def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
         ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
         screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
     left = remaining_steps(plan, steps, settled)
-    for line in (scored_line(plan.sweep, sizes), "" if flags.address or not left else time_line(plan, left)):
+    for line in (scored_line(plan.sweep, examples), "" if flags.address or not left else time_line(plan, left)):
         if line:
             screen.print(line, markup=False, soft_wrap=True)
 

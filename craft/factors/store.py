@@ -146,9 +146,9 @@ class Store:
 
     def _shrink(self, newest: Path) -> None:
         """Removes the least recently used files, but never `newest`, until all together are within the bound."""
-        sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
-        excess = sum(sizes.values()) - self.max_bytes
-        for path, size in sizes.items():
+        file_bytes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
+        excess = sum(file_bytes.values()) - self.max_bytes
+        for path, size in file_bytes.items():
             if excess > 0 and path != newest:
                 path.unlink(missing_ok=True)  # processes that have it open can still read it
                 excess -= size

@@ -159,7 +159,7 @@ def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
 
 
 def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
-    """Checks that `tokenizer` is the model's own, as far as their sizes tell."""
+    """Checks that `tokenizer` is the model's own, as far as their vocabularies tell."""
     tokens, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
     if not rows / 2 <= tokens <= rows:
         raise ModelUnsuited(

@@ -152,9 +152,9 @@ def _shape(module: nn.Module) -> tuple[int, int] | None:
         return outputs, inputs
     if isinstance(module, nn.Bilinear | nn.MultiheadAttention):
         return None
-    sizes = getattr(module, "out_features", None), getattr(module, "in_features", None)
-    if hasattr(module, "weight") and isinstance(sizes[0], int) and isinstance(sizes[1], int):
-        return sizes[0], sizes[1]
+    widths = getattr(module, "out_features", None), getattr(module, "in_features", None)
+    if hasattr(module, "weight") and isinstance(widths[0], int) and isinstance(widths[1], int):
+        return widths[0], widths[1]
     return None
 
 

@@ -71,7 +71,7 @@ class WordScorer(ABC):
         train = self._encode("train", splits.train)
         self.train: Dataset[Any] = train
         reported = {name: len(split) for name, split in self._reported.items()}
-        self.sizes, self.passes = count_examples(len(train), len(splits.search), reported)
+        self.examples, self.passes = count_examples(len(train), len(splits.search), reported)
         self.facts: dict[str, Any] = {}
         self.notes: list[str] = []
         if train.untaught:

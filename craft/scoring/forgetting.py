@@ -128,10 +128,10 @@ def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> Encod
     first = _first_token(tokenizer)
     step = length - len(first)
     parts = [np.concatenate([first, tokens[at : at + step]]) for at in range(0, len(tokens), step)]
-    sizes = [len(part) for part in parts]
-    if sum(sizes) <= len(sizes):
+    lengths = [len(part) for part in parts]
+    if sum(lengths) <= len(lengths):
         raise ValueError("measure.forgetting.text: the text has fewer than two tokens; give some pages of text")
-    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return EncodedTexts(np.concatenate(parts), offsets, np.ones(len(parts), dtype=np.int64))
 
 

@@ -112,7 +112,7 @@ class HeadScorer:
         self._collator = Collator(int(tokenizer.pad_token_id))
         self.train: Dataset[Any] = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
-        self.sizes, self.passes = count_examples(len(data.train), len(data.search), reported)
+        self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
         self._last: tuple[EncodedSplit, list[tuple[int, int]], np.ndarray] | None = None
         self.notes: list[str] = _cut_note(data)
         self.facts: dict[str, Any] = _chance(task, data)

@@ -37,13 +37,13 @@ class Reported:
 
 
 class Scorer(Protocol):
-    """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes.
+    """One run's data, ready for its model. `examples` and `facts` go into the run's facts, `notes` into its notes.
 
     `passes` holds the number of examples of each split, by the name that its ticks give: `search`, and the reported ones.
     """
 
     train: Dataset[Any]
-    sizes: dict[str, int]
+    examples: dict[str, int]
     passes: dict[str, int]
     notes: list[str]
     facts: dict[str, Any]
@@ -67,6 +67,6 @@ def split_name(suffix: str) -> str:
 
 
 def count_examples(train: int, search: int, reported: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Makes a scorer's `sizes` and `passes` from the numbers of its examples."""
-    sizes = {"train_examples": train, "search_examples": search, "reported_examples": sum(reported.values())}
-    return sizes, {"search": search, **reported}
+    """Makes a scorer's `examples` and `passes` from the numbers of its examples."""
+    examples = {"train_examples": train, "search_examples": search, "reported_examples": sum(reported.values())}
+    return examples, {"search": search, **reported}

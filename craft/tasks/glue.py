@@ -77,12 +77,12 @@ def phrases(texts: Sequence[str]) -> list[int]:
     """
     sentences = [text.split() for text in texts]
     complete = {" ".join(words) for words in sentences}
-    sizes = sorted({len(words) for words in sentences})
+    lengths = sorted({len(words) for words in sentences})
     holder: dict[str, int] = {}
     for row in sorted(range(len(sentences)), key=lambda row: (-len(sentences[row]), row)):
         words = sentences[row]
         if " ".join(words) not in holder:
-            for size in sizes[: bisect_right(sizes, len(words))]:
+            for size in lengths[: bisect_right(lengths, len(words))]:
                 for begin in range(len(words) - size + 1):
                     part = " ".join(words[begin : begin + size])
                     if part in complete:

@@ -51,9 +51,9 @@ class Splits:
     @property
     def notes(self) -> list[str]:
         """What a reader of the scores must know of these rows."""
-        sizes = {"search": len(self.search), "reported": sum(map(len, self.reported.values()))}
+        counts = {"search": len(self.search), "reported": sum(map(len, self.reported.values()))}
         return [
-            f"{count:,} of {sizes[name]:,} {name} rows are training rows too (equal texts): their score may be learnt by heart"
+            f"{count:,} of {counts[name]:,} {name} rows are training rows too (equal texts): their score may be learnt by heart"
             for name, count in self.seen.items()
             if count
         ]

@@ -78,5 +78,5 @@ def shrink_batches(training: TrainingSettings, *, scoring: bool = False) -> Trai
         return None
     effective = training.batch_size * training.gradient_accumulation
     size = next(size for size in range(training.batch_size // 2, 0, -1) if effective % size == 0)
-    sizes = {"batch_size": size, "gradient_accumulation": effective // size, "eval_batch_size": evaluated}
-    return training.model_copy(update=sizes)
+    batches = {"batch_size": size, "gradient_accumulation": effective // size, "eval_batch_size": evaluated}
+    return training.model_copy(update=batches)

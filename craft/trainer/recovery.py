@@ -43,7 +43,7 @@ def recover(
         tick: called after every step with its number and their number; may raise `Leave`.
     """
     assert spec.cut_from is not None
-    steps = math.ceil(spec.cut_from.recovery * total_steps(spec.training, scorer.sizes["train_examples"]))
+    steps = math.ceil(spec.cut_from.recovery * total_steps(spec.training, scorer.examples["train_examples"]))
     short = spec.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})
     make_hold = find_cutting(spec.method).hold
     hold = make_hold(model) if make_hold is not None else lambda: None

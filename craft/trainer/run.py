@@ -149,7 +149,7 @@ class Run:
 
     def report(self, metrics: dict[str, float], points: Sequence[dict[str, float]] = ()) -> None:
         """Reports `metrics` and the last checkpoint."""
-        step, examples = self.loop.step, self.scorer.sizes["train_examples"]
+        step, examples = self.loop.step, self.scorer.examples["train_examples"]
         epoch = epochs_after(self.spec.training, examples, step)
         self.listener.report(Progress(step, self.loop.total, epoch, metrics, [*points], self.checkpoint))
 

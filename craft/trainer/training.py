@@ -158,7 +158,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
             _start_head(spec, base, scorer, collator, shared=True)
         meter.restart()
     transformers.set_seed(spec.seed)
-    steps = total_steps(training, scorer.sizes["train_examples"])
+    steps = total_steps(training, scorer.examples["train_examples"])
     context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=steps)
     with meter.phase("decompose"):
         model = method.build(base, parameters, context)
@@ -205,7 +205,7 @@ def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
         "protocol": spec.protocol,
         "data_fingerprint": fingerprint,
         **({MODEL_DIGEST: gguf_digest(spec.model)} if is_gguf(spec.model) else {}),
-        **scorer.sizes,
+        **scorer.examples,
         **scorer.facts,
         **({"warm_start": spec.warm_start.run} if spec.warm_start else {}),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU",

@@ -48,9 +48,9 @@ class Train(nn.Module):
     def __init__(self, rows: int, columns: int, rank: int) -> None:
         super().__init__()
         self.shape = rows, columns
-        sizes = _split(rows) + _split(columns)
-        ranks = [1, *[rank] * (len(sizes) - 1), 1]
-        self.cores = nn.ParameterList(parameter(ranks[k], size, ranks[k + 1]) for k, size in enumerate(sizes))
+        factors = _split(rows) + _split(columns)
+        ranks = [1, *[rank] * (len(factors) - 1), 1]
+        self.cores = nn.ParameterList(parameter(ranks[k], size, ranks[k + 1]) for k, size in enumerate(factors))
 
     @torch.no_grad()
     def reset(self, zero: bool) -> None:
@@ -72,7 +72,7 @@ class Train(nn.Module):
 
 
 def _split(size: int) -> tuple[int, ...]:
-    """Splits widths into three factors, sizes up to 100, such as the paper's bottleneck of 64, into two."""
+    """Splits widths into three factors, those up to 100, such as the paper's bottleneck of 64, into two."""
     return factors(size, 2 if size <= 100 else 3)
 
 

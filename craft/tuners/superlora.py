@@ -33,14 +33,14 @@ class SuperLoraConfig(JointConfig):
 
 
 def fold(length: int, order: int) -> tuple[int, ...]:
-    """Finds sizes n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
-    sizes = []
+    """Finds sides n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
+    sides = []
     for left in range(order, 0, -1):
         root = round(length ** (1 / left))
         size = next(near for near in range(max(1, root - 1), root + 3) if near**left >= length)
-        sizes.append(size)
+        sides.append(size)
         length = math.ceil(length / size)
-    return tuple(sizes)
+    return tuple(sides)
 
 
 class SuperLoraAdapter(JointAdapter):
@@ -51,14 +51,14 @@ class SuperLoraAdapter(JointAdapter):
         self.scaling = config.scaling
         self.lengths = [d_out * d_in for d_out, d_in in self.shapes.values()]
         self.group = math.ceil(sum(self.lengths) / config.groups)
-        sizes = fold(self.group, config.order)
-        if config.r > min(sizes):
+        sides = fold(self.group, config.order)
+        if config.r > min(sides):
             raise ValueError(
-                f"SuperLoRA's groups fold into {' x '.join(map(str, sizes))}; the rank is at most {min(sizes)}; got {config.r}"
+                f"SuperLoRA's groups fold into {' x '.join(map(str, sides))}; the rank is at most {min(sides)}; got {config.r}"
             )
         self.cores = nn.ParameterList(parameter(*[config.r] * config.order) for _ in range(config.groups))
         self.factors = nn.ModuleList(
-            nn.ParameterList(parameter(size, config.r) for size in sizes) for _ in range(config.groups)
+            nn.ParameterList(parameter(size, config.r) for size in sides) for _ in range(config.groups)
         )
         self.changes: dict[str, Tensor] = {}
 

@@ -25,7 +25,7 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
     """Configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
 
     Args:
-        steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
+        steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
         gpus: those of this machine that torch can use, if the sweep is to run here.
     """
     if plan.adaptive:
@@ -141,14 +141,14 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
 def _print_bounds(plan: Plan, console: Console) -> None:
     """Prints the bounds of a sweep whose configurations are chosen while it runs."""
     sweep = plan.sweep
-    sizes = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
+    parameters = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
     _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
         f"at most {plan.wanted} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
         f"{plan.wanted * len(sweep.task_names) * len(sweep.seeds)} trials\n"
-        f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
+        f"trainable parameters of points tried out: {min(parameters):,} to {max(parameters):,}",
         highlight=False,
     )
     if plan.dropped:

@@ -51,7 +51,7 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
     """Returns the lines of `--plan` on the further seeds, and on each configuration's budget for tuning.
 
     Args:
-        steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
+        steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
     """
     sweep, rule = planner.sweep, _rule(planner.sweep)
     planned, _, measuring = budget_of(sweep, families)
@@ -65,13 +65,13 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
         f"by its search score: at most {further} trials more, "
         f"{'about ' if carried else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
-    sizes = {len(group) for _, group in groups if len(group) > 1}
-    if rule.tuned and sizes:
-        each = {size * len(sweep.task_names) * len(sweep.seeds) for size in sizes}
+    counts = {len(group) for _, group in groups if len(group) > 1}
+    if rule.tuned and counts:
+        each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
         tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
         lines.append(
-            f"tuned: {', '.join(rule.tuned)}; {_between(sizes)} candidates and {_between(each)} trials for each configuration, "
-            f"with {tune}, whose scores are not reported"
+            f"tuned: {', '.join(rule.tuned)}; {_between(counts)} candidates and {_between(each)} trials for each "
+            f"configuration, with {tune}, whose scores are not reported"
         )
     if carried:
         first = _shortened([planner.label_of(family.groups[family.start]) for family in carried])

@@ -1,4 +1,4 @@
-"""How much work a plan is, and on how much it is scored: from the sizes of its tasks' data where those are at hand."""
+"""How much work a plan is, and on how much it is scored: by the numbers of its tasks' examples, where the data are here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FEW = 200
 """Below so many scored examples the sampling error alone reaches 7 points to either side of 50 % right answers."""
 
 
-def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Returns optimizer steps of all trainings of each configuration, by its id; empty without `sizes`."""
-    if not sizes:
+def planned_steps(plan: Plan, examples: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Returns optimizer steps of all trainings of each configuration, by its id; empty without `examples`."""
+    if not examples:
         return {}
     seeds: dict[str, set[int]] = {}
     for job in plan.jobs:
@@ -26,7 +26,7 @@ def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str,
     def steps_of(trained: Configuration) -> int:
         if not (trained.counts.trainable_parameters or trained.counts.head_parameters):
             return 0
-        each = sum(steps(_training(plan, trained, task), examples) for task, (examples, _) in sizes.items())
+        each = sum(steps(_training(plan, trained, task), count) for task, (count, _) in examples.items())
         return len(seeds.get(trained.id, ())) * each
 
     return {trained.id: steps_of(trained) for trained in plan.trained}
@@ -44,7 +44,7 @@ def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSe
     return plan.sweep.training_for(task, configuration.training, plan.sweep.block_at(configuration.path))
 
 
-def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
+def split_examples(sweep: Sweep) -> dict[str, tuple[int, int]]:
     """Returns, for each task, the number of training examples before `train_examples` cuts them, and of scored examples; empty
     if some data would have to be downloaded first."""
     from craft.tasks.splits import load_splits
@@ -52,26 +52,26 @@ def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
     tasks = [find_task(name, sweep.data) for name in sweep.task_names]
     if sweep.data.root is None and any(task.suite not in ("toy", "custom") for task in tasks):
         return {}
-    sizes = {}
+    examples = {}
     for task in tasks:
         splits = load_splits(task, sweep.data, protocol=sweep.protocol)
         most = sweep.training_for(task.name, {}).eval_examples
-        sizes[task.name] = len(splits.train), sum(min(len(split), most or len(split)) for split in splits.reported.values())
-    return sizes
+        examples[task.name] = len(splits.train), sum(min(len(split), most or len(split)) for split in splits.reported.values())
+    return examples
 
 
-def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
-    """Returns how many examples each task is scored on, with a warning if they are few; empty without sizes.
+def scored_line(sweep: Sweep, examples: Mapping[str, tuple[int, int]]) -> str:
+    """Returns how many examples each task is scored on, with a warning if they are few; empty without examples.
 
     A likelihood or chrF is a mean over the tokens of each example, so its error is far smaller than that of right and wrong.
     """
-    if not sizes:
+    if not examples:
         return ""
-    line = f"scored on {', '.join(f'{scored:,} examples of {task}' for task, (_, scored) in sizes.items())}"
-    judged = [scored for task, (_, scored) in sizes.items() if not METRICS[find_task(task, sweep.data).primary].by_token]
+    line = f"scored on {', '.join(f'{scored:,} examples of {task}' for task, (_, scored) in examples.items())}"
+    judged = [scored for task, (_, scored) in examples.items() if not METRICS[find_task(task, sweep.data).primary].by_token]
     if min(judged, default=FEW) < FEW:
-        few = [task for task, (_, scored) in sizes.items() if scored < FEW]
-        ways = more_rows(few, any(sweep.training_for(task, {}).eval_examples == sizes[task][1] for task in few))
+        few = [task for task, (_, scored) in examples.items() if scored < FEW]
+        ways = more_rows(few, any(sweep.training_for(task, {}).eval_examples == examples[task][1] for task in few))
         line += f"; fewer than {FEW} leave an error of 7 points or more at 50 % right{ways and f': set {ways}'}"
     return line
 

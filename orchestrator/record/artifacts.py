@@ -1,4 +1,4 @@
-"""Uploads files to a run's artifacts, and checks that they arrived: same names, same sizes.
+"""Uploads files to a run's artifacts, and checks that they arrived: same names, same numbers of bytes.
 
 Contents are not read back: an adapter has a seal of its own, which is checked wherever it is read (`craft.trainer.checkpoint`).
 Passwords are removed from text (the sweep file, the manifest) first, because a tracking URI may hold one.
@@ -37,8 +37,8 @@ def upload(client: MlflowClient, run_id: str, name: str, source: Path | str) -> 
     else:
         files = {source.name: source}
         client.log_artifact(run_id, str(source))
-    sizes = _sizes(client, run_id, name if source.is_dir() else None)
-    if any(sizes.get(file) != path.stat().st_size for file, path in files.items()):
+    bytes_by_path = _bytes(client, run_id, name if source.is_dir() else None)
+    if any(bytes_by_path.get(file) != path.stat().st_size for file, path in files.items()):
         raise OSError(f"artifact {name!r} of run {run_id} is not what was sent from {source}")
 
 
@@ -69,14 +69,14 @@ def digest_of(files: Mapping[str, Path]) -> str:
     return total.hexdigest()
 
 
-def _sizes(client: MlflowClient, run_id: str, folder: str | None) -> dict[str, int]:
-    """Returns the sizes of the files in a folder by path; of those at the root without a folder."""
-    sizes: dict[str, int] = {}
+def _bytes(client: MlflowClient, run_id: str, folder: str | None) -> dict[str, int]:
+    """Returns the bytes of the files in a folder by path; of those at the root without a folder."""
+    bytes_by_path: dict[str, int] = {}
     folders = [folder]
     while folders:
         for item in client.list_artifacts(run_id, folders.pop()):
             if not item.is_dir:
-                sizes[item.path] = int(item.file_size or 0)
+                bytes_by_path[item.path] = int(item.file_size or 0)
             elif folder is not None:
                 folders.append(item.path)
-    return sizes
+    return bytes_by_path

@@ -4,7 +4,7 @@
     --resume                            session 2      seeds [0, 1, 2] again, and a line says so
     the file says seeds: [0, 1]         session 3      the file has changed there, so the file holds
 
-A key inside a list (`space.1.sizes`) is compared by the whole item of the list, since items may move.
+A key inside a list (`space.1.rank`) is compared by the whole item of the list, since items may move.
 """
 
 from __future__ import annotations

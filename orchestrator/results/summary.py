@@ -242,9 +242,9 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
 
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:
-    sizes = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
+    examples = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
     chance = {task: float(result.facts[CHANCE]) for task, result in reported if CHANCE in result.facts}
-    return ({"examples": min(sizes)} if sizes else {}) | (
+    return ({"examples": min(examples)} if examples else {}) | (
         {CHANCE: sum(chance.values()) / tasks} if len(chance) == tasks else {}
     )
 

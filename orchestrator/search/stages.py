@@ -281,9 +281,9 @@ def _front_chances(
         return []
     signs = {name: -1.0 if way == "maximize" else 1.0 for name, way in objectives.items() if name != "score"}
     costs = [[sign * summary.value(name) for name, sign in signs.items()] for summary in summaries]
-    sizes = [summary.value("trainable_parameters") for summary in summaries]
+    parameters = [summary.value("trainable_parameters") for summary in summaries]
     table = np.array(costs, dtype=float).reshape(len(costs), len(signs))
-    return [float(chance) for chance in front_chances(scores, table, np.nan_to_num(sizes), margin)]
+    return [float(chance) for chance in front_chances(scores, table, np.nan_to_num(parameters), margin)]
 
 
 def _value(summary: Summary, objective: str) -> float:

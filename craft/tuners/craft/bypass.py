@@ -152,7 +152,7 @@ class HybridLinear(torch.autograd.Function):
         return dx, None, None, dcore, None, None, None
 
 
-def dropout_masks(sizes: Sequence[int], p: float, like: Tensor) -> tuple[Tensor, ...]:
+def dropout_masks(widths: Sequence[int], p: float, like: Tensor) -> tuple[Tensor, ...]:
     """Draws inverted dropout masks of J1, J2, J3, (r, r) each, for all layers: 0 with probability p, else 1 / (1 - p)."""
     keep = 1 - p
-    return tuple(torch.empty((size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes)
+    return tuple(torch.empty((size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in widths)
