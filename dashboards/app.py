@@ -69,7 +69,7 @@ class Watcher:
     def entries(self) -> list[SweepEntry]:
         """Returns the sweeps in the store, at most a few seconds old."""
         with self._listing:
-            if time.monotonic() - self._listed > 2 * self.pause_s:
+            if time.monotonic() - self._listed > 2 * self.wait_s:
                 self._entries, self._listed = self.store.sweeps(), time.monotonic()
             return self._entries
 
@@ -99,15 +99,15 @@ class Watcher:
             return self._views[key]
 
     @property
-    def pause_s(self) -> float:
+    def wait_s(self) -> float:
         """Seconds between two looks for changes, as things are."""
         return max(self._every_s, REST * sum(self.store.feed(name).look_cost for name in list(self._asked)))
 
     def pace(self) -> str:
         """Returns how often the page looks, for people. It is rounded: a page is sent again whenever this text changes."""
-        if self.pause_s <= 2 * LOOK_EVERY_S:
+        if self.wait_s <= 2 * LOOK_EVERY_S:
             return "read every few seconds"
-        return f"read about every {5 * math.ceil(self.pause_s / 5)} s, because reading it takes so long"
+        return f"read about every {5 * math.ceil(self.wait_s / 5)} s, because reading it takes so long"
 
     def spec(self, name: str, revision: str, view: View) -> str:
         """Returns a panel's spec as JSON; the last revision of each is kept."""
@@ -147,7 +147,7 @@ class Watcher:
                 except Exception as error:  # a store that is away now may be back at the next look
                     self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {self.store.hide(error)}"
                     log.warning("%s", self.trouble)
-            self._wake.wait(self.pause_s)
+            self._wake.wait(self.wait_s)
             self._wake.clear()
 
 

@@ -87,7 +87,7 @@ class Feed:
                 for page in self.store.pages(self.experiment_id, Wanted(kind=kind)):
                     seen.update(row.run_id for row in page)
                     self._take(page)
-            self._forget(seen)
+            self._drop(seen)
             self._last_full, self._full_cost = time.monotonic(), time.monotonic() - began
             if not self.complete:
                 self.complete = True
@@ -103,7 +103,7 @@ class Feed:
                 self.revision += 1
             return bool(changed)
 
-    def _forget(self, seen: set[str]) -> None:
+    def _drop(self, seen: set[str]) -> None:
         """Drops runs that were deleted in MLflow."""
         with self._lock:
             gone = self._rows.keys() - seen

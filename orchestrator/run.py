@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--as-written",
         action="store_true",
-        help="with --resume: forget what --set and --tracking-uri of earlier sessions changed",
+        help="with --resume: ignore what --set and --tracking-uri of earlier sessions changed",
     )
     flags.add_argument(
         "--retry-failed",

@@ -154,24 +154,23 @@ def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
 
 def _about(plan: Plan, fingerprints: dict[str, str], file: Path | None, again: str) -> dict[str, Any]:
     """Returns what the record says of the sweep itself."""
-    sweep, rule = plan.sweep, plan.sweep.replication
-    reported = rule.seeds if rule is not None and rule.tunes else sweep.seeds
+    sweep = plan.sweep
     return {
         "model": sweep.model,
         "tasks": ",".join(sweep.tasks),
-        "seeds": ",".join(map(str, reported)),
-        **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if reported is not sweep.seeds else {}),
+        "seeds": ",".join(map(str, sweep.reported_seeds)),
+        **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if sweep.tunes else {}),
         "objectives": json.dumps(sweep.objectives),
         "enough": sweep.enough.model_dump_json(),
         "again": again,
         "algorithm": sweep.search.algorithm,
         "scheduler": sweep.scheduler.name,
         "protocol": sweep.protocol,
-        **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
+        **({"compare": sweep.compare, "tuned": ",".join(sweep.tuned_settings)} if sweep.compare else {}),
         "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
         "trials": plan.most_jobs,
         "origin": origin(file),
-        "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
+        "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.reported_seeds, data=fingerprints),
         "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
     }
 

@@ -66,9 +66,8 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
     for configuration in configurations:
         if not configuration.candidates:
             groups.setdefault(planner.group(configuration), []).append(configuration)
-    rule = planner.sweep.replication
-    assert rule is not None
-    carry = carry and rule.tunes and rule.tuned == (RATE,) and not planner.sweep.warm_start
+    sweep = planner.sweep
+    carry = carry and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
     for name, group in groups.items():
         row, parameters = METHODS[group[0].method], group[0].parameters

@@ -75,10 +75,10 @@ class Plan:
 
         What `choose: front` will choose is not.
         """
-        rule, most = self.sweep.replication, len(self.jobs)
+        most = len(self.jobs)
         if self.adaptive:
             most = self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds)
-        elif rule is not None and rule.tunes:
+        elif self.sweep.tunes:
             planned, _, measuring = budget_of(self.sweep, self.families)
             most = max(planned, sum(job.training.tunes is not None for job in self.jobs)) + measuring
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
@@ -160,11 +160,11 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str, tuple[int, ...]]:
     """Returns the seeds with which configurations begin that do not begin with the sweep's own, by id."""
-    rule, seeds = planner.sweep.replication, dict[str, tuple[int, ...]]()
-    if rule is not None and rule.tunes:
+    seeds = dict[str, tuple[int, ...]]()
+    if planner.sweep.tunes:
         for family in families_of(planner, trained):
             if family.candidates == 1:  # nothing to choose, so its trials are reported
-                seeds[family.groups[0][0].id] = rule.seeds
+                seeds[family.groups[0][0].id] = planner.sweep.reported_seeds
             seeds |= {candidate.id: () for group in family.later for candidate in group}
     return seeds
 

@@ -19,7 +19,6 @@ from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import Trial
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
-from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.space.dimensions import CONFIG, Point
 from orchestrator.sweepfile.space.sizes import SIZES, size_labels, sizes_within
 from orchestrator.sweepfile.sweep import Sweep
@@ -153,8 +152,8 @@ class Planner:
         return [self._trial(configuration, task, seed) for seed in seeds for task in tasks for configuration in configurations]
 
     def _trial(self, configuration: Configuration, task: str, seed: int) -> Trial:
-        rule, trained = self.sweep.replication, configuration.source or configuration
-        tunes = rule is not None and rule.tuned and not trained.candidates and seed in self.sweep.seeds
+        trained = configuration.source or configuration
+        tunes = self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds
         return Trial(
             self.run_spec(configuration, task, seed),
             configuration.id,
@@ -237,7 +236,7 @@ class Planner:
 
     def label_of(self, candidates: Sequence[Configuration]) -> str:
         """Returns the parts that the labels of all candidates have."""
-        parts = zip(*(self._parts(candidate, _rule(self.sweep).tuned) for candidate in candidates), strict=False)
+        parts = zip(*(self._parts(candidate, self.sweep.tuned_settings) for candidate in candidates), strict=False)
         return _joined([part[0] for part in parts if len(set(part)) == 1])
 
     def label_apart(self, configurations: Sequence[Configuration]) -> list[Configuration]:
@@ -279,8 +278,7 @@ class Planner:
         """Returns the id of the tuned configuration: equal for configurations that differ only in the dimensions that are tuned
         and in those of `over`. A block's settings for single tasks, its start of the runs and `tuned: false` are differences.
         """
-        rule = _rule(self.sweep)
-        names = {*rule.tuned, *over}
+        names = {*self.sweep.tuned_settings, *over}
         identity = self._content(configuration.method, configuration.training, configuration.path)
         identity |= {"parameters": configuration.parameters, "chosen": sorted({*identity["chosen"]} - names)}
         block = self.sweep.block_at(configuration.path)
@@ -306,11 +304,6 @@ class Planner:
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
         widest = max(tasks, key=lambda task: len(task.labels))
         return self._spec(method, parameters, training, path, widest.name, self.sweep.seeds[0])
-
-
-def _rule(sweep: Sweep) -> ReplicationSettings:
-    assert sweep.replication is not None
-    return sweep.replication
 
 
 def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:

@@ -12,7 +12,6 @@ from orchestrator.plan.carrying import Family
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.mistakes import SweepError, dotted
-from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.sweep import Sweep
 
 SHOWN = 8
@@ -53,24 +52,24 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
     """
-    sweep, rule = planner.sweep, _rule(planner.sweep)
+    sweep, seeds = planner.sweep, planner.sweep.reported_seeds
     planned, _, measuring = budget_of(sweep, families)
     groups = [(family, group) for family in families for group in family.groups]
     fixed = [group[0].label for _, group in groups if len(group) == 1]
-    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(rule.seeds)
-    all_steps = round(sum(_steps(family, rule, len(sweep.seeds), steps) for family in families))
+    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(seeds)
+    all_steps = round(sum(_steps(family, len(seeds) / len(sweep.seeds), steps) for family in families))
     carried = [family for family in families if family.later]
     lines = [
-        f"then with the seeds {_listed(rule.seeds)}: the best of each of {len(groups) - len(fixed)} groups, on each task "
+        f"then with the seeds {_listed(seeds)}: the best of each of {len(groups) - len(fixed)} groups, on each task "
         f"by its search score: at most {further} trials more, "
         f"{'about ' if carried else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
     counts = {len(group) for _, group in groups if len(group) > 1}
-    if rule.tuned and counts:
+    if sweep.tuned_settings and counts:
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
         tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
         lines.append(
-            f"tuned: {', '.join(rule.tuned)}; {_between(counts)} candidates and {_between(each)} trials for each "
+            f"tuned: {', '.join(sweep.tuned_settings)}; {_between(counts)} candidates and {_between(each)} trials for each "
             f"configuration, with {tune}, whose scores are not reported"
         )
     if carried:
@@ -78,7 +77,7 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
         lines.append(
             f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
         )
-    if fixed and rule.tuned:
+    if fixed and sweep.tuned_settings:
         lines.append(f"not tuned: {_shortened(fixed)}")
     return lines
 
@@ -91,23 +90,19 @@ def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
     """Returns how many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at
     most: those of a best candidate in every group. A group of one has nothing to wait for."""
-    rule, tasks = _rule(sweep), len(sweep.task_names)
+    tasks = len(sweep.task_names)
     alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone
     each = tasks * len(sweep.seeds)
-    return planned * each, every * each, sum(len(family.groups) for family in families) * tasks * len(rule.seeds)
+    return planned * each, every * each, sum(len(family.groups) for family in families) * tasks * len(sweep.reported_seeds)
 
 
-def _steps(family: Family, rule: ReplicationSettings, seeds: int, steps: Mapping[str, int]) -> float:
-    """Returns the steps of a family's tuning and of the seeds after it. All its ranks are trained for as many."""
+def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
+    """Returns the steps of a family's tuning and of the seeds after it, of which there are `share` for each seed that tunes.
+    All its ranks are trained for as many."""
     first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
-    reported = 0 if family.candidates == 1 else len(family.groups) * len(rule.seeds) / seeds
+    reported = 0 if family.candidates == 1 else len(family.groups) * share
     return sum(first) + max(first) * (family.planned - len(first) + reported)
-
-
-def _rule(sweep: Sweep) -> ReplicationSettings:
-    assert sweep.replication is not None
-    return sweep.replication
 
 
 def _is_tuned(sweep: Sweep, configuration: Configuration) -> bool:

@@ -5,7 +5,7 @@
 The process is niced, and has the driver's environment and log. It gets the store's address, which may hold a password, through
 its standard input, so no list of processes shows it. It is in a process group of its own and ignores SIGTERM, because it must
 live until the driver has waited for it. When its input ends, with the driver or by `Follower.stop`, it ends. A store that does
-not answer is asked again without end, with growing pauses.
+not answer is asked again without end, with growing delays.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
 
 
 def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
-    """Takes steps without end, with growing pauses while the store is away."""
+    """Takes steps without end, with growing delays while the store is away."""
     failures = 0
     while True:
         try:

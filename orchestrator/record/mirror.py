@@ -150,7 +150,7 @@ class Mirror:
         try:
             self._make_equal(picture, store)
         except Exception as error:  # stores, their drivers and the network have errors of their own
-            # The store may have carried out a request whose answer was lost: look before the next try.
+            # The store may have done a request whose answer was lost: look before the next try.
             self._uncertain.add(place)
             if is_refusal(error) or is_missing(error):
                 run = store.runs.get(place) or self.sweep_run

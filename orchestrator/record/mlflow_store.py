@@ -200,7 +200,7 @@ class SweepStore:
         return str(experiment.experiment_id)
 
     def _search(self, condition: str) -> None:
-        """Reads the sweep's runs. A lost request that is carried out late makes a second run of a key: the older run stays, the
+        """Reads the sweep's runs. A lost request that is done late makes a second run of a key: the older run stays, the
         other one is deleted."""
         for run in find_runs(self.client, self.experiment, f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
             place = run.data.tags.get(names.KIND, ""), run.data.tags.get(names.KEY, "")

@@ -107,10 +107,7 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[Trial], fingerpr
 
 def _tuning(sweep: Sweep) -> dict[str, Any]:
     """Returns the settings that decide whether a trial only tunes; the record of a trial depends on them."""
-    rule = sweep.replication
-    if rule is None or not rule.tunes:
-        return {"tuning_seeds": None, "tuned": None}
-    return {"tuning_seeds": list(sweep.seeds), "tuned": sorted(rule.tuned)}
+    return {"tuning_seeds": list(sweep.seeds) if sweep.tunes else None, "tuned": sorted(sweep.tuned_settings)}
 
 
 def _plain(sweep: Sweep, name: str) -> Any:

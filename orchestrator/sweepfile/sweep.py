@@ -174,6 +174,21 @@ class Sweep(Settings):
         """The folder in which the sweep keeps everything: `storage/name`."""
         return Path(self.storage) / self.name
 
+    @property
+    def tunes(self) -> bool:
+        """Whether `seeds` only tune, so that their scores are not reported."""
+        return self.replication is not None and self.replication.tunes
+
+    @property
+    def tuned_settings(self) -> tuple[str, ...]:
+        """The settings that are tuned."""
+        return self.replication.tuned if self.replication is not None else ()
+
+    @property
+    def reported_seeds(self) -> tuple[int, ...]:
+        """The seeds with which configurations are reported, those that may be added for the front left out."""
+        return self.replication.seeds if self.replication is not None and self.tunes else self.seeds
+
     def block_at(self, path: YamlPath) -> Block | None:
         """Returns the method block at the path `("space", index)`; None if there is none."""
         return next((block for block in self.blocks if block.path == path), None)

@@ -167,7 +167,7 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[...
     feed = store.feed("ranks")
     feed.refresh()
     watcher._asked["ranks"] = 0.0
-    assert (watcher.pause_s, watcher.pace()) == (2.0, "read every few seconds")
+    assert (watcher.wait_s, watcher.pace()) == (2.0, "read every few seconds")
     feed.look_cost = 3.1
-    assert watcher.pause_s == pytest.approx(62.0)
+    assert watcher.wait_s == pytest.approx(62.0)
     assert watcher.pace() == "read about every 65 s, because reading it takes so long"

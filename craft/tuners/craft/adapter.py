@@ -45,12 +45,12 @@ class CraftAdapter(nn.Module):
         """Returns (J1, J2, J3) of one stack."""
         return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         for stack in self.stacks.values():
-            stack.forget()
+            stack.drop()
 
     def train(self, mode: bool = True) -> CraftAdapter:
-        self.forget()
+        self.drop()
         return super().train(mode)
 
     def move(self, device: torch.device) -> None:
@@ -61,7 +61,7 @@ class CraftAdapter(nn.Module):
                 parameter.data = parameter.data.to(device, wide)
         for stack in self.stacks.values():
             stack.move(device, stack.factors.core.dtype if stack.factors else torch.float32)
-        self.forget()
+        self.drop()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CraftAdapter:
         def wide(tensor: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class CraftAdapter(nn.Module):
                 probe = wide(torch.empty(0, dtype=stack.factors.core.dtype, device=stack.factors.core.device))
                 if probe.device.type != "meta":
                     stack.move(probe.device, probe.dtype)
-        self.forget()
+        self.drop()
         return self
 
     def extra_repr(self) -> str:

@@ -70,11 +70,11 @@ def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
                 f"{', '.join(sorted(recorded)) or 'none'}), so it cannot be loaded safely. Save it again with save_pretrained."
             )
         _check_base(name, stack, bytes(weights.cpu().tolist()).hex(), tuple(shape.tolist()))
-        carried = _carried(name, stack, tensors)
-        if carried is not None:
-            if sketch_difference(sketch, carried.sketch().float()) > TOLERANCE:
+        stored = _read_factors(name, stack, tensors)
+        if stored is not None:
+            if sketch_difference(sketch, stored.sketch().float()) > TOLERANCE:
                 raise ValueError(f"the factors of projection {name!r} that the CRAFT adapter carries are broken: copy it again")
-            stack.set_factors(carried)
+            stack.set_factors(stored)
             continue
         trained_with = bytes(algorithm.cpu().tolist()).decode(errors="replace")
         difference = sketch_difference(sketch, stack.ready().sketch().float())
@@ -101,7 +101,7 @@ def _check_base(name: str, stack: Stack, weights: str, shape: tuple[int, ...]) -
         )
 
 
-def _carried(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFactors | None:
+def _read_factors(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFactors | None:
     parts = [tensors.get(f"{FACTORS}{name}_{part}") for part in _PARTS]
     if any(part is None for part in parts):
         return None

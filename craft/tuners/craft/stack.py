@@ -53,7 +53,7 @@ class Stack:
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
         self._turned: dict[torch.dtype, Tensor] = {}
         self._awaited: list[weakref.ref[_Awaited]] = []
-        self.forget()
+        self.drop()
 
     @property
     def shape(self) -> Ranks:
@@ -65,14 +65,14 @@ class Stack:
         self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
         self._cast.clear()
         self._turned.clear()
-        self.forget()
+        self.drop()
 
     def move(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         if self.factors is not None and (self.factors.core.device != device or self.factors.core.dtype != dtype):
             self.set_factors(self.factors.to(device, dtype))
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drops what was derived from J; the next forward pass computes it again."""
         self.cores: Cores | None = None
         self._folded: Cores | None = None
