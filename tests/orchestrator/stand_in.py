@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.results import Counts
+from craft.spec import RunSpec
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
@@ -32,15 +33,24 @@ ROOT = Path(__file__).parent.parent.parent
 STEPS = 3
 
 
-def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0.0) -> Train:
+def stand_in(
+    log: str,
+    behaviour: dict[tuple[int, int], str],
+    seconds: float = 0.0,
+    evaluate: Callable[[RunSpec, int], float] = lambda spec, step: 50.0 + step,
+    finish: Callable[[RunSpec], dict[str, float]] = lambda spec: {"score": 60.0 + spec.parameters["rank"] + spec.seed},
+) -> Train:
     """A `train_run` that does STEPS steps, each with a checkpoint; `behaviour` of (rank, seed) says how it goes wrong.
 
-    Everything it needs is inside, because workers get it by value.
-    """
+    The rank of CRAFT is its last one. What is cut has its size as score. Workers get it by value, so it imports what it needs.
 
+    Args:
+        evaluate: the search score at a step.
+        finish: the metrics at the end.
+    """
     total = STEPS
 
-    def train(spec, directory, *, report, resume_from, on_step):
+    def train(spec, directory, *, report, resume_from, on_step, cuts=()):
         import json
         import os
         import time
@@ -53,7 +63,7 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
             with Path(log).open("a") as file:
                 file.write(text + "\n")
 
-        rank, seed = spec.parameters["rank"], spec.seed
+        rank, seed = spec.parameters["rank"] if "rank" in spec.parameters else spec.parameters["ranks"][-1], spec.seed
         how = behaviour.get((rank, seed), "well")
         first = json.loads((resume_from / "state.json").read_text())["step"] if resume_from else 0
         write(f"start {rank} {seed} {first} {os.getpid()}")
@@ -86,7 +96,7 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
             if how == "hangs" and step == 2:
                 time.sleep(600)
             time.sleep(seconds)
-            write(f"step {rank} {seed} {step}")
+            write(f"step {rank} {seed} {step} {spec.key}")
             on_step(step, total)
 
             def fill(folder, step=step):
@@ -94,11 +104,22 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
 
             folder = write_folder(directory / f"checkpoint-{step}", fill)
             points = [{"step": step, "train_loss": 1.0}]
-            report(Progress(step, total, step / total, {"search_score": 50.0 + step}, points, folder))
-        adapter = directory / "adapter"
-        adapter.mkdir()
-        (adapter / "adapter_model.safetensors").write_text(f"{rank} {seed}")
-        return RunResult({"score": 60.0 + rank + seed}, Counts(10 * rank, 2, 100, 40), adapter, total, total, 1.0)
+            report(Progress(step, total, float(step), {"search_score": evaluate(spec, step)}, points, folder))
+
+        def adapter(text):
+            place = directory / text
+            place.mkdir()
+            return write_folder(place / "adapter", lambda folder: (folder / "adapter_model.safetensors").write_text(text))
+
+        metrics, results = finish(spec), []
+        for size in cuts:
+            if how == "dies cutting" and results and not Path(f"{log}-died").exists():
+                Path(f"{log}-died").touch()
+                os.kill(os.getpid(), 9)
+            scores = dict.fromkeys(metrics, float(size))
+            results.append(RunResult(scores, Counts(size - 1, 2, 100, 40), adapter(f"{size}"), 0, 0, 1.0))
+        counts = Counts(10 * rank, 2, 100, 40)
+        return RunResult(metrics, counts, adapter(f"{rank} {seed}"), total, total, 1.0, cuts=results)
 
     return train
 
@@ -121,7 +142,7 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None
 
 def steps(log: Path) -> Counter[tuple[int, int, int]]:
     lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
-    return Counter((int(rank), int(seed), int(step)) for _, rank, seed, step in lines)
+    return Counter((int(rank), int(seed), int(step)) for _, rank, seed, step, _ in lines)
 
 
 def starts(log: Path) -> list[tuple[int, int, int]]:

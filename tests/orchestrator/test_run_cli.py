@@ -86,7 +86,6 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "said"),
     [
         (["nowhere.yaml"], "nowhere.yaml: there is no such file"),
-        (["sweep.yaml", "--set", "space.0.ranks=[8, 4, 4]"], "space.0: CRAFT (8,4,4), q v cannot be built"),
         (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
         (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),
         (["sweep.yaml", "--storage", "nosuch://bucket/path"], "storage 'nosuch://bucket/path/small' cannot be opened"),

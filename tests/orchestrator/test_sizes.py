@@ -26,7 +26,7 @@ from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.space.sizes import size_labels
 from orchestrator.worker.worker import WorkerSettings, work
 from tests.orchestrator.driven import driving, outcomes, run_all
-from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
+from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,15 @@ def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
 def test_a_worker_keeps_cuts_with_their_adapters_and_reports_them_again(tmp_path: Path) -> None:
     (job,) = sized_plan(tmp_path).jobs
     log = tmp_path / "log"
-    last = worked(tmp_path, job, stand_in(str(log), {}))[-1]["results"]
+    last = worked(tmp_path, job, sized_training(log, {}))[-1]["results"]
     scores = [(result["key"], result["metrics"]["score"], result["seconds"]) for result in last]
-    assert scores == [(job.key, 80.0, 5.0), (job.cuts[0].key, 20.0, 1.0), (job.cuts[1].key, 40.0, 1.0)]
+    assert scores == [(job.key, 80.0, 1.0), (job.cuts[0].key, 20.0, 1.0), (job.cuts[1].key, 40.0, 1.0)]
     (kept,) = (tmp_path / "storage" / "attempt-1" / job.key).glob("*/cuts")
     for cut in job.cuts:
         verify(kept / cut.key / "adapter")
-        assert json.loads((kept / cut.key / "adapter" / "run.json").read_text()) == {"size": size_of(cut)}
+        assert (kept / cut.key / "adapter" / "adapter_model.safetensors").read_text() == text_of(cut)
     # The driver died before it wrote any of this down; the next worker reports it again and trains nothing.
-    again = worked(tmp_path, job, stand_in(str(log), {}))[-1]["results"]
+    again = worked(tmp_path, job, sized_training(log, {}))[-1]["results"]
     assert again[0] == last[0]
     assert sorted(again[1:], key=str) == sorted(last[1:], key=str)
     assert log.read_text().count("start") == 1

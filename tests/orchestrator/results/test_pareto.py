@@ -91,14 +91,6 @@ def test_log_axes_makes_what_is_not_positive_unfit() -> None:
     assert np.isnan(points[1:, 1]).all()
 
 
-def test_directions_and_shapes_are_checked() -> None:
-    with pytest.raises(ValueError, match="'up'"):
-        front([[1.0]], ["up"])
-    with pytest.raises(ValueError, match="shape"):
-        front([[1.0, 2.0]], ["maximize"])
-    assert front(np.empty((0, 2)), WAYS).tolist() == []
-
-
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=8).filter(lambda sample: np.std(sample) > 1e-6))
 def test_interval_is_scipys_t_interval(sample: list[float]) -> None:
     given_interval = interval(sample)

@@ -141,13 +141,6 @@ def test_nothing_is_left_behind(ran: Ran) -> None:
     assert not (ran.folder / ".driver.json").exists()
 
 
-def test_a_folder_with_results_is_refused_without_resume(ran: Ran) -> None:
-    from orchestrator.tune.runner import run_sweep
-
-    with pytest.raises(ValueError, match=r"holds a sweep already.*--resume.*--name"):
-        run_sweep(ran.plan, RunOptions(ran.folder))
-
-
 def test_a_second_driver_is_refused(ran: Ran) -> None:
     from orchestrator.tune.runner import run_sweep
 

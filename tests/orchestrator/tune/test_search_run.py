@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
+from craft.spec import RunSpec
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train
 from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import stand_in
 
 pytestmark = pytest.mark.slow
 
 
-def stand_in(log: str) -> Train:
-    """Three epochs; a learning rate of 1e-3 scores best, and it shows from the first epoch on."""
-
-    def train(spec, directory, *, report, resume_from, on_step):
-        import math
-        from pathlib import Path
-
-        from craft.results import Progress, RunResult
-        from craft.trainer.checkpoint import write_folder
-
-        done = int((resume_from / "state").read_text()) if resume_from else 0
-        for epoch in range(done + 1, 4):
-            with Path(log).open("a") as file:
-                file.write(f"{spec.key} {epoch}\n")
-            score = 80 - 10 * abs(math.log10(spec.training.learning_rate) + 3) + epoch
-            folder = write_folder(
-                directory / f"checkpoint-{epoch}", lambda aside, at=epoch: (aside / "state").write_text(str(at))
-            )
-            report(Progress(epoch, 3, float(epoch), {"search_score": score}, [], folder))
-        adapter = directory / "adapter"
-        adapter.mkdir()
-        (adapter / "adapter_model.safetensors").write_text("x")
-        counts = Counts(100, 2, 1000, 400)
-        return RunResult({"search_score": score, "score": score - 1}, counts, adapter, 3, 3, 1.0)
-
-    return train
+def epochs_of(log: Path) -> Counter[tuple[str, ...]]:
+    """How often each epoch of each trial was trained."""
+    return Counter(tuple(line.split()[3:]) for line in log.read_text().splitlines() if line.startswith("step"))
 
 
 def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
@@ -58,7 +36,16 @@ def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
 
 def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> SweepOutcome:
     options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
-    return run_sweep(plan_of(folder, trials, more), options, train=stand_in(str(folder / "log")))
+
+    def evaluate(spec: RunSpec, step: int) -> float:
+        """1e-3 scores best, and it shows from the first epoch on."""
+        return 80 - 10 * abs(math.log10(spec.training.learning_rate) + 3) + step
+
+    def finish(spec: RunSpec) -> dict[str, float]:
+        return {"search_score": evaluate(spec, 3), "score": evaluate(spec, 3) - 1}
+
+    train = stand_in(str(folder / "log"), {}, evaluate=evaluate, finish=finish)
+    return run_sweep(plan_of(folder, trials, more), options, train=train)
 
 
 def drawn(outcome: SweepOutcome) -> list[str | None]:
@@ -74,12 +61,12 @@ def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: 
     outcome = run(tmp_path, 7, resume=True)
     assert drawn(outcome)[:4] == drawn(first)
     assert len({*drawn(outcome)}) == 7
-    trained = Counter((tmp_path / "log").read_text().splitlines())
+    trained = epochs_of(tmp_path / "log")
     assert set(trained.values()) == {1}, "an epoch was trained twice"
     results = results_of(outcome)
     assert results.keys() == {*outcome.state.wanted}
     # What is worse than what came before waits after its first epoch, the best runs to its end.
-    epochs = Counter(line.split()[0] for line in trained)
+    epochs = Counter(key for _, key in trained)
     best = max(outcome.ended("finished"), key=lambda entry: results[entry.key].metrics["search_score"]).key
     assert results[best].steps == epochs[best] == 3
     assert outcome.ended("stopped")

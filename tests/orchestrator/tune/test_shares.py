@@ -31,13 +31,6 @@ def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) 
     assert bundles == [[{"CPU": 1.0, "memory": 2.0**30}], [{"CPU": 2.0, "memory": 2.0**31}]]
 
 
-def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
-    one = count(sweep_of(tmp_path))
-    other = count(sweep_of(tmp_path, "{cpu: 4}", BLOCKS.replace("cpu: 2", "gpu: 1")))
-    assert [trial.key for trial in one.trials] == [trial.key for trial in other.trials]
-    assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
-
-
 def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "{cpu: 1}", "  - {method: qlora, rank: 4, resources: {gpu: 1}}\n")
     assert [share.gpu for share in sweep.shares] == [1]

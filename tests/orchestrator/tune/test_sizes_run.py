@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,33 +24,35 @@ from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events
 from orchestrator.tune.runner import Session
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
+from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of
+from tests.orchestrator.stand_in import starts
 
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path, plan: Plan, behaviour: dict[int, str], monkeypatch: pytest.MonkeyPatch, resume: bool) -> SweepOutcome:
-    train = stand_in(str(folder / "log"), behaviour)
-    monkeypatch.setattr(session, "_prepare", lambda *_: None)
-    monkeypatch.setattr(session, "_page", lambda *_: None)
-    monkeypatch.setattr(Session, "run", functools.partialmethod(Session.run, train))
+def run(folder: Path, plan: Plan, behaviour: dict[tuple[int, int], str], resume: bool) -> SweepOutcome:
     options = RunOptions(folder / "t", cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
-    console = Console(file=io.StringIO())
-    return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console, "again")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_prepare", lambda *_: None)
+        patch.setattr(session, "_page", lambda *_: None)
+        patch.setattr(Session, "run", functools.partialmethod(Session.run, sized_training(folder / "log", behaviour)))
+        console = Console(file=io.StringIO())
+        return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console, "again")
 
 
-def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_with_sizes(tmp_path: Path) -> None:
     plan = sized_plan(tmp_path, seeds="[0, 1]")
-    outcome = run(tmp_path, plan, {0: "dies cutting", 1: "nan"}, monkeypatch, resume=False)
+    outcome = run(tmp_path, plan, {(8, 0): "dies cutting", (8, 1): "nan"}, resume=False)
     job, failed = plan.jobs
     assert [[entry.key for entry in outcome.ended(status)] for status in ("finished", "failed")] == [[job.key], [failed.key]]
     assert {results_of(outcome)[key].error for key in failed.keys} == {"training diverged: the loss is nan at step 1"}
-    starts = sorted((tmp_path / "log").read_text().splitlines())
-    assert starts == ["start 0 0", "start 0 3", "start 1 0"], "after a death while it cut, nothing was trained again"
+    assert sorted(starts(tmp_path / "log")) == [(8, 0, 0), (8, 0, 3), (8, 1, 0)], (
+        "after a death while it cut, nothing was trained again"
+    )
 
-    outcome = run(tmp_path, sized_plan(tmp_path, seeds="[0, 1]"), {}, monkeypatch, resume=True)
+    outcome = run(tmp_path, sized_plan(tmp_path, seeds="[0, 1]"), {}, resume=True)
     assert outcome.complete
-    assert (tmp_path / "log").read_text().count("start") == 4
+    assert len(starts(tmp_path / "log")) == 4
     results = results_of(outcome)
     assert {size_of(trial): results[trial.key].metrics["score"] for trial in plan.trials} == {20: 20, 40: 40, 80: 80}
     events = [event for event, _ in read_events(SweepFolder(tmp_path / "t").record)]
@@ -72,14 +73,14 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert chosen.summary.configuration == plan.configurations[0].id
         for trial in plan.trials:
             adapter = record.adapter(trial.key, tmp_path / f"fetched-{trial.key}-{uri is None}")
-            assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(trial)}
+            assert (adapter / "adapter_model.safetensors").read_text() == text_of(trial)
     _check_store(tmp_path, plan)
 
     # The folder moved: the places in the log are gone, the checkpoints came along.
     (tmp_path / "t").rename(tmp_path / "moved")
     small = plan.trials[0]
     adapter = find_sweep(str(tmp_path / "moved")).adapter(small.key, tmp_path / "fetched")
-    assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(small)}
+    assert (adapter / "adapter_model.safetensors").read_text() == text_of(small)
 
 
 def _check_store(folder: Path, plan: Plan) -> None:

@@ -38,11 +38,6 @@ def finished(directory: Path) -> RunResult:
     return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 4, 6, 1.5, ["a note"], {"device": "x"})
 
 
-def test_a_spec_survives_its_journey_as_json() -> None:
-    assert Trial.from_json(spec(batch_size=4).to_json()) == spec(batch_size=4)
-    assert Trial.from_json(spec().to_json()).key == spec().key
-
-
 def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> None:
     end = outcome_of(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
     assert end.result == TrialResult(
