@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.log import read_state
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import kill_at_random, starts, wait_for
 
@@ -45,10 +47,11 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     out, screen = process.communicate(timeout=45)
     assert process.returncode == status, screen
     assert "Stopping: running trials keep their last checkpoints." in screen
-    results = results_of(tmp_path / "test")
-    assert results
-    assert {result.status for result in results.values()} <= {"interrupted", "finished"}
-    left = 3 - len([result for result in results.values() if result.status == "finished"])
+    state = read_state(SweepFolder(tmp_path / "test").record)
+    assert state.ended is not None
+    assert not state.in_phase("running")
+    assert any(entry.begun for entry in state.entries.values())
+    left = 3 - len(results_of(tmp_path / "test"))
     last = out.strip().splitlines()[-1]
     assert last.startswith(f"{left} trial")
     assert last.endswith("--resume")

@@ -70,9 +70,7 @@ def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on
         first.shutdown()
     assert process.returncode == 1, out + screen
     assert f"the cluster's head at {address} does not answer" in screen
-    results = results_of(tmp_path / "test")
-    assert {result.status for result in results.values()} <= {"finished", "interrupted"}
-    left = 4 - len([result for result in results.values() if result.status == "finished"])
+    left = 4 - len(results_of(tmp_path / "test"))
     assert left
     assert any(line.startswith(f"{left} trial") and line.endswith("--resume") for line in out.splitlines())
 
