@@ -13,6 +13,7 @@ from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.worker import WorkerSettings, work
+from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.plans import toy_plan
 
 FILE = """\
@@ -42,6 +43,19 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
     # Another training of the source is another start.
     other = toy_plan(tmp_path, FILE + "task_training: {glue/mnli: {epochs: 7}}\n")
     assert not {trial.key for trial in plan.trials} & {trial.key for trial in other.trials}
+
+
+def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> None:
+    jobs = list[Job]()
+    with driving(toy_plan(tmp_path, FILE), tmp_path) as driver:
+        while (job := driver.next_job()) is not None:
+            driver.started(job.key)
+            jobs.append(job)
+        assert [job.training.run.task for job in jobs] == ["glue/mnli"] * 4, "of both configurations"
+        driver.ended(jobs[1].key, outcomes(jobs[1], lambda trial: 50.0))
+        job = driver.next_job()
+        assert job is not None
+        assert job.source == jobs[1].key
 
 
 def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
