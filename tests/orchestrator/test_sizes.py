@@ -119,6 +119,23 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
     assert not later.new, "the time of an earlier session is not of this one"
 
 
+@pytest.mark.parametrize("recorded", [[0], [0, 2]])
+def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_path: Path, recorded: list[int]) -> None:
+    plan = sized_plan(tmp_path)
+    (job,) = plan.jobs
+    with driving(plan, tmp_path) as driver:
+        driver.take(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in recorded))
+    with driving(plan, tmp_path) as driver:
+        assert driver.next_job() == job
+        driver.started(job.key)
+        driver.ended(job.key, outcomes(job, size_of))
+    entries = read_state(SweepFolder(tmp_path).record).entries
+    scores = [99.0 if place in recorded else float(size_of(trial)) for place, trial in enumerate(job.trials)]
+    assert [entries[key].result.metrics["score"] for key in job.keys] == scores
+    with driving(plan, tmp_path) as driver:
+        assert (driver.next_job(), driver.display.tally.done) == (None, 1)
+
+
 @pytest.mark.parametrize("how", ["failed", "never promoted", "interrupted"])
 def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(tmp_path: Path, how: str) -> None:
     plan = sized_plan(tmp_path, seeds="[0, 1]", more="scheduler: {name: promotion, grace: 1}\n")
