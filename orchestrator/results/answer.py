@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from craft.words import plain
@@ -28,8 +28,8 @@ from orchestrator.results.experiments import (
 )
 from orchestrator.results.front import SEEDS, enough_of, mark_front, recorded_objectives
 from orchestrator.results.intervals import spread
-from orchestrator.results.limits import limit, more_examples
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number
+from orchestrator.results.limits import limit, rows_help
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number, percent, points
 from orchestrator.results.next_step import LIKELY, Action, propose
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
@@ -37,11 +37,10 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 
-Kind = Literal["enough", "unsure", "one seed", "chance", "head"]
+Kind = Literal["enough", "unsure", "one seed", "means", "chance", "head"]
 COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
 UNLIKELY = 0.2
 """The chance to decide below which an action would hardly do so."""
-ROWS_HELP = "More scored examples{how} would help most; more seeds would not."
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Answer:
     """The answer of a sweep, as data and as sentences.
 
     Attributes:
-        kind: `enough`: one configuration is; `unsure`: none with the wanted chance; `one seed`: there are no chances;
+        kind: `enough`: one configuration is; `unsure`: none with the wanted chance; `one seed`, `means`: there are no chances;
             `chance`: nothing is above chance; `head`: no adapter beats the head alone.
         configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
         best: the id of the configuration with the highest expected score.
@@ -74,14 +73,16 @@ class Answer:
     @property
     def text(self) -> str:
         """The answer for a terminal: a paragraph for what is known and one for what is not, and the command in its own line."""
-        rest = " ".join(filter(None, (self.unknown, self.proposal)))
-        return "\n".join(filter(None, (self.verdict, rest, self.command and f"  {self.command}")))
+        return "\n".join(filter(None, (self.verdict, self._rest, self.command and f"  {self.command}")))
 
     @property
     def markdown(self) -> str:
         """The same as Markdown."""
-        rest = " ".join(filter(None, (self.unknown, self.proposal)))
-        return "\n\n".join(filter(None, (plain(self.verdict), plain(rest), self.command and f"    {self.command}")))
+        return "\n\n".join(filter(None, (plain(self.verdict), plain(self._rest), self.command and f"    {self.command}")))
+
+    @property
+    def _rest(self) -> str:
+        return " ".join(filter(None, (self.unknown, self.proposal)))
 
 
 def answer_of(state: State) -> tuple[list[Summary], Answer | None]:
@@ -99,6 +100,18 @@ def find_answer(summaries: Sequence[Summary], objectives: Objectives, terms: Ter
     complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
     if not complete or objectives.get("score") != "maximize":
         return None
+    reply = _judge(complete, summaries, objectives, terms)
+    rest = [summary for summary in summaries if not summary.complete and summary.tunes is None]
+    if not rest:
+        return reply
+    reply = replace(reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(rest)}. Among these: {reply.verdict}")
+    if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in rest):
+        return reply
+    unknown = "Not known: how those compare that are not complete."
+    return replace(reply, unknown=unknown, proposal="Finish the sweep first:", command=terms.again, decides=None)
+
+
+def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], objectives: Objectives, terms: Terms) -> Answer:
     best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
     if not above_chance(complete):
         return _nothing(complete, best, terms)
@@ -139,7 +152,7 @@ def _other_settings(complete: Sequence[Summary], best: Summary, terms: Terms) ->
     tried = f" (tried: {rates})" if rates else ""
     unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
     if limit(complete) == "examples":
-        unknown += " " + ROWS_HELP.format(how=_how(complete))
+        unknown += " " + rows_help(complete)
     if not settings:
         return unknown, "", ""
     seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
@@ -149,17 +162,22 @@ def _other_settings(complete: Sequence[Summary], best: Summary, terms: Terms) ->
 
 def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
     """Returns the answer where a configuration has one seed: what the means say, and the price of two more seeds."""
-    points = _points(terms.rule.within)
+    margin = points(terms.rule.within)
     near = [summary for summary in complete if summary.score.mean >= best.score.mean - terms.rule.within]
     small = min(near, key=lambda summary: (summary.value(SIZE), -summary.score.mean))
-    verdict = f"By one seed: {_named(small)} is the smallest within {points} of the best: {_score(small)}."
+    single = min(summary.score.n for summary in complete) < 2
+    how = "one seed" if single else "the means"
+    verdict = f"By {how}: {_named(small)} is the smallest within {margin} of the best: {_score(small)}."
     if small is not best:
         verdict += f" {_compared(best, small, best.score.mean - small.score.mean)}"
+    if not single:
+        unknown = "Not known: with what chance. There are chances where every objective but the score is exact."
+        return Answer("means", small.configuration, best.configuration, None, verdict, unknown)
     unknown = "Not known: whether it is enough: one seed does not show what another changes."
     ends = _at_end(complete, best, terms)
     unknown += f" {ends}" if ends else ""
     if limit(complete) == "examples":
-        unknown += " " + ROWS_HELP.format(how=_how(complete))
+        unknown += " " + rows_help(complete)
         return Answer("one seed", small.configuration, best.configuration, None, verdict, unknown)
     missing = max(1, SEEDS - min(summary.score.n for summary in complete))
     action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
@@ -188,9 +206,9 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
         action = Action(beyond[0].kind, (), best.score.n * beyond[0].seconds)
     unlikely = action is None or (action.kind == "seeds" and action.decides < LIKELY)
     if doubt and unlikely and limit(complete) == "examples":
-        proposal = ROWS_HELP.format(how=_how(complete))
+        proposal = rows_help(complete)
     elif unknown and action is not None:
-        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({_percent(action.decides)})"
+        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({percent(action.decides)})"
         says = "would most likely say it" if action.decides >= LIKELY else may
         place = taken if action.kind == "smaller" else best
         proposal, command = _proposed(action, complete, place, terms, says)
@@ -201,14 +219,14 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
 
 
 def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
-    points = _points(rule.within)
+    margin = points(rule.within)
     if sure:
         more = f" {_compared(best, taken, best.counts[EXPECTED] - taken.counts[EXPECTED])}" if best is not taken else ""
         return (
             f"Enough: {_named(taken)}: {_score(taken)}. The chance that anything in this sweep is better by more than "
-            f"{points} is {_percent(1 - chance)}.{more}"
+            f"{margin} is {percent(1 - chance)}.{more}"
         )
-    likely = f"is the likeliest to be within {points} of the best ({_percent(chance)})"
+    likely = f"is the likeliest to be within {margin} of the best ({percent(chance)})"
     return f"Not decided: {_named(taken)} {likely}: {_score(taken)}."
 
 
@@ -216,7 +234,7 @@ def _doubt(taken: Summary, rule: Enough) -> str:
     """Returns why no configuration is enough yet."""
     if taken.counts[P_ENOUGH] >= rule.sure:
         return f"Not known: whether it is enough: {taken.score.n} seeds do not show how seeds spread, {SEEDS} do."
-    return f"Not known: which one is enough with a chance of {_percent(rule.sure)}."
+    return f"Not known: which one is enough with a chance of {percent(rule.sure)}."
 
 
 def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, terms: Terms) -> str:
@@ -230,7 +248,7 @@ def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Su
         return ""
     likeliest = max(doubtful, key=lambda summary: chance[summary.configuration])
     rest = f", or {len(doubtful) - 1} more that are smaller" if len(doubtful) > 1 else ""
-    return f"Not known: whether {_named(likeliest)} is enough as well ({_percent(chance[likeliest.configuration])}){rest}."
+    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){rest}."
 
 
 def _at_end(complete: Sequence[Summary], best: Summary, terms: Terms, exceeding: Mapping[str, float] | None = None) -> str:
@@ -245,7 +263,7 @@ def _at_end(complete: Sequence[Summary], best: Summary, terms: Terms, exceeding:
     for kind in ("larger", "rate"):
         chance = None if exceeding is None else exceeding.get(kind, 0.0)
         if kind in beyond and (chance is None or chance > 1 - terms.rule.sure):
-            likely = "" if chance is None else f" ({_percent(chance)} by the trend of the others)"
+            likely = "" if chance is None else f" ({percent(chance)} by the trend of the others)"
             sentences.append(f"The best has the {ends[kind]} tried, so one beyond may be better{likely}.")
     return " ".join(sentences)
 
@@ -268,18 +286,13 @@ def _proposed(action: Action, complete: Sequence[Summary], place: Summary, terms
     return f"Most for its time says {noun} of {full_label(place)}{time}.", more_command(terms.again, settings)
 
 
-def _compared(best: Summary, small: Summary, points: float) -> str:
+def _compared(best: Summary, small: Summary, gap: float) -> str:
     size, other = best.value(SIZE), small.value(SIZE)
     if not size > other:
         return f"The best is {full_label(best)} ({size:,.0f})."
     ratio = size / other if other else math.inf
     times = f"{ratio:.0f} times as many" if ratio >= 10 else f"{ratio:.2g} times as many" if other else "that many more"
-    return f"The best, {full_label(best)} ({size:,.0f}), has {times} for {_points(float(number(points, 1)))}."
-
-
-def _how(complete: Sequence[Summary]) -> str:
-    how = more_examples(complete)
-    return f" ({how})" if how else ""
+    return f"The best, {full_label(best)} ({size:,.0f}), has {times} for {points(float(number(gap, 1)))}."
 
 
 def _named(summary: Summary) -> str:
@@ -288,11 +301,3 @@ def _named(summary: Summary) -> str:
 
 def _score(summary: Summary) -> str:
     return number(summary.score.mean, 1) + spread(summary.score, 1)
-
-
-def _points(value: float) -> str:
-    return f"{value:g} point{'' if value == 1 else 's'}"
-
-
-def _percent(chance: float) -> str:
-    return "under 1 %" if chance < 0.005 else "over 99 %" if chance > 0.995 else f"{100 * chance:.0f} %"

@@ -34,3 +34,9 @@ def more_examples(summaries: Sequence[Summary]) -> str:
         if summary.complete
     )
     return more_rows((task for summary in summaries for task in summary.tasks), cut)
+
+
+def rows_help(summaries: Sequence[Summary]) -> str:
+    """Returns the advice where the examples are the limit."""
+    how = more_examples(summaries)
+    return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would not."

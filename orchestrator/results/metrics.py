@@ -117,6 +117,16 @@ def number(value: float, digits: int = 2) -> str:
     return "–" if math.isnan(value) else f"{round(value, digits) + 0:.{digits}f}"  # + 0: no -0.00
 
 
+def points(value: float) -> str:
+    """Writes a difference of scores: `1 point`, `0.6 points`."""
+    return f"{value:g} point{'' if value == 1 else 's'}"
+
+
+def percent(chance: float) -> str:
+    """Writes a chance: `7 %`, `under 1 %`."""
+    return "under 1 %" if chance < 0.005 else "over 99 %" if chance > 0.995 else f"{100 * chance:.0f} %"
+
+
 def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:
     """Returns the unit of an axis that holds `values`, as a factor and a word, by the geometric middle of its ends."""
     units = UNITS.get(metric_of(name).kind, ((1, ""),))

@@ -22,7 +22,6 @@ from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.experiments import Terms
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
-from orchestrator.results.next_step import LIKELY
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
@@ -37,8 +36,7 @@ KINDS = (
 @dataclass(frozen=True)
 class Row:
     """Shares of the sweeps: those that say enough; of these the mean chance that they say, and those that are right; those that
-    propose seeds, of these the mean chance to decide that they say, and those that are decided; the last three for `likely`
-    ones alone."""
+    propose seeds, of these the mean chance to decide that they say, and those that are decided."""
 
     answered: float
     said: float
@@ -46,9 +44,6 @@ class Row:
     proposed: float
     hoped: float
     decided: float
-    likely: float
-    likely_hoped: float
-    likely_decided: float
 
 
 def simulate(many: int, seeds: int, differences: float, unequal: bool, sweeps: int) -> Row:
@@ -66,7 +61,7 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, sweeps: i
             later = _answer(seen[: seeds + count], size)
             decided.append((answer.decides, later.kind == "enough" and not later.unknown.startswith("Not known")))
     parts = []
-    for pairs in (right, decided, [pair for pair in decided if pair[0] >= LIKELY]):
+    for pairs in (right, decided):
         said, came = np.array(pairs, dtype=float).mean(axis=0) if pairs else (math.nan, math.nan)
         parts += [len(pairs) / sweeps, float(said), float(came)]
     return Row(*parts)
@@ -98,7 +93,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a row (300)")
     sweeps = parser.parse_args().sweeps
     heads = "configurations | seeds | differences | spread | says enough | said | right | proposes seeds | said | decided"
-    print(f"| {heads} | likely | said | decided |\n{'| --- ' * 13}|")
+    print(f"| {heads} |\n{'| --- ' * 10}|")
     for many, seeds, differences, unequal in KINDS:
         row = simulate(many, seeds, differences, unequal, sweeps)
         cells = [str(many), str(seeds), f"{differences:g}", "unequal" if unequal else "equal"]

@@ -14,7 +14,8 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from dashboards.content import view_of
+from craft.words import plain
+from dashboards.content import state_of, view_of
 from dashboards.panels.front import data as front_data
 from dashboards.panels.front_figure import draw
 from dashboards.panels.table import data as table_data
@@ -23,11 +24,14 @@ from orchestrator import session
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.plan.trial import Outcome
+from orchestrator.results.answer import find_answer
+from orchestrator.results.front import recorded_rule
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.settings import Enough
 from orchestrator.tune.runner import Session
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.orchestrator.plans import count
@@ -108,6 +112,24 @@ def test_the_terminal_and_the_files(finished: Finished) -> None:
     assert {int(rank) for rank in shaded} == ON_FRONT
 
 
+def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
+    client = MlflowClient(finished.uri)
+    experiment = client.get_experiment_by_name("memory").experiment_id
+    (sweep,) = client.search_runs([experiment], "tags.`craft.kind` = 'sweep'")
+    text, folder = sweep.data.tags["craft.answer"], find_sweep(str(finished.folder))
+    assert text.startswith(f"Enough: LoRA r{ENOUGH}, q v (16,000 parameters): 84.0 ± ")
+    assert text in finished.screen
+    assert plain(text.splitlines()[0]) in sweep.data.tags["mlflow.note.content"]
+    store = Store(finished.uri)
+    feed = store.feed("memory")
+    feed.refresh()
+    assert state_of([], [feed], view_of(store, [feed])[1])["answers"] == [{"sweep": "memory", "text": text}]
+    reply = find_answer(folder.summaries, folder.sweep.objectives)
+    assert reply is not None
+    assert reply.verdict == text.splitlines()[0]
+    assert recorded_rule(sweep.data.params["enough"]) == folder.sweep.enough == Enough()
+
+
 def test_the_picture(finished: Finished) -> None:
     axes, front, chosen = finished.drawn
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak memory (MiB)", "score")
@@ -130,7 +152,7 @@ def test_the_pick(finished: Finished, place: str) -> None:
     found = find_sweep(str(finished.folder)) if place == "folder" else find_sweep("memory", finished.uri)
     assert {finished.ranks[summary.configuration] for summary in found.summaries if summary.on_front} == ON_FRONT
     assert finished.ranks[pick("knee", found.summaries, found.sweep.objectives).summary.configuration] == KNEE
-    assert finished.ranks[pick("smallest-within:1", found.summaries, found.sweep.objectives).summary.configuration] == ENOUGH
+    assert finished.ranks[pick("enough", found.summaries, found.sweep.objectives).summary.configuration] == ENOUGH
 
 
 def test_the_data_of_the_page(finished: Finished) -> None:

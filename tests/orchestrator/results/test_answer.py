@@ -137,6 +137,24 @@ def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
     assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
 
 
+def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
+    waiting = replace(made("waiting", 500, [99]), planned=3)
+    answer = answered(*STEEP, waiting)
+    assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
+    assert (answer.proposal, answer.command) == ("Finish the sweep first:", AGAIN)
+    failed = answered(*STEEP, replace(waiting, failed=2))
+    assert failed.command != AGAIN, "it has ended"
+
+
+def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
+    objectives = {**DEFAULT_OBJECTIVES, "forgetting": "minimize"}
+    uncertain = [replace(row, metrics=row.metrics | {"forgetting": row.score}) for row in STEEP]
+    answer = find_answer(mark_front(uncertain, objectives), objectives, Terms(again=AGAIN))  # type: ignore[arg-type]
+    assert answer is not None
+    assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
+    assert answer.verdict.startswith("By the means: lora middle")
+
+
 def test_the_best_at_the_end_of_the_rates_asks_for_another_one() -> None:
     rates = [made(f"lr {rate}", 4_000, around(center), learning_rate=rate)
              for rate, center in ((1e-3, 70), (3e-3, 80), (9e-3, 90))]  # fmt: skip
