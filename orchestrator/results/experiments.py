@@ -67,6 +67,10 @@ class Terms:
     def block_of(self, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
         """Returns the one method block of a configuration with its index; None if several may be it."""
         blocks = [(place, block) for place, block in enumerate(self.space) if block.get("method") == summary.method]
+        if len(blocks) > 1:
+            key = RANKS.get(summary.method, "rank")
+            own = summary.parameters.get(key)
+            blocks = [row for row in blocks if any(_same(value, own) for value in _values(row[1].get(key)))]
         return blocks[0] if len(blocks) == 1 else None
 
     def resized(self, summary: Summary, factor: float) -> Settings:

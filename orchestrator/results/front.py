@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
 from orchestrator.results.chances import with_chances
-from orchestrator.results.control import with_normalized
+from orchestrator.results.control import above_chance, with_normalized
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.sweepfile.settings import Enough
@@ -103,7 +103,7 @@ def enough_of(
     """Returns the id of the smallest configuration that is enough, of equal sizes the likeliest; None without one.
 
     Seeds spread differently from configuration to configuration, and two of them do not show it: what they called 0.88 was true
-    in 0.62. A configuration therefore needs SEEDS of them.
+    in 0.62. A configuration therefore needs SEEDS of them. Where nothing is above chance, nothing is enough.
 
     Args:
         chances: by id, instead of the summaries' own.
@@ -115,7 +115,7 @@ def enough_of(
         for summary in summaries
         if summary.score.n >= SEEDS and chances.get(summary.configuration, 0.0) >= (rule or Enough()).sure
     ]
-    return min(sure)[2] if sure else None
+    return min(sure)[2] if sure and above_chance([summary for summary in summaries if summary.complete]) else None
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
