@@ -23,6 +23,7 @@ from typing import Any
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
+from orchestrator.driver.queue import Queue
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
 from orchestrator.record.folder import SweepFolder
@@ -64,6 +65,7 @@ class Driver:
         common_cause: notices that trial after trial fails for one fault of the machines.
         notes: sentences on what was decided, for the end of the session.
         storage: where checkpoints and adapters go: an absolute path or a URI.
+        queue: the session's jobs: those that wait, and those that run.
         lock: held while an event is taken.
         watch: called at each tick.
     """
@@ -73,6 +75,7 @@ class Driver:
         self.folder = SweepFolder(options.folder.absolute())
         self.storage = options.storage_of_trials
         self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
+        self.queue = Queue(self._turns)
         self.common_cause, self.lock, self.notes = CommonCause(), threading.RLock(), list[str]()
         self.watch: Callable[[], None] = lambda: None
         self.state = State()
@@ -86,10 +89,6 @@ class Driver:
         self._changes, self._asked_at = 0, -1
         self._spent: tuple[int, str | None] = (-1, None)
         self._before = frozenset(key for key, entry in self.state.entries.items() if entry.finished)
-        self._jobs: dict[str, Job] = {}
-        self._waiting: dict[str, Job] = {}
-        self._out: set[str] = set()
-        self._running: dict[str, float] = {}
 
     def begin(self, info: Mapping[str, Any] | None = None) -> None:
         """Starts the session: from here on the folder holds a record.
@@ -130,26 +129,22 @@ class Driver:
             only: keys of the jobs to choose from, if not from all.
         """
         while True:
-            job = self._choose(only)
-            if job is not None:
-                del self._waiting[job.key]
-                self._out.add(job.key)
+            job = self.queue.take_next(self.state, only)
+            if job is not None or only is not None or not (self._ask() or self._draw()):
                 return job
-            if only is not None or not (self._ask() or self._draw()):
-                return None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
-        if self._running or self.strategy.is_open(self.state):
+        if self.queue.running or self.strategy.is_open(self.state):
             return False
-        return self._turns is not None or not self._waiting
+        return self._turns is not None or not self.queue.waiting
 
     @property
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self._running or self._waiting) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -158,7 +153,7 @@ class Driver:
 
     @property
     def spent(self) -> str | None:
-        """What of the budget is used up, or reached."""
+        """The part of the budget that is used up, or the score that is reached; None while there is neither."""
         budget, seconds = self.plan.sweep.budget, time.monotonic() - self._began
         if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self._changes:
             self._spent = self._changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
@@ -169,32 +164,18 @@ class Driver:
         """Whether trials may have to wait for their turn."""
         return self._turns is not None
 
-    @property
-    def waiting(self) -> list[str]:
-        """Keys of jobs that wait for room, a source or their turn."""
-        return [*self._waiting]
-
-    @property
-    def running(self) -> list[str]:
-        """Keys of jobs that run."""
-        return [*self._running]
-
-    def job(self, key: str) -> Job:
-        """Returns the job of a training's key."""
-        return self._jobs[key]
-
     def is_ended(self, key: str) -> bool:
         """Returns whether no trial of a job has anything left to run in this session."""
-        return all(self.state.entries[trial].ended for trial in self._jobs[key].keys)
+        return not self._left(key)
 
     # What the engine reports.
 
-    def started(self, key: str) -> None:
+    def record_start(self, key: str) -> None:
         """Notes that a job runs, for the first time or again."""
-        self._running.setdefault(key, time.monotonic())
+        self.queue.start(key)
         self.take(Started(keys=self._left(key)))
 
-    def reported(self, key: str, progress: Mapping[str, Any]) -> bool:
+    def record_report(self, key: str, progress: Mapping[str, Any]) -> bool:
         """Records an evaluation of a running training; returns whether it must leave its place and wait for its turn.
 
         Args:
@@ -211,68 +192,62 @@ class Driver:
         self.take(report)
         return self._turns is not None and self._turns.take(report, self.state)
 
-    def looked(self, key: str, outlook: Mapping[str, Any]) -> None:
+    def show_outlook(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Shows the progress of a running training, which is not recorded."""
         if not self.state.entries[key].ended:
             self.display.look(key, outlook, self.state)
 
-    def ended(self, key: str, outcomes: Sequence[Outcome]) -> None:
+    def record_end(self, key: str, outcomes: Sequence[Outcome]) -> None:
         """Records the results of a job that has ended, before anything else happens.
 
         Args:
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
         """
-        self._running.pop(key, None)
-        self._out.discard(key)
-        self._waiting.pop(key, None)
+        self.queue.leave(key)
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
         every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
         self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
 
-    def paused(self, key: str) -> None:
+    def record_pause(self, key: str) -> None:
         """Notes that a job waits for its turn: it has no result, and continues from its last checkpoint."""
-        self._running.pop(key, None)
-        self._out.discard(key)
-        self._waiting[key] = self._jobs[key]
+        self.queue.wait(key)
         self.take(Paused(keys=self._left(key)))
 
-    def retried(self, key: str, why: str) -> None:
+    def show_retry(self, key: str, why: str) -> None:
         """Shows that the job's process or machine died; the engine starts it again."""
         logger.warning("trial %s is started again: %s", key, why)
         self.display.retry(self.state.entries[key], why)
 
-    def failed(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None:
+    def record_failure(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None:
         """Records that a job has failed by a fault of its machine, after all its tries.
 
         Args:
             by_itself: whether the trial said so itself, and its process was not lost.
         """
         error = f"{reason} ({tries} times)" if tries > 1 else reason
-        self.ended(key, [Outcome(TrialResult(key, "failed", error=error, retryable=True))])
+        self.record_end(key, [Outcome(TrialResult(key, "failed", error=error, retryable=True))])
         if by_itself:
-            self.common_cause.failed(reason, self._running.values())
+            self.common_cause.failed(reason, self.queue.running.values())
 
-    def broke_off(self) -> list[str]:
+    def record_break(self) -> list[str]:
         """Notes that the engine has ended; returns the keys of the jobs that were running. All unfinished jobs wait again."""
-        keys = [*self._running]
+        keys = [*self.queue.running]
         for key in keys:
             self.display.retry(self.state.entries[key], "the attempt broke off")
         if keys:
             self.take(Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
-        self._running.clear()
-        self._out.clear()
-        self._waiting = {key: job for key, job in self._jobs.items() if self._left(key)}
+        self.queue.restart(self.state)
         return keys
 
-    def not_promoted(self) -> None:
+    def end_waiting(self) -> None:
         """Ends each trial that still waits, with its last evaluation as its result; called when nothing runs and nothing more
         comes."""
-        for key in [*self._waiting]:
+        for key in [*self.queue.waiting]:
             entry = self.state.entries[key]
             report = entry.report
             metrics, step = (dict(report.metrics), report.step) if report else ({}, 0)
             result = TrialResult(key, "stopped", metrics, steps=step, seconds=entry.seconds, notes=[NOT_PROMOTED])
-            self.ended(key, [Outcome(result)])
+            self.record_end(key, [Outcome(result)])
 
     def tick(self) -> None:
         """Writes what the disk has refused, and shows how far the sweep is; called often."""
@@ -291,7 +266,7 @@ class Driver:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""
         with self.lock:
             assert self._log is not None
-            keys = [key for job in self._running for key in self._left(job)]
+            keys = [key for job in self.queue.running for key in self._left(job)]
             if keys:
                 self.take(Interrupted(keys=keys))
             if self._log.flush():
@@ -316,18 +291,6 @@ class Driver:
         """Seconds since the session began."""
         return time.monotonic() - self._began
 
-    def _choose(self, only: Sequence[str] | None) -> Job | None:
-        waiting = self._waiting if only is None else {key: self._waiting[key] for key in only if key in self._waiting}
-        if self._turns is not None:
-            # A job that was handed out starts some time later.
-            busy = {self.state.entries[key].configuration for key in self._out}
-            return self._turns.choose(waiting.values(), busy, self.state)
-        return next((job for job in waiting.values() if self._is_ready(job)), None)
-
-    def _is_ready(self, job: Job) -> bool:
-        source = self.state.entries.get(job.source) if job.source else None
-        return job.source is None or (source is not None and source.ended)
-
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
         if self._asked_at == self._changes:
@@ -340,26 +303,26 @@ class Driver:
             return False
         self.take(Wanted(keys=[trial.key for trial in new], entries=self._described(new)))
         for job in jobs_of(wanted):
-            if self._jobs.get(job.key) != job:
+            if self.queue.jobs.get(job.key) != job:
                 self._add(job)
-        self.display.expect(len(self._jobs) if self.plan.adaptive else max(len(self._jobs), self.plan.most_jobs))
+        self.display.expect(len(self.queue.jobs) if self.plan.adaptive else max(len(self.queue.jobs), self.plan.most_jobs))
         return True
 
     def _described(self, trials: Sequence[Trial]) -> list[Entry]:
         """Returns the descriptions of trials that the state does not have, or has otherwise."""
         planned = {configuration.id: configuration.known for configuration in self.strategy.configurations(self.state)}
-        entries, known = [trial.entry(planned=planned[trial.configuration]) for trial in trials], self.state.entries
-        return [entry for entry in entries if entry.key not in known or known[entry.key].describe() != entry.describe()]
+        entries, recorded = [trial.entry(planned=planned[trial.configuration]) for trial in trials], self.state.entries
+        return [entry for entry in entries if entry.key not in recorded or recorded[entry.key].describe() != entry.describe()]
 
     def _add(self, job: Job) -> None:
-        self._jobs[job.key] = job
+        self.queue.jobs[job.key] = job
         left, training = self._left(job.key), self.state.entries[job.key]
         if training.ended and training.finished is None and left:
             # Its training has no adapter, so there is nothing to cut.
             assert training.result is not None
             self.take(*(Ended(result=_as_its_training(key, training.result)) for key in left))
         elif left:
-            self._waiting[job.key] = job
+            self.queue.waiting[job.key] = job
 
     def _draw(self) -> bool:
         """Lets a searcher draw; returns whether it did."""
@@ -370,7 +333,7 @@ class Driver:
 
     def _left(self, key: str) -> list[str]:
         """Returns the keys of a job's trials that have not ended, in its order."""
-        return [trial for trial in self._jobs[key].keys if not self.state.entries[trial].ended]
+        return self.state.unfinished(self.queue.jobs[key].keys)
 
     def _relative(self, path: Path | None) -> str | None:
         if path is None:

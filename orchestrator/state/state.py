@@ -69,6 +69,10 @@ class State:
         """Returns the trials in a phase, in the order of `entries`."""
         return [entry for entry in self.entries.values() if entry.phase == phase]
 
+    def unfinished(self, keys: Iterable[str]) -> list[str]:
+        """Returns those of `keys` whose trials have not ended, in their order."""
+        return [key for key in keys if not self.entries[key].ended]
+
     def _with(self, entries: Iterable[Entry], **changes: Any) -> State:
         return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
 

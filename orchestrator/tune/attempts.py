@@ -57,7 +57,7 @@ class Attempts:
             error = self._attempt(suspects)
             if driver.is_ending:
                 return driver.common_cause.trouble
-            running = driver.broke_off()
+            running = driver.record_break()
             if error is None:
                 if not suspects:
                     self._end_those_that_wait()
@@ -78,14 +78,14 @@ class Attempts:
     def _end_those_that_wait(self) -> None:
         """Ends the trials that were not promoted, once nothing can come that would promote them."""
         if self._driver.promotes and not self._driver.strategy.is_open(self._driver.state):
-            self._driver.not_promoted()
+            self._driver.end_waiting()
 
     def _blame(self, suspects: list[str], running: list[str], reason: str) -> list[str]:
         """Returns the jobs that are to run alone next, after memory ran out while they were running."""
         if not (suspects and running):
             return running
         for key in running:
-            self._driver.failed(key, f"{reason} (it ran alone)", by_itself=False)
+            self._driver.record_failure(key, f"{reason} (it ran alone)", by_itself=False)
         return [key for key in suspects if not self._driver.is_ended(key)]
 
     def _attempt(self, only: Sequence[str]) -> Exception | None:
@@ -159,7 +159,7 @@ class Attempts:
         driver = self._driver
         if not driver.options.address or driver.plan.adaptive or driver.promotes:
             return slots
-        return max(slots, min(len(driver.waiting), ANNOUNCED_TRIALS))
+        return max(slots, min(len(driver.queue.waiting), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
         """Returns how many trials run at once, of those that take least."""

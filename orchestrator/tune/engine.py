@@ -1,8 +1,8 @@
 """What Tune asks and tells the driver in one attempt. This module only translates; the driver decides.
 
     Jobs       Tune has room             -->  driver.next_job  -->  the job's training names Tune's trial
-    Judge      a worker reports          -->  driver.reported, ended, looked  -->  the trial continues, or waits
-    Recording  starts, deaths, ends      -->  driver.started, retried, failed, paused
+    Judge      a worker reports          -->  driver.record_report, record_end, show_outlook  -->  the trial continues, or waits
+    Recording  starts, deaths, ends      -->  driver.record_start, record_pause, record_failure, show_retry
     Stopper    may the attempt continue?
 
 For Tune a trial that waits has ended: its checkpoint stays, and the driver gives it out again when it is its turn. It then
@@ -104,12 +104,12 @@ class Judge(_NotPickled, FIFOScheduler):
         if number := re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name"))):
             self._checkpoints[key] = int(number[1])
         if "outlook" in result:
-            driver.looked(key, json.loads(result["outlook"]))
+            driver.show_outlook(key, json.loads(result["outlook"]))
         elif "results" in result:
             driver.common_cause.works()
             results = [TrialResult.from_json(fields) for fields in json.loads(result["results"])]
-            driver.ended(key, [self._outcome(each, key, result.get("checkpoint_dir_name")) for each in results])
-        elif "progress" in result and driver.reported(key, json.loads(result["progress"])):
+            driver.record_end(key, [self._outcome(each, key, result.get("checkpoint_dir_name")) for each in results])
+        elif "progress" in result and driver.record_report(key, json.loads(result["progress"])):
             return TrialScheduler.STOP
         return TrialScheduler.CONTINUE
 
@@ -124,7 +124,7 @@ class Judge(_NotPickled, FIFOScheduler):
             adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
         except OSError:
             log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, driver.storage)
-        trial = next((trial for trial in driver.job(job).trials if trial.key == result.key), None)
+        trial = next((trial for trial in driver.queue.jobs[job].trials if trial.key == result.key), None)
         try:
             if adapter is not None and trial is not None:
                 add_card(adapter, driver.folder.path.name, trial, result)
@@ -142,17 +142,17 @@ class Recording(_NotPickled, tune.Callback):
         self._lost_at: dict[str, int] = {}
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._driver.started(trial.config["key"])
+        self._driver.record_start(trial.config["key"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result has ended already; one without waits.
         key = trial.config["key"]
         if not self._driver.stopping() and not self._driver.is_ended(key):
-            self._driver.paused(key)
+            self._driver.record_pause(key)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._driver.stopping():
-            self._driver.retried(trial.config["key"], self._why(trial))
+            self._driver.show_retry(trial.config["key"], self._why(trial))
         self._excuse(trial)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -162,7 +162,7 @@ class Recording(_NotPickled, tune.Callback):
             self._driver.options.max_failures + 1,
             isinstance(getattr(_error_of(trial), "cause", None), Exception),
         )
-        self._driver.failed(trial.config["key"], self._why(trial), tries=tries, by_itself=by_itself)
+        self._driver.record_failure(trial.config["key"], self._why(trial), tries=tries, by_itself=by_itself)
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         now = time.monotonic()

@@ -70,8 +70,8 @@ def stand_in(self: Session, **_: object) -> SweepOutcome:
         score += (run.seed - 1) / (2 if run.parameters["rank"] in (1, 4, 16) else -2)
         counts = {"trainable_parameters": 1000.0 * run.parameters["rank"], "peak_memory_bytes": 1e6 * memory}
         result = TrialResult(job.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
-        driver.started(job.key)
-        driver.ended(job.key, [Outcome(result)])
+        driver.record_start(job.key)
+        driver.record_end(job.key, [Outcome(result)])
     return outcome_of(driver, None, None)
 
 

@@ -56,8 +56,8 @@ def run_some(
     ran = list[Trial]()
     with driving(plan, folder) as driver:
         while len(ran) < at_most and (job := driver.next_job()) is not None:
-            driver.started(job.key)
-            driver.ended(job.key, end(job))
+            driver.record_start(job.key)
+            driver.record_end(job.key, end(job))
             ran.append(job.training)
         assert driver.is_over or len(ran) == at_most
         if notes is not None:

@@ -92,12 +92,12 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
     (job,) = plan.jobs
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() == job
-        driver.started(job.key)
+        driver.record_start(job.key)
         progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 1.0}, "points": [], "time": 5e8}
-        assert not driver.reported(job.key, progress)
-        assert driver.running == list(driver.display.tally.running) == [job.key]
+        assert not driver.record_report(job.key, progress)
+        assert list(driver.queue.running) == list(driver.display.tally.running) == [job.key]
         assert {entry.phase for entry in driver.state.asked_for} == {"running"}
-        driver.ended(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
+        driver.record_end(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
         assert driver.is_over
         tally = driver.display.tally
         assert (tally.done, tally.total) == (1, 1)
@@ -143,16 +143,16 @@ def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(t
     progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 7.0}, "points": [], "time": 5e8}
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() == job
-        driver.started(job.key)
-        driver.reported(job.key, progress)
+        driver.record_start(job.key)
+        driver.record_report(job.key, progress)
         if how == "failed":
-            driver.ended(job.key, [Outcome(TrialResult(job.key, "failed", error="the loss is nan", retryable=True))])
+            driver.record_end(job.key, [Outcome(TrialResult(job.key, "failed", error="the loss is nan", retryable=True))])
         elif how == "interrupted":
             assert driver.stop() is None
         else:
-            driver.paused(job.key)
+            driver.record_pause(job.key)
             assert {driver.state.entries[key].phase for key in job.keys} == {"paused"}
-            driver.not_promoted()
+            driver.end_waiting()
     entries = read_state(SweepFolder(tmp_path).record).entries
     results = [entries[key].result for key in job.keys]
     if how == "interrupted":
@@ -162,7 +162,7 @@ def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(t
     assert {result.error for result in results} == {"the loss is nan" if how == "failed" else None}
     assert [result.metrics for result in results] == [{} if how == "failed" else {"search_score": 7.0}, {}, {}]
     with driving(plan, tmp_path) as driver:
-        assert driver.waiting == ([job.key, other.key] if how == "failed" else [])
+        assert list(driver.queue.waiting) == ([job.key, other.key] if how == "failed" else [])
 
 
 def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:

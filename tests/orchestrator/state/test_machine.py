@@ -156,12 +156,13 @@ class SweepMachine(RuleBasedStateMachine):
         if job is None:
             return
         assert job.key not in self.out
-        assert job.key not in self.driver.running
+        assert job.key not in self.driver.queue.running
         assert any(key not in self.finished for key in job.keys), "a job with nothing left was handed out"
         if job.source is not None:
             assert self.driver.state.entries[job.source].ended
         if self.driver.promotes:
-            busy = [self.out[key] if key in self.out else self.driver.job(key) for key in (*self.out, *self.driver.running)]
+            queue = self.driver.queue
+            busy = [self.out[key] if key in self.out else queue.jobs[key] for key in (*self.out, *queue.running)]
             assert job.training.configuration not in {other.training.configuration for other in busy}
         self.out[job.key] = job
 
@@ -170,49 +171,49 @@ class SweepMachine(RuleBasedStateMachine):
     def run(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.out)))
         del self.out[key]
-        self.driver.started(key)
+        self.driver.record_start(key)
 
-    @precondition(lambda self: self.driver.running)
+    @precondition(lambda self: self.driver.queue.running)
     @rule(data=st.data(), again=st.booleans())
     def evaluate(self, data: st.DataObject, again: bool) -> None:
         """A running trial is evaluated, or evaluated again after it was continued behind its last report."""
-        key = data.draw(st.sampled_from(sorted(self.driver.running)))
+        key = data.draw(st.sampled_from(sorted(self.driver.queue.running)))
         if key in self.finished:  # its training is over, and it is being cut
             return
         self.steps[key] = step = max(1, min(STEPS, self.steps[key] + (not again)))
-        if self.driver.reported(key, progress(self.driver.job(key).training, step)):
+        if self.driver.record_report(key, progress(self.driver.queue.jobs[key].training, step)):
             assert self.driver.promotes
-            self.driver.paused(key)
+            self.driver.record_pause(key)
 
-    @precondition(lambda self: self.driver.running)
+    @precondition(lambda self: self.driver.queue.running)
     @rule(data=st.data(), end=FAILURES)
     def end(self, data: st.DataObject, end: str) -> None:
-        self.end_job(data.draw(st.sampled_from(sorted(self.driver.running))), end)
+        self.end_job(data.draw(st.sampled_from(sorted(self.driver.queue.running))), end)
 
     def end_job(self, key: str, end: str = "finished") -> None:
-        job = self.driver.job(key)
+        job = self.driver.queue.jobs[key]
         if end == "lost":
-            self.driver.failed(key, "its machine is gone")
+            self.driver.record_failure(key, "its machine is gone")
         elif end == "diverged" and key not in self.finished:
             self.diverged = True
-            self.driver.ended(key, [Outcome(TrialResult(key, "failed", error="diverged"))])
+            self.driver.record_end(key, [Outcome(TrialResult(key, "failed", error="diverged"))])
         else:
             if key not in self.finished:
                 self.evaluate_last(job)
             trials = job.trials[:-1] if end == "no size" and len(job.trials) > 1 else job.trials
             results = {trial.key: finished(trial) for trial in trials}
-            self.driver.ended(key, [Outcome(result) for result in results.values()])
+            self.driver.record_end(key, [Outcome(result) for result in results.values()])
             self.finished = {**results, **self.finished}
 
     def evaluate_last(self, job: Job) -> None:
         if self.driver.promotes and self.steps[job.key] < STEPS:
             self.steps[job.key] = STEPS
-            self.driver.reported(job.key, progress(job.training, STEPS))
+            self.driver.record_report(job.key, progress(job.training, STEPS))
 
     @rule()
     def break_off(self) -> None:
-        running = set(self.driver.running)
-        assert set(self.driver.broke_off()) == running
+        running = set(self.driver.queue.running)
+        assert set(self.driver.record_break()) == running
         self.out = {}
 
     @rule()
@@ -245,10 +246,10 @@ class SweepMachine(RuleBasedStateMachine):
         self.record.write_bytes(b"".join(lines[: data.draw(st.integers(flushed, len(lines)))]))
         self.resume(None)
 
-    @precondition(lambda self: self.driver.running)
+    @precondition(lambda self: self.driver.queue.running)
     @rule(data=st.data())
     def kill_while_results_are_written(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.driver.running)))
+        key = data.draw(st.sampled_from(sorted(self.driver.queue.running)))
         before = dict(self.finished)
         self.end_job(key)
         self.abandon()
@@ -297,7 +298,9 @@ class SweepMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_wanted_is_lost(self) -> None:
         driver = self.driver
-        at_hand = {key for job in (*driver.waiting, *driver.running, *self.out) for key in driver.job(job).keys}
+        at_hand = {
+            key for job in (*driver.queue.waiting, *driver.queue.running, *self.out) for key in driver.queue.jobs[job].keys
+        }
         assert all(entry.ended or entry.key in at_hand for entry in driver.state.asked_for)
         assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}
 
@@ -328,27 +331,27 @@ class SweepMachine(RuleBasedStateMachine):
     def run_to_the_end(self) -> None:
         """Plays an engine under which nothing goes wrong."""
         for key in [*self.out]:
-            self.driver.started(key)
+            self.driver.record_start(key)
         self.out = {}
         while True:
-            for key in self.driver.running:
+            for key in [*self.driver.queue.running]:
                 self.play(key)
             job = self.driver.next_job()
             if job is not None:
-                self.driver.started(job.key)
-            elif not self.driver.running:
+                self.driver.record_start(job.key)
+            elif not self.driver.queue.running:
                 break
         assert self.driver.is_over
         if self.driver.promotes:
-            self.driver.not_promoted()
+            self.driver.end_waiting()
         assert not self.driver.is_open
 
     def play(self, key: str) -> None:
-        job = self.driver.job(key)
+        job = self.driver.queue.jobs[key]
         while key not in self.finished and self.steps[key] < STEPS:
             self.steps[key] += 1
-            if self.driver.reported(key, progress(job.training, self.steps[key])):
-                self.driver.paused(key)
+            if self.driver.record_report(key, progress(job.training, self.steps[key])):
+                self.driver.record_pause(key)
                 return
         self.end_job(key)
 

@@ -47,7 +47,8 @@ RESULTS = st.builds(
 )
 ROWS = st.builds(lambda step, row: {"step": step, **row}, st.integers(0, 4), METRICS)
 FIELDS = {
-    "time": st.floats(0, 2e9),
+    **dict.fromkeys(("time", "epoch", "seconds"), st.floats(0, 2e9)),
+    "left": st.none() | st.floats(0, 2e9),
     "keys": st.lists(st.sampled_from(KEYS), max_size=3),
     "key": st.sampled_from(KEYS),
     "entries": st.lists(ENTRIES, max_size=3),

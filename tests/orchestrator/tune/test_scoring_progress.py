@@ -41,13 +41,13 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     from orchestrator.tune.runner import run_sweep
 
     heard: list[dict[str, Any]] = []
-    looked = Driver.looked
+    show_outlook = Driver.show_outlook
 
     def listened(self: Driver, key: str, outlook: dict[str, Any]) -> None:
         heard.append(outlook)
-        looked(self, key, outlook)
+        show_outlook(self, key, outlook)
 
-    monkeypatch.setattr(Driver, "looked", listened)
+    monkeypatch.setattr(Driver, "show_outlook", listened)
     monkeypatch.setattr(driver, "UNDERWAY_EVERY", 0.0)
     file = tmp_path / "sweep.yaml"
     file.write_text(

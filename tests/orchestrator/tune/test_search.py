@@ -44,8 +44,8 @@ def test_every_searcher_gives_out_its_trials_once_and_then_is_finished(tmp_path:
         assert configurations == [name for name in dict.fromkeys(configurations) for _ in range(4)], "they follow each other"
         assert jobs.suggest("more") is None, "while they are out, more may come"
         for place, key in enumerate(keys):
-            driver.started(key)
-            driver.ended(key, outcomes(driver.job(key), lambda trial: 50.0))
+            driver.record_start(key)
+            driver.record_end(key, outcomes(driver.queue.jobs[key], lambda trial: 50.0))
             jobs.on_trial_complete(f"id{place}")
         assert jobs.suggest("more") == Searcher.FINISHED
 
@@ -55,7 +55,7 @@ def test_what_has_ended_is_not_given_out_and_some_alone_may_be(tmp_path: Path) -
     first, second, *rest = (job.key for job in plan.jobs)
     with driving(plan, tmp_path / "run") as driver:
         assert drain(Jobs(driver, 1, [second])) == [second]
-        driver.ended(second, outcomes(driver.job(second), lambda trial: 50.0))
+        driver.record_end(second, outcomes(driver.queue.jobs[second], lambda trial: 50.0))
     with driving(plan, tmp_path / "run") as driver:
         assert drain(Jobs(driver, None)) == [first, *rest]
 
