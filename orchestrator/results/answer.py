@@ -107,8 +107,7 @@ def find_answer(summaries: Sequence[Summary], objectives: Objectives, terms: Ter
     reply = replace(reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(rest)}. Among these: {reply.verdict}")
     if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in rest):
         return reply
-    unknown = "Not known: how those compare that are not complete."
-    return replace(reply, unknown=unknown, proposal="Finish the sweep first:", command=terms.again, decides=None)
+    return replace(reply, unknown="Not known: the rest.", proposal="Finish the sweep first:", command=terms.again, decides=None)
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], objectives: Objectives, terms: Terms) -> Answer:
@@ -213,9 +212,8 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
         place = taken if action.kind == "smaller" else best
         proposal, command = _proposed(action, complete, place, terms, says)
         decides = action.decides if action.more else None
-    kind: Kind = "unsure" if name is None else "enough"
-    better = 1 - chance[taken.configuration]
-    return Answer(kind, taken.configuration, best.configuration, better, verdict, unknown, proposal, command, decides)
+    ids, better = (taken.configuration, best.configuration), 1 - chance[taken.configuration]
+    return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
 
 
 def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
@@ -239,15 +237,12 @@ def _doubt(taken: Summary, rule: Enough) -> str:
 
 def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, terms: Terms) -> str:
     """Returns which smaller configurations may be enough as well."""
-    doubtful = [
-        summary
-        for summary in complete
-        if summary.value(SIZE) < taken.value(SIZE) and chance[summary.configuration] > 1 - terms.rule.sure
-    ]
+    size, least = taken.value(SIZE), 1 - terms.rule.sure
+    doubtful = [summary for summary in complete if summary.value(SIZE) < size and chance[summary.configuration] > least]
     if not doubtful:
         return ""
     likeliest = max(doubtful, key=lambda summary: chance[summary.configuration])
-    rest = f", or {len(doubtful) - 1} more that are smaller" if len(doubtful) > 1 else ""
+    rest = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
     return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){rest}."
 
 
@@ -278,7 +273,7 @@ def _proposed(action: Action, complete: Sequence[Summary], place: Summary, terms
         sentence = f"{seeds} of {group} {says}{'' if terms.adds_to_front else time}."
         return sentence, more_command(terms.again, more_seeds(terms, count))
     if action.kind == "rate":
-        _, settings = other_rates(place, terms, beyond=rate_end(place, complete).partition(" ")[0])
+        settings = other_rates(place, terms, beyond=rate_end(place, complete).partition(" ")[0])[1]
         noun = "another learning rate"
     else:
         factor = 2 if action.kind == "larger" else 0.5

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from craft.words import nearest
 from orchestrator.results.chances import within_best
+from orchestrator.results.control import above_chance
 from orchestrator.results.front import SEEDS, enough_of, knee
 from orchestrator.results.metrics import number
 from orchestrator.results.summary import Entry, Summary
@@ -126,6 +127,8 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
     rule = f"to be within {points:g} point(s) of the best"
     if (taken := enough_of(summaries, enough, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
+        if not above_chance(candidates):
+            raise NothingMeets("nothing in this sweep is shown to be above chance: name one, or --pick best")
         raise NothingMeets(
             f"no configuration has a chance of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
             f"{full_label(by_id[likeliest])} ({chances[likeliest]:.2f}). Name it, take more points, or --pick best"

@@ -146,6 +146,10 @@ def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
     assert again == "python -m orchestrator.run sweep.yaml --resume --cpus 2"
 
 
+def test_within_is_a_setting_of_the_file() -> None:
+    assert run._overrides(run.parser().parse_args(["sweep.yaml", "--within", "2"])) == ["enough.within=2.0"]
+
+
 def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
     command = run._again(["sweep.yaml", "--resume", "--address", "node1:20000"])

@@ -14,8 +14,9 @@ from orchestrator.results.experiments import Terms
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
 from orchestrator.results.summary import Summary
+from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough
 from tests.benchmarks import answer as benchmark
@@ -136,6 +137,12 @@ def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
     assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
     assert answer.proposal.startswith("Most for its time says a larger size of craft r16")
     assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
+
+
+def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
+    level = [made(f"c{size}", size, around(52, 0.5), examples=277, chance=52.7) for size in (1_000, 8_000)]
+    with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above chance"):
+        pick("enough", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
 
 
 def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
