@@ -54,7 +54,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
     where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
     return (
         f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(enough): that nothing at "
-        "all is better by more than the points of `enough.within`, 1 if not set."
+        "all is better by more than enough.within points, 1 if not set."
     )
 
 
