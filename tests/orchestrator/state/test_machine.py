@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -132,10 +133,12 @@ class Watched(Driver):
 class SweepMachine(RuleBasedStateMachine):
     """`out` are jobs that the driver has handed out and that have not begun, `steps` how far each running or stopped job is."""
 
-    @initialize(kind=st.sampled_from(sorted(FILES)), variant=st.integers(0, 2))
-    def begin(self, kind: str, variant: int) -> None:
+    kinds = sorted(FILES)
+
+    @initialize(data=st.data(), variant=st.integers(0, 2))
+    def begin(self, data: st.DataObject, variant: int) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        self.kind, self.variant, self.diverged = kind, 0, False
+        self.kind, self.variant, self.diverged = data.draw(st.sampled_from(self.kinds)), 0, False
         self.finished: dict[str, TrialResult] = {}
         self.steps: Counter[str] = Counter()
         self.start(variant)
@@ -365,8 +368,12 @@ def progress(trial: Trial, step: int) -> dict[str, Any]:
 QUIET = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True, phases=[Phase.generate]
 )
-TestSweep = SweepMachine.TestCase
-TestSweep.settings = settings(QUIET, max_examples=25, stateful_step_count=20, derandomize=True)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_nothing_is_lost_and_nothing_done_twice(kind: str) -> None:
+    machine = type("Machine", (SweepMachine,), {"kinds": [kind]})
+    run_state_machine_as_test(machine, settings=settings(QUIET, max_examples=40, stateful_step_count=20, derandomize=True))
 
 
 def main(minutes: float) -> None:
