@@ -124,7 +124,7 @@ def _main(flags: argparse.Namespace, again: str) -> int:
     resolve_uri(flags.tracking_uri or sweep.tracking.uri)
     resume = flags.resume
     if not flags.plan:
-        resume = _may_go_on(flags, sweep, folder)
+        resume = _check_name(flags, sweep, folder)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     from orchestrator.plan.plan import make_plan
@@ -238,8 +238,12 @@ def _overrides(flags: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def _may_go_on(flags: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
-    """Returns whether this is a resume; refuses to mix two sweeps, and asks if it can."""
+def _check_name(flags: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
+    """Returns whether the call continues a sweep of this name; asks on a terminal.
+
+    Raises:
+        SweepError: the folder holds another sweep, or this one and the call does not continue it.
+    """
     if not SweepFolder(folder).effective.exists():
         return flags.resume
     check_resume(folder, sweep)

@@ -100,8 +100,7 @@ def best_of(tried: Tried, preferred: int | None = None) -> int | None:
 
 
 def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
-    """Returns, by rank, the rates to try on a task as far as scores are known. When all of these have been tried, no more are
-    needed."""
+    """Returns the rates to try on a task, a set for each rank. The search is over when all of them have scores."""
     every, wanted = {*range(rates)}, [set[int]() for _ in tried]
     wanted[start] |= every
     if not every <= tried[start].keys():

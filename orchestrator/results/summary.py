@@ -96,7 +96,7 @@ class Summary:
         return self.bounds(name).mean
 
     def bounds(self, name: str) -> Interval:
-        """Returns that value with its interval. A count is exact, so both ends are its value."""
+        """Returns the value of a metric or count with its interval. A count is exact, so both ends equal it."""
         if name in self.metrics:
             return self.metrics[name]
         if name in self.counts:
@@ -232,8 +232,10 @@ def shared_metric(names: Iterable[Any]) -> str:
 
 
 def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[float, float]:
-    """Returns the reach of the interval over examples of the mean over tasks: each side's reaches are added in squares (Zou and
-    Donner 2008). A task's reach is the mean over its seeds."""
+    """Returns how far the interval over examples reaches below and above the mean over tasks (Zou and Donner 2008).
+
+    A task's reach is the mean over its seeds. The reaches of independent tasks add up in squares, each side separately.
+    """
     reaches: dict[str, list[tuple[float, float]]] = {}
     for task, result in reported:
         reaches.setdefault(task, []).append(sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0))))
