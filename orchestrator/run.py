@@ -1,7 +1,5 @@
 """The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
 
-    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> run_session --> front
-
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
 result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
 """
@@ -9,14 +7,10 @@ result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTER
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,12 +18,7 @@ from rich.console import Console
 from craft.words import redact
 from orchestrator.command import GOOD, NO, WIDTH, answer, joinable
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.overrides import Override, make_overrides, recall
-from orchestrator.record.resume import check_resume
-from orchestrator.record.tracking_uri import resolve_uri
-from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.start import Call, plan_sweep, run_file
 
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome
@@ -112,36 +101,44 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    return answer(parser(), arguments, lambda flags, _: _main(flags, _again(arguments)))
+    return answer(parser(), arguments, lambda flags, _: _main(flags, call_of(flags, arguments)))
 
 
-def _main(flags: argparse.Namespace, again: str) -> int:
+def call_of(flags: argparse.Namespace, arguments: Sequence[str]) -> Call:
+    """Returns what the flags ask."""
+    names = (
+        "within",
+        "name",
+        "storage",
+        "tracking_uri",
+        "resume",
+        "as_written",
+        "retry_failed",
+        "address",
+        "max_concurrent",
+        "cpus",
+    )
+    return Call(
+        flags.sweep,
+        tuple(flags.overrides),
+        verbosity="quiet" if flags.quiet else "verbose" if flags.verbose else "normal",
+        again=_again(arguments),
+        **{name: getattr(flags, name) for name in (*names, "max_concurrent", "cpus")},
+    )
+
+
+def _main(flags: argparse.Namespace, call: Call) -> int:
     console = Console(file=sys.stdout, quiet=flags.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    if flags.retry_failed and not (flags.resume or flags.plan):
-        raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
-    sweep, overrides, lines = _load(flags)
-    folder = sweep.folder
-    resolve_uri(flags.tracking_uri or sweep.tracking.uri)
-    resume = flags.resume
-    if not flags.plan:
-        resume = _check_name(flags, sweep, folder)
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-    from orchestrator.plan.plan import make_plan
-
-    if console.is_terminal:
-        with console.status("counting parameters on the meta device ..."):
-            plan = make_plan(sweep)
-    else:
-        plan = make_plan(sweep)
     if flags.plan:
-        _print_plan(flags, plan)
+        show_plan(plan_sweep(call, console), call)
         return GOOD
-    with claimed(folder):
-        return _run(flags, plan, overrides, resume, console, again)
+    outcome = run_file(call, console)
+    if outcome.trouble:
+        Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+    return exit_status(outcome)
 
 
-def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
+def show_plan(plan: Plan, call: Call) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.data_lines import data_lines
     from orchestrator.plan.gpu_shares import usable_gpus
@@ -156,44 +153,18 @@ def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
     screen = Console(file=sys.stdout, highlight=False, width=wide)
     examples = split_examples(plan.sweep)
     steps = planned_steps(plan, examples)
-    print_plan(plan, screen, steps, [] if flags.address else usable_gpus())
+    print_plan(plan, screen, steps, [] if call.address else usable_gpus())
     for line, style in data_lines(plan):
         screen.print(line, markup=False, soft_wrap=True, style=style)
-    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if flags.resume else {}
+    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if call.resume else {}
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     if settled:
         ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
         screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
     left = remaining_steps(plan, steps, settled)
-    for line in (scored_line(plan.sweep, examples), "" if flags.address or not left else time_line(plan, left)):
+    for line in (scored_line(plan.sweep, examples), "" if call.address or not left else time_line(plan, left)):
         if line:
             screen.print(line, markup=False, soft_wrap=True)
-
-
-def _run(
-    flags: argparse.Namespace, plan: Plan, overrides: Sequence[Override], resume: bool, console: Console, again: str
-) -> int:
-    from orchestrator.driver.options import RunOptions, check_answers, check_socket_room
-    from orchestrator.record.checkpoints import within
-    from orchestrator.session import run_session
-
-    check_answers(flags.address) if flags.address is not None else check_socket_room()
-    options = RunOptions(
-        folder=plan.sweep.folder,
-        storage=within(flags.storage, plan.sweep.name) if _is_uri(flags.storage) else None,
-        address=flags.address,
-        resume=resume,
-        retry_failed=flags.retry_failed,
-        max_concurrent=flags.max_concurrent,
-        cpus=flags.cpus,
-        sweep_file=Path(flags.sweep),
-        overrides=tuple(overrides),
-        verbosity="quiet" if flags.quiet else "verbose" if flags.verbose else "normal",
-    )
-    outcome = run_session(plan, options, flags.tracking_uri or plan.sweep.tracking.uri, console, again)
-    if outcome.trouble:
-        Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
-    return exit_status(outcome)
 
 
 def exit_status(outcome: SweepOutcome) -> int:
@@ -212,72 +183,6 @@ def _again(arguments: Sequence[str]) -> str:
     # The log remembers what is to be run again; once more would run again what has failed since.
     arguments = [argument for argument in arguments if argument != "--retry-failed"]
     return redact(shlex.join(["python", "-m", "orchestrator.run", *arguments, *resume]))
-
-
-def _load(flags: argparse.Namespace) -> tuple[Sweep, list[Override], list[str]]:
-    """Returns the sweep, what flags of this and earlier sessions change in its file, and what to say of that."""
-    assignments = _overrides(flags)
-    sweep, file = load_sweep(flags.sweep, assignments), Path(flags.sweep)
-    new = make_overrides(file, assignments)
-    if flags.as_written or (flags.plan and not flags.resume) or not SweepFolder(sweep.folder).effective.exists():
-        return sweep, new, []
-    earlier, lines = recall(sweep.folder, file, new)
-    return load_sweep(file, [*(override.assignment for override in earlier), *assignments]), [*earlier, *new], lines
-
-
-def _overrides(flags: argparse.Namespace) -> list[str]:
-    overrides = list(flags.overrides)
-    if flags.within is not None:
-        overrides.append(f"enough.within={flags.within}")
-    if flags.name is not None:
-        overrides.append(f"name={json.dumps(flags.name)}")
-    if flags.storage is not None and not _is_uri(flags.storage):
-        overrides.append(f"storage={json.dumps(flags.storage)}")
-    if flags.tracking_uri is not None and redact(flags.tracking_uri) == flags.tracking_uri:
-        overrides.append(f"tracking.uri={json.dumps(resolve_uri(flags.tracking_uri))}")
-    return overrides
-
-
-def _check_name(flags: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
-    """Returns whether the call continues a sweep of this name; asks on a terminal.
-
-    Raises:
-        SweepError: the folder holds another sweep, or this one and the call does not continue it.
-    """
-    if not SweepFolder(folder).effective.exists():
-        return flags.resume
-    check_resume(folder, sweep)
-    if flags.resume:
-        return True
-    question = f"{folder} holds this sweep already."
-    if sys.stdin.isatty() and sys.stdout.isatty() and not flags.quiet:
-        with suppress(EOFError):
-            if input(f"{question} Continue it? [Y/n] ").strip().lower() in ("", "y", "yes"):
-                return True
-        raise SweepError(["nothing done; give another --name for a sweep of its own"])
-    raise SweepError([f"{question} Add --resume to continue it (finished trials are kept), or give another --name"])
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Makes the sweep's folder, and takes back what was made if the sweep is refused before any of its trials began."""
-    from orchestrator.record.checkpoints import check_writable
-
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        check_writable(str(folder.absolute()))
-        yield
-    except (ValueError, OSError):
-        if folder in new and not SweepFolder(folder).record.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # others have something there
-                for path in new[1:]:
-                    path.rmdir()
-        raise
-
-
-def _is_uri(storage: str | None) -> bool:
-    return storage is not None and "://" in storage
 
 
 def _positive(text: str) -> int:

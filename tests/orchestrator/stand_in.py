@@ -203,7 +203,7 @@ def drive(folder: Path) -> int:
 
 
 def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
-    from orchestrator import run, session
+    from orchestrator import run, session, start
     from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
@@ -211,9 +211,9 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []
-    given = run.parser().parse_args(arguments)
+    call = run.call_of(run.parser().parse_args(arguments), arguments)
     try:
-        return run._run(given, plan, [], True, Console(file=sys.stdout, highlight=False), run._again(arguments))
+        return run.exit_status(start.run_plan(plan, call, [], True, Console(file=sys.stdout, highlight=False)))
     except (ValueError, OSError) as error:  # as `run.main` does
         print(error, file=sys.stderr)
         return 2

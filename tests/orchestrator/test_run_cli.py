@@ -147,7 +147,8 @@ def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
 
 
 def test_within_is_a_setting_of_the_file() -> None:
-    assert run._overrides(run.parser().parse_args(["sweep.yaml", "--within", "2"])) == ["enough.within=2.0"]
+    arguments = ["sweep.yaml", "--within", "2"]
+    assert run.call_of(run.parser().parse_args(arguments), arguments).changes == ["enough.within=2.0"]
 
 
 def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
