@@ -1,0 +1,202 @@
+"""Is one sweep better than another? Two configurations over the tasks and seeds that both finished.
+
+    find_sweep, twice  -->  compare_sweeps  -->  Compared  -->  show_comparison, or a report for programs
+
+Trials of one task and seed saw the same examples in both sweeps, so their scores are paired, and the interval is that of the
+difference. The best configuration of each sweep is taken unless the call names another, by the search score: the reported
+scores, which are compared, decide nothing. Sweeps whose numbers mean different things (another model, protocol or other data)
+are not compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator.results.intervals import Comparison, Interval, Scores, compare, interval
+from orchestrator.results.luck import difference
+from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.table import full_label, metric_column
+from orchestrator.review.differing_rows import show_differing
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.mistakes import NothingMeets
+
+DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One configuration of one sweep, with the scores that are compared."""
+
+    record: PastSweep
+    summary: Summary
+    scores: Scores
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return f"{full_label(self.summary)} ({self.record.name})"
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.record.trials(self.summary.configuration)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two configurations and their difference, first minus second."""
+
+    first: Side
+    second: Side
+    comparison: Comparison
+    metric: str
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.first, self.second
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in plain words."""
+        unit = "points" if self.metric == "score" else self.metric
+        return self.comparison.sentence(self.first.name, self.second.name, unit)
+
+    @property
+    def tasks(self) -> dict[str, Interval]:
+        """The difference on each shared task, with its t interval over the seeds."""
+        shared, scores = sorted(self.first.scores.keys() & self.second.scores.keys()), [side.scores for side in self.sides]
+        return {
+            task: interval(scores[0][key] - scores[1][key] for key in shared if key[0] == task)
+            for task in self.comparison.tasks
+        }
+
+    @property
+    def advice(self) -> str:
+        """What would narrow the interval most; empty if that is not known."""
+        gap = self.comparison.difference
+        if self.comparison.luck is None or gap.n < 2:
+            return ""
+        few = "More examples" if 1.96 * math.sqrt(self.comparison.luck) > gap.half / math.sqrt(2) else "More seeds"
+        return f"{few} would tell more of this difference."
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on what weakens the verdict."""
+        return list(_warnings(self))
+
+
+def compare_sweeps(
+    first: PastSweep, second: PastSweep, configuration_a: str = "best", configuration_b: str = "best", metric: str = "score"
+) -> Compared:
+    """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`.
+
+    Raises:
+        ValueError: there is no such configuration, or the sweeps' numbers mean different things.
+        NothingMeets: they share no finished task and seed.
+    """
+    sides = (
+        _side(first, configuration_a, "--configuration-a", metric),
+        _side(second, configuration_b, "--configuration-b", metric),
+    )
+    names = [side.name for side in sides]
+    if first.where == second.where and sides[0].summary.configuration == sides[1].summary.configuration:
+        raise ValueError(f"{names[0]} would be compared with itself; name two by --configuration-a and --configuration-b")
+    if unlike := list(_differences(*sides)):
+        raise ValueError(
+            "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
+        )
+    luck = difference(sides[0].summary.credits, sides[1].summary.credits) if metric == "score" else None
+    comparison = compare(sides[0].scores, sides[1].scores, luck)
+    if not comparison.difference.n:
+        raise NothingMeets(_nothing_shared(metric, *sides))
+    return Compared(*sides, comparison, metric)
+
+
+def show_comparison(compared: Compared, console: Console, rows: Path | None = None) -> None:
+    """Prints a comparison, and which rows the two answer differently.
+
+    Args:
+        rows: a CSV file that gets all these rows.
+    """
+    console.print(compared.sentence)
+    for task, gap in compared.tasks.items() if len(compared.tasks) > 1 else ():
+        ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"
+        console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
+    if compared.advice:
+        console.print(compared.advice)
+    for side in compared.sides:
+        amount = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
+        score = metric_column("score").text(side.summary)
+        console.print(f"{side.name}: {side.reason}; {amount}; score {score}")
+    for warning in compared.warnings:
+        console.print(warning)
+    first, second = ((side.name, side.record, side.entries) for side in compared.sides)
+    show_differing(first, second, rows, console)
+
+
+def _differences(*sides: Side) -> Iterator[str]:
+    """Yields the differences that give the scores of two sides different meanings."""
+    sweeps = [side.record.sweep for side in sides]
+    models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
+    if models[0] != models[1]:
+        yield "model: " + " against ".join(" at ".join(filter(None, model)) for model in models)
+    if protocols[0] != protocols[1]:
+        yield f"protocol: {protocols[0]} against {protocols[1]}"
+    facts = [_data(side) for side in sides]
+    for task in sorted(facts[0].keys() & facts[1].keys()):
+        for name in sorted(facts[0][task].keys() & facts[1][task].keys()):
+            values = [by_task[task][name] for by_task in facts]
+            if values[0] != values[1]:
+                yield f"data of {task}: {name.replace('_', ' ')} {values[0][:12]} against {values[1][:12]}"
+    if sweeps[0].generation != sweeps[1].generation and any(task.startswith("commonsense") for task in facts[0]):
+        yield "data: how answers are generated and scored (data.generation)"
+
+
+def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
+    try:
+        chosen = pick(which, record.summaries, record.sweep.objectives, record.sweep.enough)
+    except NothingMeets as error:
+        raise NothingMeets(f"{record.name}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{record.name}: {str(error).replace('--pick', flag)}") from error
+    return Side(record, chosen.summary, _scores(record, chosen.summary, metric), chosen.reason)
+
+
+def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
+    """Returns a configuration's finished trials by (task, seed)."""
+    trials = [(entry, entry.finished) for entry in record.trials(summary.configuration)]
+    return {(entry.task, entry.seed): result.metrics[metric] for entry, result in trials if result and metric in result.metrics}
+
+
+def _data(side: Side) -> dict[str, dict[str, str]]:
+    """Returns the recorded facts about each task's data."""
+    by_task = {entry.task: result.facts for entry in side.entries if (result := entry.finished)}
+    return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in by_task.items()}
+
+
+def _warnings(compared: Compared) -> Iterator[str]:
+    sides = compared.sides
+    if not math.isnan(compared.comparison.p):
+        yield f"Paired t test: p = {compared.comparison.p:.2g}."
+    counts = [len(side.record.summaries) for side in sides]
+    if counts[0] != counts[1] and all("best" in side.reason for side in sides):
+        yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more chances to find a good one."
+    if sides[0].record.sweep.protocol == "customary":
+        yield "Under the customary protocol the search saw the reported split, so the best of many is flattered by chance."
+    for side in sides:
+        if not side.summary.complete:
+            done = f"{side.summary.finished} of {side.summary.planned} trials have finished"
+            yield f"{side.name} is incomplete: {'it ran only to choose another' if side.summary.tunes else done}."
+
+
+def _nothing_shared(metric: str, *sides: Side) -> str:
+    def keys(side: Side) -> str:
+        return ", ".join(f"{task} seed {seed}" for task, seed in sorted(side.scores)[:6]) or f"none with {metric}"
+
+    names, held = [side.name for side in sides], [f"{side.record.name} has {keys(side)}" for side in sides]
+    return f"nothing to compare: {names[0]} and {names[1]} share no finished task and seed. {'; '.join(held)}"
