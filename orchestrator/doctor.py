@@ -53,12 +53,12 @@ MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked; `advice` says what to do if it is not good."""
+    """One thing that was checked; `remedy` says what to do if it is not good."""
 
     level: Level
-    what: str
-    found: str
-    advice: str = ""
+    subject: str
+    sentence: str
+    remedy: str = ""
 
 
 def diagnose(
@@ -96,7 +96,7 @@ def diagnose(
     except ValueError as error:
         yield Finding("bad", "cluster", str(error))
         return
-    yield from [*room, *machines, *_gpus(plan, {one.host: one.error or one.content for one in tried})]
+    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.content for reply in tried})]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
@@ -113,8 +113,8 @@ def _tracking(uri: str) -> Iterator[Finding]:
     try:
         artifacts = probe(uri)
     except Exception as error:  # stores, their drivers and the network have errors of their own
-        advice = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
-        yield Finding("bad", "tracking", f"{shown}: {redact(_one_line(error))}", advice)
+        remedy = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
+        yield Finding("bad", "tracking", f"{shown}: {redact(_one_line(error))}", remedy)
     else:
         yield Finding("good", "tracking", f"{shown} took a run and gave it back; artifacts go by {artifacts}")
 
@@ -133,15 +133,15 @@ def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iter
     with filesystem.open_output_stream(token) as file:
         file.write(b"ok")
     try:
-        answers = ask_each(look, storage, posixpath.basename(token), runs, dict(fingerprints))
+        replies = ask_each(look, storage, posixpath.basename(token), runs, dict(fingerprints))
     finally:
         with suppress(OSError):
             filesystem.delete_file(token)
-    for one in answers:
-        if one.error is None:
-            yield Finding("good", one.host, "sees the storage and the driver's data")
+    for reply in replies:
+        if reply.error is None:
+            yield Finding("good", reply.host, "sees the storage and the driver's data")
         else:
-            yield Finding("bad", one.host, one.error, "is craft-sweeps installed there, of the same version?")
+            yield Finding("bad", reply.host, reply.error, "is craft-sweeps installed there, of the same version?")
 
 
 def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints: dict[str, str]) -> None:
@@ -163,26 +163,26 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
     """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory."""
     from orchestrator.plan.gpu_shares import memory_lines
 
-    for where, one in tried.items():
-        if isinstance(one, str):
-            yield Finding("bad", f"{where}: torch", one, "trials fail there; once it is fixed, --resume tries them again")
+    for host, gpu in tried.items():
+        if isinstance(gpu, str):
+            yield Finding("bad", f"{host}: torch", gpu, "trials fail there; once it is fixed, --resume tries them again")
         else:
-            yield Finding("good", f"{where}: torch", f"computes on {one.name} with {format_bytes(one.bytes)}")
-    for line in memory_lines(plan, [one for one in tried.values() if not isinstance(one, str)]):
+            yield Finding("good", f"{host}: torch", f"computes on {gpu.name} with {format_bytes(gpu.bytes)}")
+    for line in memory_lines(plan, [gpu for gpu in tried.values() if not isinstance(gpu, str)]):
         yield Finding("doubt", "GPU memory", line)
 
 
 def _joined(present: int, wanted: int) -> Iterator[Finding]:
     level: Level = "good" if present >= wanted else "bad"
-    advice = "" if present >= wanted else "what the missing ones printed says why"
-    yield Finding(level, "machines", f"{present} of {wanted} have joined", advice)
+    remedy = "" if present >= wanted else "what the missing ones printed says why"
+    yield Finding(level, "machines", f"{present} of {wanted} have joined", remedy)
 
 
 def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
         return Finding("good", "room", f"{slots} trials at once, each with {share.words()}")
-    advice = "lower `resources`, or give more by --address" if alone else "only if the cluster grows; or lower `resources`"
-    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", advice)
+    remedy = "lower `resources`, or give more by --address" if alone else "only if the cluster grows; or lower `resources`"
+    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", remedy)
 
 
 def needed_bytes(plan: Plan) -> int:
@@ -195,23 +195,25 @@ def needed_bytes(plan: Plan) -> int:
 
 def _disk(plan: Plan, storage: str) -> Finding:
     need = needed_bytes(plan)
-    what = f"the plan may write {format_bytes(need)}"
+    amount = f"the plan may write {format_bytes(need)}"
     filesystem, root = open_storage(storage)
     if not isinstance(filesystem, fs.LocalFileSystem):
-        return Finding("good", "disk", f"{what} to {storage}")
+        return Finding("good", "disk", f"{amount} to {storage}")
     free = shutil.disk_usage(root).free
     level: Level = "bad" if need > free else "doubt" if need > free / 2 else "good"
-    advice = "" if level == "good" else "make room, give another --storage, or run fewer configurations at a time"
-    return Finding(level, "disk", f"{what}, {format_bytes(free)} are free in {storage}", advice)
+    remedy = "" if level == "good" else "make room, give another --storage, or run fewer configurations at a time"
+    return Finding(level, "disk", f"{amount}, {format_bytes(free)} are free in {storage}", remedy)
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
+    """Prints a line for each finding."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
-    for one in findings:
-        table.add_row(MARKS[one.level], escape(one.what), escape(f"{one.found}; {one.advice}" if one.advice else one.found))
+    for finding in findings:
+        lines = "; ".join(filter(None, (finding.sentence, finding.remedy)))
+        table.add_row(MARKS[finding.level], escape(finding.subject), escape(lines))
     console.print(table)
 
 
@@ -240,7 +242,7 @@ def _main(flags: argparse.Namespace, _: Console) -> int:
     storage = storage if "://" in storage else str(Path(storage).absolute())
     findings = list(diagnose(plan, storage, flags.address, uri, flags.machines if flags.address else None))
     show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
-    return NO if any(one.level == "bad" for one in findings) else GOOD
+    return NO if any(finding.level == "bad" for finding in findings) else GOOD
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def plan_of(folder: Path, more: str = "", model: str = MODEL) -> Plan:
 
 
 def found(findings: list[Finding], what: str) -> Finding:
-    (one,) = [finding for finding in findings if what in finding.what]
-    return one
+    (finding,) = [finding for finding in findings if what in finding.subject]
+    return finding
 
 
 def diagnose(*given: Any) -> list[Finding]:
@@ -40,7 +40,7 @@ def diagnose(*given: Any) -> list[Finding]:
 
 def first(what: str, *given: Any) -> Finding:
     """The finding about `what`; later checks are not made."""
-    return next(finding for finding in doctor.diagnose(*given) if what in finding.what)
+    return next(finding for finding in doctor.diagnose(*given) if what in finding.subject)
 
 
 def store(folder: Path) -> str:
@@ -81,7 +81,7 @@ def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
     uri = "http://me:secret@127.0.0.1:9"
     finding = first("tracking", plan_of(tmp_path), str(tmp_path / "runs"), None, uri)
     assert finding.level == "bad"
-    assert "secret" not in finding.found
+    assert "secret" not in finding.sentence
 
 
 @pytest.mark.slow
@@ -129,12 +129,12 @@ def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
     try:
         findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), cluster.address, store(tmp_path))
         assert {finding.level for finding in findings} == {"good"}, findings
-        assert len([finding for finding in findings if "sees the storage" in finding.found]) == 2
-        assert found(findings, "room").found.startswith("1 trials at once")
+        assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
+        assert found(findings, "room").sentence.startswith("1 trials at once")
         monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
         large = plan_of(tmp_path, "resources: {cpu: 4}\n")
         findings = diagnose(large, str(tmp_path / "runs"), cluster.address, store(tmp_path), 2)
-        assert (found(findings, "machines").level, found(findings, "machines").found) == ("bad", "1 of 2 have joined")
+        assert (found(findings, "machines").level, found(findings, "machines").sentence) == ("bad", "1 of 2 have joined")
         assert found(findings, "room").level == "bad", "a job's machines do not grow"
     finally:
         cluster.shutdown()
@@ -157,12 +157,12 @@ def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_agains
         findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
         torch_there = found(findings, ": torch")
         assert torch_there.level == "bad"
-        assert "gave a GPU that torch cannot use: torch" in torch_there.found
-        assert "built without CUDA" in torch_there.found
+        assert "gave a GPU that torch cannot use: torch" in torch_there.sentence
+        assert "built without CUDA" in torch_there.sentence
 
         monkeypatch.setattr(tune_cluster, "require_gpu", lambda: Gpu("L4", 2**30))
         findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
-        assert found(findings, ": torch").found == "computes on L4 with 1.0 GiB"
-        assert "resources.gpu 0.3 of L4 is 307.2 MiB" in found(findings, "GPU memory").found
+        assert found(findings, ": torch").sentence == "computes on L4 with 1.0 GiB"
+        assert "resources.gpu 0.3 of L4 is 307.2 MiB" in found(findings, "GPU memory").sentence
     finally:
         cluster.shutdown()
