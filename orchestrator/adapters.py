@@ -25,8 +25,6 @@ from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import redact
 from orchestrator.command import answer, flags_for, refuse_full, slug
 from orchestrator.record.tracking_uri import resolve_uri
-from orchestrator.results.answer import find_answer
-from orchestrator.results.experiments import Terms
 from orchestrator.results.summary import Entry
 from orchestrator.results.table import full_label
 from orchestrator.review.merging import reads_pairs
@@ -154,8 +152,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
-    reply = find_answer(record.summaries, record.sweep.objectives, Terms(record.sweep.enough))
-    origin = Origin(record.name, summary, taken.entry, taken.reasons, reply.verdict if reply else "")
+    origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
     answers = record.predictions(taken.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):

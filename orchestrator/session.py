@@ -37,8 +37,7 @@ from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.front_tables import terminal_table, write_front
-from orchestrator.review.front_words import caption
+from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded
 from orchestrator.state.state import State
 from orchestrator.tune.runner import open_session
@@ -88,7 +87,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         driver.take(*(Filed(path=path.name) for path in files))
         driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         driver.strategy.export_study(outcome.state, folder.study)
-        _show_front(plan, driver.state, console)
+        judged, answer = answer_of(driver.state)
+        show_front(judged, plan.sweep.objectives, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
         left = _ship(driver, follower, outcome, uri, files, console)
     show_outcome(plan, outcome, summaries, console, uri, files)
     show_rest(outcome, left, folder.path, console, again)
@@ -128,17 +128,6 @@ def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
         if not folder.record.exists():
             raise
         console.print(f"{error}; the sweep continues, and its record waits in {folder.record}", markup=False)
-
-
-def _show_front(plan: Plan, state: State, console: Console) -> None:
-    """Prints the table, the line under it and the answer."""
-    summaries, answer = answer_of(state)
-    if any(summary.finished or summary.failed for summary in summaries):
-        objectives = plan.sweep.objectives
-        console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
-        console.print(caption(summaries, objectives), markup=False)
-    if answer is not None:
-        console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
 def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from craft.methods import METHODS
 from craft.words import plain
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
+from orchestrator.results.answer import Answer
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import SIZE, heading
 from orchestrator.results.summary import Summary
@@ -34,6 +35,7 @@ from orchestrator.review.front_words import caption, legend
 from orchestrator.sweepfile.objectives import Objectives
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -60,6 +62,17 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
         style = "bold" if summary.on_front else "red" if summary.failed else "" if summary.possible or unranked else "dim"
         table.add_row(*(escape(column.text(summary)) for column in columns), style=style)
     return table
+
+
+def show_front(
+    summaries: Sequence[Summary], objectives: Objectives, answer: Answer | None, title: str, console: Console
+) -> None:
+    """Prints the table, the line under it and the answer."""
+    if any(summary.finished or summary.failed for summary in summaries):
+        console.print(terminal_table(summaries, objectives, title))
+        console.print(caption(summaries, objectives), markup=False)
+    if answer is not None:
+        console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:

@@ -24,10 +24,13 @@ from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.experiments import Terms, pace_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
+from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.sweepfile.settings import Enough
@@ -70,6 +73,7 @@ class PastSweep:
         uri: the tracking store that has its record; None if the address lacks its password.
         entries: every trial that the sweep asks for: each configuration on each task with each seed.
         fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
+        state: all that its log says; None if it was read from a store.
     """
 
     sweep: SweepTerms
@@ -77,6 +81,7 @@ class PastSweep:
     uri: str | None
     entries: tuple[Entry, ...]
     fetch: Callable[[str, Path], Path] = field(repr=False)
+    state: State | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -86,6 +91,25 @@ class PastSweep:
     def summaries(self) -> list[Summary]:
         """Its configurations; those on the front are marked."""
         return mark_front(summarize_entries(self.entries), self.sweep.objectives, self.sweep.enough)
+
+    @cached_property
+    def answer(self) -> Answer | None:
+        """Which configuration is enough, and what to run next; None if none is complete."""
+        started = self.state.started if self.state is not None else None
+        terms = Terms.of(started.info, pace_of(self.state)) if self.state is not None and started is not None else Terms()
+        return find_answer(self.summaries, self.sweep.objectives, replace(terms, rule=self.sweep.enough))
+
+    def with_within(self, within: float | None) -> PastSweep:
+        """Returns the sweep judged by another `enough.within`, in points; itself for None.
+
+        Raises:
+            ValueError: `within` is not above 0 and at most 100.
+        """
+        if within is None:
+            return self
+        if not 0 < within <= 100:
+            raise ValueError(f"--within {within:g}: points of the score, above 0 and at most 100")
+        return replace(self, sweep=replace(self.sweep, enough=self.sweep.enough.model_copy(update={"within": within})))
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """Returns a configuration's trials, on all tasks or one."""
@@ -158,7 +182,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
         result = state.entries[key].result
         return _stored_adapter(folder, key, result.facts.get("adapter") if result else None, scratch)
 
-    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), tuple(state.asked_for), fetch)
+    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), tuple(state.asked_for), fetch, state)
 
 
 def read_terms(file: Path) -> SweepTerms:
