@@ -1,13 +1,11 @@
-"""`python -m craft.store`: lists and removes what is stored (`craft.factors.store`): decompositions and fitted task heads."""
+"""Lists and removes what is stored (`craft.factors.store`), decompositions and fitted task heads: `craft-sweeps cache`."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -16,29 +14,12 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 from craft.factors.store import Store
-from craft.words import be_printable, format_bytes
+from craft.words import format_bytes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit status is 2 for a wrong call."""
-    be_printable()
-    parser = argparse.ArgumentParser(
-        prog="python -m craft.store",
-        description="Stored decompositions of weights and fitted task heads. They are a cache: what is removed is made again.",
-        epilog="The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). "
-        "Examples: python -m craft.store list; python -m craft.store clear 3fa9",
-    )
-    parser.add_argument("--dir", type=Path, help="another cache folder")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="what is stored, the least recently used first")
-    clear = commands.add_parser("clear", help="remove what is stored: all of it, or the keys that begin as given")
-    clear.add_argument("keys", nargs="*", help="beginnings of keys, as `list` shows them")
-    options = parser.parse_args(arguments)
-    store = Store(options.dir)
-    return _list(store) if options.command == "list" else _clear(store, options.keys)
-
-
-def _list(store: Store) -> int:
+def list_store(folder: Path | None = None) -> None:
+    """Prints what is stored, the least recently used first."""
+    store = Store(folder)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     table = Table("key", "of", "shape", "weights", "size", "used", box=None)
     total = 0
@@ -53,7 +34,6 @@ def _list(store: Store) -> int:
         console.print(table)
     amount = f"{format_bytes(total)} of at most {format_bytes(store.max_bytes)}"
     console.print(f"{len(files)} files, {amount}, in {store.folder}", highlight=False, soft_wrap=True)
-    return 0
 
 
 def _described(path: Path) -> tuple[str, str, str]:
@@ -67,23 +47,22 @@ def _described(path: Path) -> tuple[str, str, str]:
         return "unreadable", "", ""
 
 
-def _clear(store: Store, keys: Sequence[str]) -> int:
-    chosen = [path for path in store.files() if not keys or any(path.stem.startswith(key) for key in keys)]
-    unknown = [key for key in keys if not any(path.stem.startswith(key) for path in chosen)]
-    if unknown:
-        print(f"no stored key begins with {', '.join(unknown)}; `python -m craft.store list` shows them", file=sys.stderr)
-        return 2
+def clear_store(folder: Path | None = None, key: str = "") -> None:
+    """Removes the files whose keys begin with `key`, and prints how many they were.
+
+    Raises:
+        ValueError: no stored key begins so.
+    """
+    store = Store(folder)
+    chosen = [path for path in store.files() if path.stem.startswith(key)]
+    if key and not chosen:
+        raise ValueError(f"no stored key begins with {key}; `craft-sweeps cache` shows them")
     freed = sum(path.stat().st_size for path in chosen)
     for path in chosen:
         path.unlink(missing_ok=True)
-    for lock_file in () if keys else store.folder.glob("*.lock"):
+    for lock_file in () if key else store.folder.glob("*.lock"):
         with contextlib.suppress(OSError, Timeout), FileLock(lock_file, timeout=0):  # a process that writes now holds its lock
             for torn in store.unfinished(lock_file.stem):
                 torn.unlink(missing_ok=True)
             lock_file.unlink(missing_ok=True)
     print(f"{len(chosen)} files removed, {format_bytes(freed)} freed.")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

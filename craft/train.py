@@ -1,22 +1,21 @@
-"""`python -m craft.train`: one run from its flags to a scored adapter, and how to load it.
+"""One run from what a person asks for to a scored adapter, and how to load it: `craft-sweeps train`.
 
-Flags are checked before torch is imported. Everything that a sweep file can say of one run can be said here: common settings
-have flags, all others go through `--set key=value`.
+The call is checked before torch is imported. Everything that a sweep file can say of one run can be said here.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from craft.methods import METHODS, find_method
+from craft.methods import find_method
 from craft.methods.method import refuse_elsewhere
 from craft.models.cached import MINILM
 from craft.plain_yaml import YamlProblem, read_plain
@@ -26,79 +25,54 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import OutOfMemory
-from craft.words import be_printable, nearest
+from craft.words import nearest
 
-EPILOG = """\
-examples:
-  python -m craft.train --task toy/sentiment --ranks all 32 32
-  python -m craft.train --task toy/sentiment --ranks all 64 64 --sizes 2000 4000 8000
-  python -m craft.train --task glue/rte --data-root DATA --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
-  python -m craft.train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections q k v o
-  python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
-  python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
-
---set takes a parameter of the method, a training setting, or a path under data or measure; the value is read as YAML.
-exit status: 0 finished, 1 the run failed, 2 the call is wrong, 130 interrupted (the same call with --resume continues)
-"""
 USE = """
 {steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it as a model of transformers:
 
   from craft import load_adapter
   model, tokenizer = load_adapter({folder!r})"""
-FLAGS = {
-    "--ranks": {"nargs": 3, "metavar": ("R1", "R2", "R3"), "help": "CRAFT's ranks; all = every layer"},
-    "--rank": {"type": int, "help": "the rank of methods that have one, such as lora"},
-    "--projections": {"nargs": "+", "metavar": "WORD", "help": "which weights: q k v o up gate down"},
-    "--dropout": {"type": float, "help": "the method's own dropout"},
-    "--learning-rate": {"type": float, "help": "the adapter's; the head's is --set head_learning_rate=... (1e-3)"},
-    "--epochs": {"type": float},
-    "--batch-size": {"type": int},
-    "--precision": {"metavar": "NAME", "help": "float32 (the default), bf16-mixed or bfloat16"},
-}
-"""Flags that are short for `--set`."""
 
 
 class CallError(ValueError):
     """A mistake in the flags; the message is one sentence for the person who made it."""
 
 
-def parser() -> argparse.ArgumentParser:
-    description, raw = (
-        "Train one adapter on one task, score it, save it as PEFT loads it.",
-        argparse.RawDescriptionHelpFormatter,
-    )
-    flags = argparse.ArgumentParser("craft.train", None, description, EPILOG, formatter_class=raw, allow_abbrev=False)
-    add = flags.add_argument
-    add("--model", default=MINILM, help="hub id, local folder or FOLDER/FILE.gguf (default: %(default)s)")
-    add("--revision", help="the hub's revision of the model")
-    add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
-    add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
-    for name, options in FLAGS.items():
-        add(name, **options)  # type: ignore[arg-type]
-    add("--seed", type=int, default=0)
-    add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
-    add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
-    add("--warm-start", metavar="DIR", help="start from the adapter in this folder; the task head of another task is left out")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
-    add("--sizes", nargs="+", type=int, default=[], metavar="N", help="numbers of parameters to cut the adapter to")
-    add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
-    add("--resume", action="store_true", help="continue from the newest whole checkpoint in that folder")
-    return flags
+@dataclass(frozen=True)
+class Flags:
+    """One run as a person asks for it.
+
+    Attributes:
+        data_root: a folder with glue/ and commonsense/ in it; without it the hub is asked.
+        warm_start: the folder of the adapter that the run starts from.
+        settings: parameters of the method and training settings by their names; None if not given.
+        assignments: any other parameters, as `KEY=VALUE`.
+    """
+
+    task: str
+    model: str = MINILM
+    revision: str | None = None
+    method: str = "craft"
+    seed: int = 0
+    protocol: str = "honest"
+    data_root: str | None = None
+    warm_start: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    assignments: Sequence[str] = ()
 
 
-def run_spec(arguments: argparse.Namespace) -> RunSpec:
+def run_spec(flags: Flags) -> RunSpec:
     """Returns the run that the flags describe."""
     try:
-        method = find_method(arguments.method)
+        method = find_method(flags.method)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
-    run: dict[str, Any] = {name: getattr(arguments, name) for name in ("model", "revision", "task", "protocol", "seed")}
+    run: dict[str, Any] = {name: getattr(flags, name) for name in ("model", "revision", "task", "protocol", "seed")}
     run |= {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
     places: dict[str, tuple[str, ...]] = {name: ("training", field) for name, field in spellings(TrainingSettings).items()}
     places |= {name: ("parameters", field) for name, field in spellings(method.parameters).items()}
-    keys = {flag: flag[2:].replace("-", "_") for flag in FLAGS}
-    short = [(flag, key, value) for flag, key in keys.items() if (value := getattr(arguments, key)) is not None]
-    for flag, key, value in [*short, *map(assignment, arguments.set)]:
+    short = [(f"--{key.replace('_', '-')}", key, value) for key, value in flags.settings.items() if value is not None]
+    for flag, key, value in [*short, *map(assignment, flags.assignments)]:
         first, *rest = key.split(".")
         if first not in places and not (first in ("data", "measure") and rest):
             names = [*places, *(f"data.{name}" for name in DataSettings.model_fields)]
@@ -111,10 +85,10 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             if not isinstance(block, dict):
                 raise CallError(f"{flag}: {part} is set to a plain value already")
         block[last] = [int(rank) if rank.isdecimal() else rank for rank in value] if flag == "--ranks" else value
-    if arguments.data_root:
-        run["data"]["root"] = str(Path(arguments.data_root).expanduser().resolve())
-    if arguments.warm_start:
-        run["warm_start"] = _warm_start(Path(arguments.warm_start))
+    if flags.data_root:
+        run["data"]["root"] = str(Path(flags.data_root).expanduser().resolve())
+    if flags.warm_start:
+        run["warm_start"] = _warm_start(Path(flags.warm_start))
     try:
         return RunSpec.model_validate(run)
     except ValidationError as error:
@@ -153,24 +127,28 @@ def _describe(mistake: Any) -> str:
     return f"{place}: {message}{value}" if place else message
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
-    be_printable()
-    arguments = parser().parse_args(argv)
+def train(flags: Flags, to: str | None = None, resume: bool = False, sizes: Sequence[int] = ()) -> int:
+    """Trains what `flags` describe and returns the exit status.
+
+    Args:
+        to: where adapter and checkpoints go; runs/craft/TASK-KEY if not given.
+        resume: continue from the newest whole checkpoint in that folder.
+        sizes: numbers of parameters to cut the adapter to.
+    """
     try:
-        spec = run_spec(arguments)
-        folder = _choose_folder(arguments.to, spec)
-        _check(spec, arguments.sizes)
-        result = _train(spec, folder, arguments.resume, arguments.sizes)
+        spec = run_spec(flags)
+        folder = _choose_folder(to, spec)
+        _check(spec, sizes)
+        result = _train(spec, folder, resume, sizes)
     except CallError as error:
-        _say(f"craft.train: {error}")
+        _say(str(error))
         return 2
     except (RunFailed, OutOfMemory, OSError) as error:
         hint = ". Try a smaller --batch-size with --set gradient_accumulation" if isinstance(error, OutOfMemory) else ""
-        _say(f"craft.train: the run failed: {error}{hint}")
+        _say(f"the run failed: {error}{hint}")
         return 1
     except KeyboardInterrupt:
-        _say("craft.train: interrupted; the same call with --resume continues from the last evaluation")
+        _say("interrupted; the same call with --resume continues from the last evaluation")
         return 130
     _show(result)
     return 0
@@ -242,8 +220,3 @@ def _show(result: RunResult) -> None:
     for note in result.notes:
         print(f"note: {note}")
     print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds))
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    sys.exit(main())

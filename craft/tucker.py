@@ -1,4 +1,4 @@
-"""`python -m craft.tucker report MODEL`: what CRAFT's ranks keep of a model's weights, as one table.
+"""What CRAFT's ranks keep of a model's weights, as one table: `craft-sweeps energy MODEL`.
 
 The energy kept is the share ||R||^2 / ||W||^2 of a stack's squared norm. The factors are orthonormal, so ||R|| = ||G||, and one
 decomposition gives the share of every smaller rank triple. It goes into the factor store, where later runs find it.
@@ -6,9 +6,7 @@ decomposition gives the share of every smaller rank triple. It goes into the fac
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -17,7 +15,6 @@ from rich.table import Table
 
 from craft.factors.hosvd import TuckerFactors
 from craft.ranks import Ranks, parse_ranks, resolve_ranks
-from craft.words import be_printable
 
 _FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 
@@ -32,26 +29,27 @@ class RankEnergy:
     energy_kept: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit status is 2 if the model, a projection or a rank is not available."""
-    be_printable()
-    options = _parser().parse_args(arguments)
-    try:
-        ranks = [parse_ranks(text) for text in options.ranks]
-        rows = report(options.model, projections=options.projections, ranks=ranks, device=options.device)
-    except (ValueError, OSError) as error:
-        print(f"craft.tucker report: {error}", file=sys.stderr)
-        return 2
-    if options.json:
+def print_report(
+    model: str, projections: Sequence[str], ranks: Sequence[str], device: str | None = None, as_json: bool = False
+) -> None:
+    """Prints `report` as a table, or as JSON.
+
+    Args:
+        ranks: triples as text, `all,64,64`.
+
+    Raises:
+        ValueError: the model, a projection or a rank is not available.
+    """
+    rows = report(model, projections=projections, ranks=[parse_ranks(text) for text in ranks], device=device)
+    if as_json:
         print(json.dumps([asdict(row) for row in rows]))
-        return 0
+        return
     table = Table("projection", "r1, r2, r3", "trains", "energy kept", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
         table.add_row(row.projection, ", ".join(map(str, row.ranks)), f"{row.parameters:,}", f"{row.energy_kept:.1%}")
     Console().print(table)
-    return 0
 
 
 def report(
@@ -87,24 +85,6 @@ def _kept(factors: TuckerFactors, ranks: Ranks) -> float:
     return float(factors.slice(ranks).core.double().square().sum()) / total if total else 1.0
 
 
-def _parser() -> argparse.ArgumentParser:
-    about = "How much of a model's weights CRAFT's ranks keep."
-    parser = argparse.ArgumentParser(prog="python -m craft.tucker", description=about)
-    commands = parser.add_subparsers(dest="command", required=True)
-    example = "python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2 --projections q k v o --ranks all,64,64"
-    add = commands.add_parser("report", help="the energy kept by rank", epilog=f"Example: {example}").add_argument
-    add("model", metavar="MODEL", help="hub id, local folder or FOLDER/FILE.gguf")
-    add("--projections", nargs="+", default=["q", "v"], metavar="WORD", help="default: q v")
-    add("--ranks", action="append", default=[], metavar="R1,R2,R3", help="repeatable; all = full")
-    add("--device", help="where to decompose, such as cuda; the processor if absent")
-    add("--json", action="store_true", help="print the numbers as JSON instead of a table")
-    return parser
-
-
 def _usual(shape: Sequence[int]) -> list[Ranks]:
     features = min(shape[1], shape[2])
     return [(shape[0], rank, rank) for rank in _FEATURE_RANKS if rank <= features] or [(shape[0], features, features)]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -74,7 +74,7 @@ class Store:
         path = Path(self.uri.removeprefix("sqlite:///")).absolute() if self.uri.startswith("sqlite:///") else None
         if path is not None and not path.is_file():
             raise DashboardError(
-                f"there is no tracking store at {path}: run a sweep there first (python -m orchestrator.run SWEEP.yaml), "
+                f"there is no tracking store at {path}: run a sweep there first (craft-sweeps run SWEEP.yaml), "
                 "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
             )
 
@@ -187,7 +187,7 @@ def _row(run: Run) -> RunRow:
 def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
     names = list(entries)
     if not names:
-        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (python -m orchestrator.run SWEEP.yaml)"
+        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (craft-sweeps run SWEEP.yaml)"
     shown = ", ".join(map(repr, names[:20]))
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {shown}{more}"

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.doctor SWEEP.yaml [--address auto] ...` checks whether a sweep would get through the night.
+"""`craft-sweeps check SWEEP.yaml`: would a sweep get through the night?
 
     tracking store   answers and takes a write (a throw-away run, deleted again)
     storage          can be written, and has room for the checkpoints and adapters of the plan
@@ -6,16 +6,14 @@
     a cluster        has room for a trial; each machine sees the storage and the driver's data
     GPUs             torch computes on them, and trials fit into their memory
 
-It trains nothing. Exit status: 0 all good (doubts are shown), 1 something would go wrong, 2 the file or the call is wrong.
+It trains nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import posixpath
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,12 +28,10 @@ from rich.table import Table
 
 from craft.spec import RunSpec
 from craft.words import format_bytes, redact
-from orchestrator.command import GOOD, NO, answer, joinable
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
-from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
-from orchestrator.sweepfile.load import load_sweep
+from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.quiet import noise_to_log
 
 if TYPE_CHECKING:
@@ -215,35 +211,3 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         lines = "; ".join(filter(None, (finding.sentence, finding.remedy)))
         table.add_row(MARKS[finding.level], escape(finding.subject), escape(lines))
     console.print(table)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    flags = argparse.ArgumentParser(
-        prog="python -m orchestrator.doctor",
-        description="Check whether a sweep would get through the night. Give it the same flags as the run.",
-        epilog="exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong",
-    )
-    flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file")
-    flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for the run")
-    flags.add_argument("--storage", metavar="FOLDER|URI", help="where runs are kept, instead of the file's")
-    flags.add_argument("--address", type=joinable, help="a Ray cluster to look at; this machine alone if not given")
-    flags.add_argument("--machines", type=int, metavar="N", help="with --address: the machines that the cluster must have")
-    flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's")
-    return answer(flags, arguments, _main)
-
-
-def _main(flags: argparse.Namespace, _: Console) -> int:
-    from orchestrator.plan.plan import make_plan
-
-    sweep = load_sweep(flags.sweep, flags.overrides)
-    uri = resolve_uri(flags.tracking_uri or sweep.tracking.uri)
-    plan, storage = make_plan(sweep), flags.storage or sweep.storage
-    storage = storage if "://" in storage else str(Path(storage).absolute())
-    findings = list(diagnose(plan, storage, flags.address, uri, flags.machines if flags.address else None))
-    show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
-    return NO if any(finding.level == "bad" for finding in findings) else GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(main())

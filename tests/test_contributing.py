@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from orchestrator.commands import app
 from tests.test_documents import CONTRIBUTING, ROOT, blocks
 
 
@@ -106,15 +107,18 @@ def test_example_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     from orchestrator.state.log import read_state
     from tests.orchestrator.recorded import over_seeds, record, write_log
 
-    command = example("orchestrator/failures.py", monkeypatch)
+    example("orchestrator/commands/failures.py", monkeypatch)
+    row = re.search(r"`(Row\(.+?\)),`", CONTRIBUTING.read_text())
+    assert row is not None
+    monkeypatch.setattr(app, "COMMANDS", (*app.COMMANDS, eval(row[1], {"Row": app.Row})))
     folder = record(tmp_path / "runs" / "two", {"LoRA r1": (100, over_seeds(81.5)), "LoRA r2": (200, over_seeds())})
-    assert command.main([str(folder)]) == 1
+    assert app.main(["failures", str(folder)]) == 1
     assert capsys.readouterr().err == "no trial of two has failed\n"
     key = [*read_state(folder / "log.jsonl").entries][-1]
     write_log(folder, Ended(result=TrialResult(key, "failed", error="the loss is not finite")))
-    assert command.main(["two", "--storage", str(folder.parent)]) == 0
+    assert app.main(["failures", "two", "--storage", str(folder.parent)]) == 0
     assert capsys.readouterr().out == "LoRA r2, toy/sentiment, seed 1: the loss is not finite\n"
-    assert command.main(["three", "--storage", str(folder.parent)]) == 2
+    assert app.main(["failures", "three", "--storage", str(folder.parent)]) == 2
     assert "there is no sweep 'three'" in capsys.readouterr().err
 
 

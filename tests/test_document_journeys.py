@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from craft.models.loading import MINILM
-from tests.test_documents import COMMANDS, ROOT, blocks
+from tests.test_documents import COMMANDS, PROGRAM, ROOT, blocks
 
 SHORT = {"epochs": 1, "max_length": 24, "train_examples": 48, "eval_examples": 24, "search_examples": 24}
 """Settings of training with which sweeps/ranks.yaml runs here; its configurations are those that the pages name."""
@@ -20,24 +20,24 @@ SHORT = {"epochs": 1, "max_length": 24, "train_examples": 48, "eval_examples": 2
 PAGES = ("README.md", "docs/resume.md", "docs/faults.md", "docs/page.md", "docs/taking-it-home.md")
 
 JOURNEY = {
-    "python -m orchestrator.run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
-    "python -m orchestrator.run sweeps/ranks.yaml --resume": "on the front",
-    "python -m orchestrator.run sweeps/ranks.yaml --resume --retry-failed": "on the front",
+    "craft-sweeps run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
+    "craft-sweeps run sweeps/ranks.yaml --resume": "on the front",
+    "craft-sweeps run sweeps/ranks.yaml --resume --retry-failed": "on the front",
     "python -m orchestrator.adapters ranks --pick knee --to adapters/knee": "adapters/knee",
     'python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --slice parameters:20000 --to cut': (
         "LoRA r8, q v, cut to r4"
     ),
     "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",
-    "python -m orchestrator.export ranks --format trials --to results": "results",
-    "python -m dashboards export ranks --to front.html": "front.html",
-    "python -m orchestrator.tracking replay runs/ranks": "",
-    "python -m orchestrator.run sweeps/ranks.yaml --name longer --set training.epochs=4": "files: runs/longer/front.csv",
-    "python -m orchestrator.compare longer ranks": "longer",
-    "python -m craft.tucker report MODEL": "energy",
+    "craft-sweeps export ranks --to results": "results",
+    "craft-sweeps page ranks --to front.html": "front.html",
+    "craft-sweeps replay runs/ranks": "",
+    "craft-sweeps run sweeps/ranks.yaml --name longer --set training.epochs=4": "files: runs/longer/front.csv",
+    "craft-sweeps compare longer ranks": "longer",
+    "craft-sweeps energy MODEL": "energy",
 }
 """Commands of the documents that really run, one after the other, each with something that it must show."""
 
-TOO_LONG = {"python -m orchestrator.run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume": "four times the sweep"}
+TOO_LONG = {"craft-sweeps run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume": "four times the sweep"}
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_journey(tmp_path: Path) -> None:
     on_ranks = {
         command for page, command in COMMANDS if str(page.relative_to(ROOT)) in PAGES and "ranks" in command.split(" --")[0]
     }
-    assert {one for one in on_ranks if one.startswith("python -m")} <= {*JOURNEY, *TOO_LONG}
+    assert {command for command in on_ranks if command.startswith(("python -m", PROGRAM))} <= {*JOURNEY, *TOO_LONG}
     sweep = yaml.safe_load((ROOT / "sweeps/ranks.yaml").read_text())
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps/ranks.yaml").write_text(yaml.safe_dump(sweep | {"training": sweep["training"] | SHORT}))
@@ -54,8 +54,8 @@ def test_journey(tmp_path: Path) -> None:
     known = {command for _, command in COMMANDS}
     for command, shown in JOURNEY.items():
         assert command in known, f"no document has: {command}"
-        words = [MINILM if word == "MODEL" else word for word in shlex.split(command)[1:]]
-        run = [sys.executable, *words]
+        words = [MINILM if word == "MODEL" else word for word in shlex.split(command)]
+        run = [sys.executable, *(["-m", "orchestrator", *words[1:]] if words[0] == PROGRAM else words[1:])]
         done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         assert shown.lower() in " ".join(done.stdout.lower().split()), f"{command}: {done.stdout}"
@@ -79,11 +79,11 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
     for file in (ROOT / "sweeps").glob("*.csv"):
         (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
     environment = hub_cache | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
-    lines = [line for line in first.text.splitlines() if line.startswith("python -m orchestrator")]
+    lines = [line for line in first.text.splitlines() if line.startswith(("python -m orchestrator", PROGRAM))]
     assert len(lines) == 3
     assert len(first.text.splitlines()) < 10
     for line in lines:
-        words = [sys.executable, *shlex.split(line)[1:]]
+        words = [sys.executable, *shlex.split(line.replace(PROGRAM, "python -m orchestrator"))[1:]]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
     (code,) = [block.text for block in blocks(page) if block.language == "python"]

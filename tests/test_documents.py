@@ -16,6 +16,8 @@ from types import ModuleType
 import pytest
 import yaml
 
+from orchestrator.commands import app
+
 ROOT = Path(__file__).parent.parent
 README, CONTRIBUTING, CHANGELOG = ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
 USER_PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/architecture.md", ROOT / "docs/sweep-file.md"})
@@ -39,6 +41,7 @@ NOT_RUN = {
 SLOW_TO_PLAN = {"sweeps/baselines.yaml", "data.root=DATA"}
 """Words of commands that a slow test plans, since they build many models or read published data."""
 
+PROGRAM = "craft-sweeps"
 OWN = ("orchestrator.", "craft.", "dashboards", "tests.")
 """Modules whose command lines are run."""
 
@@ -46,7 +49,7 @@ PLACES = ("craft/", "orchestrator/", "dashboards/", "sweeps/", "tests/", "docs/"
 """A path in a document that begins with one of these must exist."""
 
 MADE_BY_EXAMPLES = re.compile(
-    r"(craft/tasks/(parity|kappa)|craft/methods/from_peft/loha|orchestrator/(search/cheapest|failures)|dashboards/panels/sizes)\.py"
+    r"(craft/tasks/(parity|kappa)|craft/methods/from_peft/loha|orchestrator/(search/cheapest|commands/failures)|dashboards/panels/sizes)\.py"
 )
 
 
@@ -74,7 +77,9 @@ BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 
 def starts_a_command(words: str) -> bool:
     words = re.sub(r"^([A-Z_]+=\S+ )+", "", words)
-    return re.match(r"python (-m \w|\w+/)", words) is not None or words.startswith(tuple(f"{name} " for name in NOT_RUN))
+    return re.match(r"craft-sweeps |python (-m \w|\w+/)", words) is not None or words.startswith(
+        tuple(f"{name} " for name in NOT_RUN)
+    )
 
 
 def commands() -> Iterator[tuple[Path, str]]:
@@ -96,8 +101,10 @@ COMMANDS = list(dict.fromkeys(commands()))
 
 
 def own_command(command: str) -> tuple[str, list[str]] | None:
-    """Module and arguments of a command of this project; None for another program's."""
+    """Program or module and arguments of a command of this project; None for another program's."""
     words = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", command))
+    if words[0] == PROGRAM:
+        return PROGRAM, words[1:]
     if words[0] == "python" and words[1] != "-m":
         return words[1].removesuffix(".py").replace("/", "."), words[2:]
     if words[:2] == ["python", "-m"] and words[2].startswith(OWN):
@@ -112,9 +119,12 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
     storage and a tracking server that are not here.
     """
     arguments = ["sweeps/ranks.yaml" if one in ("SWEEP.yaml", "sweep.yaml") else one for one in arguments]
-    if module != "orchestrator.run" or not arguments or SLOW_TO_PLAN & set(arguments):
+    planned = module == "orchestrator.run" or (module == PROGRAM and arguments[:1] in (["run"], ["plan"]))
+    if not planned or arguments in (["run"], ["plan"], []) or SLOW_TO_PLAN & set(arguments):
         return [*arguments, "--help"]
-    kept = [one for one in arguments if one not in ("--resume",)]
+    kept = [word for word in arguments if word != "--resume"]
+    if kept[0] == "plan":
+        return kept
     for flag in ("--address", "--storage", "--tracking-uri"):
         if flag in kept:
             del kept[kept.index(flag) : kept.index(flag) + 2]
@@ -123,10 +133,9 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
 
 def examples() -> Iterator[tuple[Path, str]]:
     """The commands in the examples of `--help`, by the file that has them."""
-    for file in sorted((ROOT / "orchestrator").glob("*.py")):
-        for line in file.read_text().splitlines():
-            if line.startswith("  python -m orchestrator."):
-                yield file, line.strip()
+    for row in app.COMMANDS:
+        for call, _ in row.examples:
+            yield Path(str(app.__file__)), f"{PROGRAM} {call}"
 
 
 @pytest.mark.parametrize(("document", "command"), [*COMMANDS, *examples()], ids=lambda one: str(one).replace(f"{ROOT}/", ""))
@@ -148,12 +157,12 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
     shipped = {yaml.safe_load(file.read_text())["name"]: file for file in sorted((ROOT / "sweeps").glob("*.yaml"))}
     pages = [(document, words) for document, command in [*COMMANDS, *examples()] if (words := own_command(command))]
     named = {(page, words[words.index("--name") + 1]) for page, (_, words) in pages if "--name" in words}
-    named |= {(ROOT / "orchestrator/compare.py", "longer")}
+    named |= {(Path(str(app.__file__)), "longer")}
     checked = set()
     for page, (module, words) in pages:
-        if module not in ("orchestrator.adapters", "orchestrator.compare", "orchestrator.export"):
+        if module != PROGRAM or not words or words[0] not in ("take", "cut", "compare", "export"):
             continue
-        sweeps = [Path(word).name for word in words[: 2 if module.endswith("compare") else 1]]
+        sweeps = [Path(word).name for word in words[1 : 3 if words[0] == "compare" else 2]]
         for sweep in (one for one in sweeps if not one.isupper() and not one.startswith("SWEEP_")):
             own = {
                 block["name"]
@@ -207,7 +216,7 @@ def own_commands() -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("module", sorted({module for module, _ in given_arguments()}))
 def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else module
+    place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else app.__name__ if module == PROGRAM else module
     loaded = importlib.import_module(place)
     for arguments in [arguments for name, arguments in own_commands() if name == module]:
         monkeypatch.setattr(sys, "argv", [module, *arguments])
@@ -218,6 +227,8 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         shown = capsys.readouterr()
         assert status in (0, None), f"{module} {' '.join(arguments)}: {shown.err}"
         assert shown.out, f"{module} {' '.join(arguments)} shows nothing"
+    if module in (PROGRAM, "orchestrator.run", "dashboards"):
+        return  # an unknown option ends its parse before --help is shown
     assert '__name__ == "__main__"' in Path(str(loaded.__file__)).read_text(), f"python -m {module} would do nothing"
     flags = {word for name, words in given_arguments() if name == module for word in words if word.startswith("--")}
     assert flags <= known_flags(loaded), f"{module} has no {flags - known_flags(loaded)}"
@@ -277,8 +288,7 @@ def takes_arguments(main: object) -> bool:
 
 def known_flags(module: ModuleType) -> set[str]:
     """The flags that a command declares. `--help` ends a parse before later flags are looked at, so they are compared here."""
-    shared = ("orchestrator/command.py", "tests/benchmarks/timing.py")
-    places = [Path(str(module.__file__)), *(ROOT / name for name in shared)]
+    places = [Path(str(module.__file__)), ROOT / "tests/benchmarks/timing.py"]
     return set(re.findall(r"--[a-z][a-z-]*", " ".join(place.read_text() for place in places)))
 
 

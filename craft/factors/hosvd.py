@@ -13,7 +13,7 @@ holds as stated. The stack is never built: Gram matrices and core are summed ove
 Three properties let many runs share factors: leading slices of a decomposition are the decomposition of smaller ranks; signs
 are canonical; `sketch` tells factors that came out differently (a flipped sign, a rotated degenerate subspace) from equal ones.
 
-`python -m craft.tucker report MODEL` prints what ranks keep.
+`craft-sweeps energy MODEL` prints what ranks keep.
 """
 
 from __future__ import annotations

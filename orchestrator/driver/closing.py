@@ -55,7 +55,7 @@ def _next(plan: Plan, uri: str, enough: bool) -> dict[str, str]:
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
     commands = {
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
-        "open the page:": f"python -m dashboards serve{store}",
+        "open the page:": f"craft-sweeps page{store}",
     }
     if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
@@ -80,7 +80,7 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
 def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:
     """Prints what is still to do, and the command that does it."""
     if left:
-        replay = f"python -m orchestrator.tracking replay {shown_path(folder)}"
+        replay = f"craft-sweeps replay {shown_path(folder)}"
         console.print(f"{left} events wait for the tracking store; send them with: {replay}", markup=False, soft_wrap=True)
     rest = len(outcome.left)
     if rest:

@@ -58,7 +58,7 @@ class Follower:
         if self._process is not None:
             status = self._process.returncode
             log.warning("the process that writes to the tracking store ended with status %d; it is started again", status)
-        command = [sys.executable, "-m", "orchestrator.tracking", "follow", str(self._folder.path)]
+        command = [sys.executable, "-m", "orchestrator.tracking", str(self._folder.path)]
         self._next_start = time.monotonic() + _pause(self._deaths)
         self._deaths += 1
         self._process = None

@@ -118,6 +118,6 @@ class StoreReader:
             key = run.data.tags[names.KEY]
             raise TrackingError(
                 f"the adapter of trial {key} is not available from the tracking store ({type(error).__name__}). If it did not "
-                "arrive there: python -m orchestrator.tracking replay runs/NAME; or give the sweep's folder runs/NAME instead "
+                "arrive there: craft-sweeps replay runs/NAME; or give the sweep's folder runs/NAME instead "
                 "of its name"
             ) from error

@@ -170,7 +170,7 @@ def picture_trial(entry: Entry, verdict: Verdict | None, folder: Path) -> Pictur
         tags,
         (names.CONFIGURATION_KIND, entry.configuration),
         params={**entry.parameters} | ({"total_steps": entry.report.total_steps} if entry.report else {}),
-        metrics=_final_metrics(entry, result) if result else {},
+        metrics={**entry.planned, **_final_metrics(entry, result)} if result else {},
         step=result.steps if result else 0,
         files=files,
         data=(entry.task, str(digest)) if digest else None,

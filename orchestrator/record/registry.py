@@ -47,7 +47,7 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
     if trial is None:
         raise ValueError(
             f"{redact(uri)} has no run of trial {key} of sweep {sweep!r}, and a registered model belongs to one. "
-            "If the record has not arrived there: python -m orchestrator.tracking replay runs/NAME; if it is elsewhere: "
+            "If the record has not arrived there: craft-sweeps replay runs/NAME; if it is elsewhere: "
             "--tracking-uri"
         )
     return trial

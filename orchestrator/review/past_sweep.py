@@ -274,7 +274,7 @@ def _folders(parent: Path) -> list[str]:
 def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
     if not names:
         return NoSuchSweep(
-            f"there is no sweep {shown(name)}, and none in {where}. Run one (python -m orchestrator.run SWEEP.yaml), or say "
+            f"there is no sweep {shown(name)}, and none in {where}. Run one (craft-sweeps run SWEEP.yaml), or say "
             "where it is: its folder (runs/NAME), or its name with --tracking-uri or --storage"
         )
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,4 +1,4 @@
-"""Reads the CSV of `python -m orchestrator.export --format trials` back."""
+"""Reads the CSV of `craft-sweeps export --format trials` back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.export import OF_RESULT, OF_TRIAL
+
 from orchestrator.results.summary import Entry
 from orchestrator.state.entry import TrialResult
 

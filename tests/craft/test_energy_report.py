@@ -1,4 +1,4 @@
-"""`python -m craft.tucker report` against plain numpy, on a model whose projections are fused."""
+"""`craft-sweeps energy` against plain numpy, on a model whose projections are fused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2Model
 
-from craft import tucker
+from orchestrator.commands.app import main
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def share(stack: np.ndarray, ranks: tuple[int, int, int]) -> float:
 
 
 def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["report", str(tmp_path / "model"), "--ranks", "all,8,8", "--ranks", "2,24,12", "--json"]
-    assert tucker.main(call) == 0
+    call = ["energy", str(tmp_path / "model"), "--ranks", "all,8,8", "--ranks", "2,24,12", "--json"]
+    assert main(call) == 0
     rows = json.loads(capsys.readouterr().out)
     fused = np.stack([block.attn.c_attn.weight.detach().numpy() for block in gpt2.h]).astype(np.float64)
     stacks = {"q": np.swapaxes(fused[:, :, :24], 1, 2), "v": np.swapaxes(fused[:, :, 48:], 1, 2)}
@@ -43,7 +43,7 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
     for row, (name, ranks) in zip(rows, expected, strict=True):
         assert row["parameters"] == sum(rank**2 for rank in ranks)
         assert row["energy_kept"] == pytest.approx(share(stacks[name], ranks), abs=1e-5)
-    assert tucker.main(call[:-1]) == 0
+    assert main(call[:-1]) == 0
     assert f"{share(stacks['v'], (2, 24, 12)):.1%}" in capsys.readouterr().out
 
 
@@ -58,6 +58,6 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
 def test_what_cannot_be_had_is_said(
     gpt2: GPT2Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], message: str
 ) -> None:
-    assert tucker.main(["report", str(tmp_path / model), *arguments]) == 2
+    assert main(["energy", str(tmp_path / model), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()

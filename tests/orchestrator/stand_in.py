@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.driver.options import RunOptions
@@ -203,20 +201,19 @@ def drive(folder: Path) -> int:
 
 
 def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
-    from orchestrator import run, session, start
+    from orchestrator import session
+    from orchestrator.commands import run
+    from orchestrator.run import main
+    from orchestrator.start import run_plan
     from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
-    runner.Session.run = functools.partialmethod(runner.Session.run, train)  # type: ignore[assignment]
+    runner.Session.run = functools.partialmethod(runner.Session.run, train=train)  # type: ignore[assignment]
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []
-    call = run.call_of(run.parser().parse_args(arguments), arguments)
-    try:
-        return run.exit_status(start.run_plan(plan, call, [], True, Console(file=sys.stdout, highlight=False)))
-    except (ValueError, OSError) as error:  # as `run.main` does
-        print(error, file=sys.stderr)
-        return 2
+    run.run_file = lambda call, console: run_plan(plan, call, [], True, console)
+    return main(arguments)
 
 
 def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import yaml
 from scipy import stats
 
 from craft.scoring.predictions import write_predictions
-from orchestrator.compare import main
+from orchestrator.commands.app import main
 from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.recorded import over_seeds, record
 
@@ -31,7 +31,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(root: Path, *arguments: str) -> int:
-    return main([*arguments, "--storage", str(root)])
+    return main(["compare", *arguments, "--storage", str(root)])
 
 
 def test_the_sentence_holds_scipys_paired_interval(sweeps: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> No
 def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82))})
     (folder / "sweep.yaml").write_text("- a list\n")
-    assert main([str(folder), str(folder)]) == 2
+    assert main(["compare", str(folder), str(folder)]) == 2
     assert f"{folder / 'sweep.yaml'} is no effective sweep file" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ import torch
 
 from craft.results import Counts
 from orchestrator import doctor
+from orchestrator.commands.app import main
 from orchestrator.doctor import Finding, look, needed_bytes
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
@@ -106,11 +107,11 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
 
 
 def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main([str(tmp_path / "absent.yaml")]) == 2
+    assert main(["check", str(tmp_path / "absent.yaml")]) == 2
     assert "absent.yaml" in capsys.readouterr().err
     plan_of(tmp_path, "resources: {cpu: 1000}\n")
     uri = store(tmp_path)
-    assert doctor.main([str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri]) == 1
+    assert main(["check", str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri]) == 1
     printed = capsys.readouterr().out
     assert "no trial fits now: each asks for cpu 1000" in printed
     assert "[" not in printed, "marks are colours, not markup"

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.export import main, write_trials
+from orchestrator.commands.app import main
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
+from orchestrator.review.trials_file import write_trials
 from orchestrator.state.entry import TrialResult
 from tests.benchmarks.trials import read_trials
 from tests.orchestrator.recorded import over_seeds, record
@@ -19,7 +20,7 @@ from tests.orchestrator.recorded import over_seeds, record
 def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
     configurations = {"LoRA r1": (100, over_seeds(81.5, 79)), "LoRA r2": (200, over_seeds(1 / 3, search=70))}
     folder = record(tmp_path / "runs" / "two", configurations, adapter=tmp_path / "checkpoint_000001" / "adapter")
-    assert main([str(folder), "--format", "trials", "--to", str(tmp_path / "out")]) == 0
+    assert main(["export", str(folder), "--to", str(tmp_path / "out")]) == 0
     file = tmp_path / "out" / "trials.csv"
     entries = [entry for entry in read_folder(folder).entries if entry.result is not None and entry.result.status == "finished"]
     found = read_trials(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,9 +15,11 @@ import pytest
 
 from craft.trainer.checkpoint import verify
 from orchestrator import run
-from orchestrator.command import GOOD, QUIET, WRONG
+from orchestrator.commands.app import GOOD, QUIET, WRONG
+from orchestrator.commands.run import again, exit_status
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.folder import SweepFolder
+from orchestrator.start import Call
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
@@ -135,25 +138,22 @@ SENSELESS = [
 
 @pytest.mark.parametrize("arguments", SENSELESS)
 def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        run.main(arguments)
-    assert exit_.value.code == WRONG
-    assert "usage: python -m orchestrator.run" in capsys.readouterr().err
+    assert run.main(arguments) == WRONG
+    assert re.search("See craft-sweeps run --help|exclude each other", capsys.readouterr().err)
 
 
 def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
-    again = run._again(["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2"])
-    assert again == "python -m orchestrator.run sweep.yaml --resume --cpus 2"
+    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2"])
+    assert command == "craft-sweeps run sweep.yaml --resume --cpus 2"
 
 
 def test_within_is_a_setting_of_the_file() -> None:
-    arguments = ["sweep.yaml", "--within", "2"]
-    assert run.call_of(run.parser().parse_args(arguments), arguments).changes == ["enough.within=2.0"]
+    assert Call("sweep.yaml", within=2.0).changes == ["enough.within=2.0"]
 
 
 def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
-    command = run._again(["sweep.yaml", "--resume", "--address", "node1:20000"])
+    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--address", "node1:20000"])
     assert command == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
 
 
@@ -187,7 +187,7 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
 
     first = call()
     assert first.returncode == GOOD, first.stderr
-    assert "python -m dashboards serve" in first.stdout
+    assert "craft-sweeps page" in first.stdout
     assert "WARNING" not in first.stdout + first.stderr
     stored = folder / "runs" / "small"
     assert {"sweep.yaml", "log.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
@@ -246,7 +246,7 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
     ],
 )
 def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
-    assert run.exit_status(outcome_of(statuses, **how)) == status
+    assert exit_status(outcome_of(statuses, **how)) == status
 
 
 def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.results import RunFailed
 from craft.spec import RunSpec
-from craft.train import main
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
+from tests.craft.calls import train
 
 
 def spec_of(model: str, method: str = "qlora", **changes: Any) -> RunSpec:
@@ -59,7 +59,7 @@ def test_elsewhere_it_is_refused_before_data_and_weights_are_read(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunFailed, match="qlora runs on a CUDA GPU only"):
         train_run(spec_of("no/such-model"), tmp_path / "run")
-    assert main(["--task", "toy/sentiment", "--method", "qlora"]) == 2
+    assert train("--task", "toy/sentiment", "--method", "qlora") == 2
     assert "CUDA GPU only" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

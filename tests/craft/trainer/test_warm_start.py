@@ -17,10 +17,10 @@ from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec
-from craft.train import main, parser, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
+from tests.craft.calls import run_of, train
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 METHODS_HERE: dict[str, dict[str, Any]] = {
@@ -124,8 +124,8 @@ def test_the_command_line_takes_a_folder(
     source = spec_of(tiny_bert, "lora", "toy/entailment")
     train_run(source, tmp_path / "source")
     call = ["--task", "toy/sentiment", "--model", tiny_bert, "--method", "lora", "--rank", "2"]
-    spec = run_spec(parser().parse_args([*call, "--warm-start", str(tmp_path / "source")]))
+    spec = run_of(*call, "--warm-start", str(tmp_path / "source"))
     assert spec.warm_start == WarmStart(run=source.key, adapter=str((tmp_path / "source" / "adapter").resolve()))
     monkeypatch.chdir(tmp_path)
-    assert main([*call, "--warm-start", "nowhere"]) == 2
+    assert train(*call, "--warm-start", "nowhere") == 2
     assert "no adapter of this project" in capsys.readouterr().err

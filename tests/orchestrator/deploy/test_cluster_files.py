@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from orchestrator import doctor
-from orchestrator.run import parser
+from orchestrator.commands.app import build
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "orchestrator" / "deploy"
@@ -29,10 +29,14 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def run_arguments(command: str) -> list[str]:
-    """What a command line gives to `python -m orchestrator.run`; parsing them refuses an unknown flag."""
+    """What a command line gives to `craft-sweeps run`; parsing them refuses an unknown flag."""
     given = shlex.split(command.split("orchestrator.run", 1)[1])
-    parser().parse_args(given)
+    parse("run", given)
     return given
+
+
+def parse(command: str, arguments: Sequence[str]) -> None:
+    typer.main.get_command(build()).commands[command].make_context(command, [*arguments])  # type: ignore[attr-defined]
 
 
 def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -151,11 +155,10 @@ def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
     run_arguments(command)
     shown = SLURM.read_text()
     (shared,) = re.findall(r'"\$\{command\[@\]\}" (.*?) "\$@" &\n', shown)
-    (run,) = re.findall(r"command=\((orchestrator\.run .*?)\)\n", shown)
-    run_arguments(f"{run} {shared}")
-    (look,) = re.findall(r"orchestrator\.doctor (.*?)`", (FOLDER / "kuberay.yaml").read_text().replace("\n# ", " "))
-    flags = set(re.findall(r"--[a-z-]+", f"{shared} {look}"))
-    assert flags <= set(re.findall(r'"(--[a-z-]+)"', Path(doctor.__file__).read_text()))
+    for name, options in re.findall(r"command=\((run|check) (.*?)\)\n", shown):
+        parse(name, shlex.split(f"{options.replace('${#machines[@]}', '2')} {shared}"))
+    (look,) = re.findall(r"craft-sweeps check (.*?)`", (FOLDER / "kuberay.yaml").read_text().replace("\n# ", " "))
+    parse("check", shlex.split(look))
 
 
 def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machine_only() -> None:

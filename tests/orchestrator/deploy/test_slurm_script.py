@@ -126,7 +126,7 @@ def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path) -> None:
     steps = [call for call in seen if call.startswith("srun") and "--nodelist" in call]
     assert all("--cpus-per-task=4" in step for step in steps)
     assert {re.search(r"--nodelist=(\S+)", step)[1] for step in steps} == {"node1", "node2"}  # type: ignore[index]
-    (drive,) = [call for call in seen if call.startswith("python -m orchestrator.run sweep.yaml --resume")]
+    (drive,) = [call for call in seen if call.startswith("python -m orchestrator run sweep.yaml --resume")]
     assert f"--address {address} --storage {tmp_path}/shared" in drive
     assert drive.endswith(" --quiet"), "flags after the script are the run's"
     (command,) = [line for line in done.stdout.splitlines() if line.startswith("continue: sbatch ")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import run
-from orchestrator.command import GOOD, WRONG
+from orchestrator.commands.app import GOOD, WRONG
 from orchestrator.plan.data_lines import data_lines
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep

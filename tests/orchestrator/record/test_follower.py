@@ -14,9 +14,9 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.commands.app import main
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.follower import NICENESS, Follower, Report
-from orchestrator.tracking import main
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 
 DRIVER = """
@@ -41,7 +41,7 @@ PASSWORD = "c0rrect-h0rse"
 
 def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
-    return next(child for child in psutil.Process(driver).children() if "follow" in child.cmdline())
+    return next(child for child in psutil.Process(driver).children() if "orchestrator.tracking" in child.cmdline())
 
 
 @pytest.fixture

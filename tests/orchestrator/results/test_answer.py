@@ -21,7 +21,7 @@ from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough
 from tests.benchmarks import answer as benchmark
 
-AGAIN = "python -m orchestrator.run s.yaml --resume"
+AGAIN = "craft-sweeps run s.yaml --resume"
 SPACE: tuple[dict[str, Any], ...] = (
     {"method": "head"},
     {"method": "craft", "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}, "learning_rate": 3e-3},

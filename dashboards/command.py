@@ -1,0 +1,94 @@
+"""`craft-sweeps page`: a live page while trials run, or one file that can be sent."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from craft.disk import replacing
+
+
+def page(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="SWEEP", help="With --to: the sweep's name, as in its sweep file.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the sweep as one self-contained page, whole or not at all.")
+    ] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="Where MLflow's runs are: sqlite:///mlflow.db (the default, in this folder), http://host:5000, postgresql://...",
+        ),
+    ] = None,
+    mlflow_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where MLflow's own page is served (mlflow server), for links to runs; the tracking URI if it is http(s).",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes a free port.")] = 8787,
+    host: Annotated[
+        str, typer.Option(help="The page has no login: let others reach it only in a network that you trust.")
+    ] = "127.0.0.1",
+) -> None:
+    """Look at sweeps on a live page, or write one as a file.
+
+    The live page is served until Ctrl-C. A file opens in a browser without a network.
+    """
+    from dashboards.store import Store
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    if (sweep is None) != (to is None):
+        raise ValueError("give a sweep and --to FILE to write its page; neither to serve the live page of all sweeps")
+    store = Store(tracking_uri, mlflow_url)
+    _export(store, sweep, to) if sweep is not None and to is not None else _serve(store, host, port)
+
+
+def _export(store, sweep: str, path: Path) -> None:  # type: ignore[no-untyped-def]
+    from dashboards.content import everything
+    from dashboards.page import export_page
+    from dashboards.store import DashboardError
+
+    text = export_page(sweep, everything(store, sweep))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as aside:
+            aside.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise DashboardError(f"cannot write {path}: {error.strerror}") from error
+    print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, opens in a browser without a network")
+
+
+def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
+    import socket
+
+    import uvicorn
+
+    from dashboards.app import LOOPBACK, make_app
+    from dashboards.store import DashboardError
+
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()  # from here on a browser waits for its answer instead of being refused
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise DashboardError(
+            f"cannot serve on {host}:{port}: {error}; take another port with --port, or 0 for any free one"
+        ) from error
+    port = listener.getsockname()[1]
+    app = make_app(store, hosts=LOOPBACK if host in LOOPBACK else ["*"])
+    print(f"http://{f'[{host}]' if ':' in host else host}:{port}   (Ctrl-C ends)", flush=True)
+    try:
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        app.state.watcher.stop()

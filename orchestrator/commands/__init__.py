@@ -1,0 +1,1 @@
+"""The commands of `craft-sweeps`, one function each. A command reads its options and calls the rooms below."""

@@ -1,0 +1,206 @@
+"""`craft-sweeps`: the table of commands, and how each of them ends.
+
+Exit status: 0 done; 1 the command's answer is no, or the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped
+by Ctrl-C, 143 by SIGTERM. A mistake is a sentence on stderr, without a traceback and without passwords.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import typer
+from rich.console import Console
+
+import craft
+from craft.words import be_printable, redact
+from orchestrator.sweepfile.mistakes import NothingMeets
+
+# Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+GOOD, NO, WRONG, STOPPED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command.
+
+    Attributes:
+        function: `module:function`. Its signature gives the options, its docstring the help.
+        examples: pairs of a call without its first word, and what it does.
+        stopped: the message after Ctrl-C, about what is left behind.
+    """
+
+    function: str
+    examples: tuple[tuple[str, str], ...]
+    stopped: str = "stopped"
+
+    @property
+    def name(self) -> str:
+        return self.function.partition(":")[2]
+
+
+COMMANDS = (
+    Row(
+        "orchestrator.commands.run:run",
+        (
+            ("run sweeps/ranks.yaml", "run it; the record goes to mlflow.db here, all else to runs/ranks/"),
+            ("run sweeps/ranks.yaml --resume", "continue after Ctrl-C, a crash or a reboot; finished trials are kept"),
+            ("run sweeps/ranks.yaml --resume --retry-failed", "the same, and run failed trials again, whatever they failed by"),
+            ("run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume", "extend it: only the new seeds run"),
+            (
+                "run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.learning_rate=2e-3",
+                "a variant under its own name; space.1 is the second method block",
+            ),
+            ("run sweeps/glue/minilm.yaml --set data.root=DATA", "GLUE from files (DATA/glue/cola/train.parquet, ...)"),
+            (
+                "run sweeps/glue/roberta_base.yaml --address auto --tracking-uri http://tracker:5000",
+                "on a Ray cluster, recorded by a shared MLflow server",
+            ),
+        ),
+    ),
+    Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
+    Row(
+        "orchestrator.commands.check:check",
+        (("check sweeps/ranks.yaml --address auto", "would the sweep get through the night on that cluster?"),),
+    ),
+    Row(
+        "orchestrator.commands.store:replay",
+        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
+    ),
+    Row(
+        "orchestrator.commands.results:compare",
+        (
+            ("compare longer ranks", "the best configuration of each, best by the search score"),
+            (
+                "compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'",
+                "two that you name",
+            ),
+            (
+                "compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000",
+                "`longer` from a shared store, `ranks` from a folder, by a metric's name",
+            ),
+        ),
+    ),
+    Row(
+        "orchestrator.commands.results:export",
+        (("export ranks --to results", "results/trials.csv: a line for each finished trial, to publish"),),
+    ),
+    Row(
+        "orchestrator.commands.train:train",
+        (
+            ("train --task toy/sentiment --ranks all 32 32", "one training, without a sweep"),
+            ("train --task toy/sentiment --ranks all 64 64 --sizes '2000 4000 8000'", "its adapter is cut and scored, too"),
+            (
+                "train --task glue/rte --data-root DATA --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3",
+                "LoRA on GLUE from files",
+            ),
+            (
+                "train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections 'q k v o'",
+                "any tuner of PEFT",
+            ),
+            (
+                "train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'",
+                "commonsense by likelihood",
+            ),
+            (
+                "train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'",
+                "data of your own",
+            ),
+        ),
+        "stopped; the same call with --resume continues",
+    ),
+    Row(
+        "orchestrator.commands.train:energy",
+        (
+            (
+                "energy sentence-transformers/all-MiniLM-L6-v2 --projections 'q k v o' --ranks all,64,64",
+                "the share of the weights' energy that these ranks keep",
+            ),
+        ),
+    ),
+    Row(
+        "orchestrator.commands.train:cache",
+        (("cache", "what is stored"), ("cache --clear 3fa9", "remove what begins so")),
+    ),
+    Row(
+        "dashboards.command:page",
+        (
+            ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
+            ("page --tracking-uri http://mlflow:5000", "the same from a tracking server"),
+            ("page ranks --to front.html", "the sweep as one self-contained page, under 5 MB"),
+        ),
+    ),
+)
+"""All commands, in the order of the help."""
+
+ABOUT = """\
+Find out which adapter, at which size, is enough for a task.
+
+A sweep file names model, tasks, methods and sizes; `craft-sweeps run` trains them and shows the front of score against
+parameters. Every command has --help with examples.
+"""
+
+
+def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> int:
+    """Runs the command line (the process's own if None) and returns the exit status.
+
+    Args:
+        start: the words before the command's options, for a command that people are shown; the program's name and the command's
+            if not given.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    be_printable()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    row = next((row for row in COMMANDS if arguments and row.name == arguments[0]), None)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        program = typer.main.get_command(build())
+        call = (start or ("craft-sweeps", *arguments[:1]), arguments[1:])
+        status = program.main(arguments or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=call)
+    except typer.TyperException as error:  # typer's own words about a wrong call
+        errors.print(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
+        return WRONG
+    except (ValueError, OSError) as error:
+        errors.print(redact(str(error)))
+        return NO if isinstance(error, NothingMeets) else WRONG
+    if status == STOPPED and row is not None and row.stopped:
+        errors.print(row.stopped)
+    return status or GOOD
+
+
+def build() -> typer.Typer:
+    """Returns the program with all of its commands."""
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+    program = typer.Typer(
+        help=ABOUT, context_settings=settings, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+    @program.callback()
+    def about(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+        if version:
+            typer.echo(f"craft-sweeps {craft.__version__}")
+            raise typer.Exit
+
+    for row in COMMANDS:
+        module, _, name = row.function.partition(":")
+        program.command(name, epilog=_epilog(row), context_settings=settings)(getattr(import_module(module), name))
+    return program
+
+
+def _epilog(row: Row) -> str:
+    """Returns the examples of a command; `\\b` keeps the lines of a paragraph."""
+    lines = [line for call, purpose in row.examples for line in (f"  craft-sweeps {call}", f"      {purpose}")]
+    return "\n".join(["\b", "examples:", *lines])

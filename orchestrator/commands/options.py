@@ -1,0 +1,96 @@
+"""Options that several commands share, and checks of their values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.driver.options import cluster_address
+
+WIDTH = 160
+"""The width of a table that goes to a file or a pipe, in characters."""
+
+
+def _address(text: str) -> str:
+    try:
+        return cluster_address(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _names(incomplete: str) -> list[str]:
+    """Returns the sweeps in runs/ whose names begin so."""
+    return sorted(
+        folder.parent.name for folder in Path("runs").glob("*/log.jsonl") if folder.parent.name.startswith(incomplete)
+    )
+
+
+def _empty(to: Path | None) -> Path | None:
+    if to is not None and to.exists() and not to.is_dir():
+        raise typer.BadParameter(f"{to} is a file; give a folder that is empty or not there")
+    if to is not None and to.is_dir() and any(to.iterdir()):
+        raise typer.BadParameter(f"{to} is not empty; give another folder, or empty it first: nothing is ever written over")
+    return to
+
+
+SweepFile = Annotated[str, typer.Argument(metavar="SWEEP.yaml", help="The sweep file.")]
+Sweep = Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's name, or its folder runs/NAME.", autocompletion=_names)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY.PATH=VALUE",
+        help="Change one value of the file; VALUE is YAML, list items go by index (space.0.dropout=0.1). Repeatable.",
+    ),
+]
+Within = Annotated[
+    float | None,
+    typer.Option(metavar="POINTS", help="Enough is what is within so many points of the best (enough.within; 1)."),
+]
+Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER|URI", help="Where runs are kept, instead of runs/; only checkpoints go to a URI."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store, instead of the file's (sqlite:///mlflow.db)."),
+]
+Folders = Annotated[
+    str | None, typer.Option("--storage", metavar="FOLDER", help="Where sweeps' folders are, instead of runs/.")
+]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri", metavar="URI", help="The MLflow store to look in; sqlite:///mlflow.db if no folder is found."
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", callback=lambda text: _address(text) if text else None,
+                 help="A Ray cluster to join (auto, HOST:6379); this machine alone if not given."),
+]  # fmt: skip
+Pick = Annotated[
+    str, typer.Option(metavar="RULE|CONFIGURATION", help="Which configuration: a rule, a label or an id; see below.")
+]
+Empty = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR", callback=lambda path: _empty(path), help="Where to write. The folder is made, and must be empty."
+    ),
+]
+
+
+def screen(quiet: bool = False) -> Console:
+    """Returns the console of a command: as wide as the terminal, or `WIDTH` for a file or a pipe."""
+    return Console(file=sys.stdout, quiet=quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+def plain_screen() -> Console:
+    """Returns a console that prints lines as they are, without marks and folds."""
+    width = None if sys.stdout.isatty() else WIDTH
+    return Console(file=sys.stdout, width=width, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,154 @@
+"""`run` and `plan`: a sweep file is run, or shown with what it would cost. Nothing heavier than pydantic is imported until the
+file has been checked."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from craft.words import redact
+from orchestrator.commands.options import (
+    WIDTH,
+    Address,
+    Changes,
+    Name,
+    Storage,
+    Store,
+    SweepFile,
+    Within,
+    screen,
+)
+from orchestrator.record.folder import SweepFolder
+from orchestrator.start import Call, plan_sweep, run_file
+from orchestrator.sweepfile.mistakes import SweepError
+
+if TYPE_CHECKING:
+    from orchestrator.driver.outcome import SweepOutcome
+    from orchestrator.plan.plan import Plan
+
+
+def run(
+    context: typer.Context,
+    sweep: SweepFile,
+    changes: Changes = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the sweep of this name (or start it, if there is none).")
+    ] = False,
+    as_written: Annotated[
+        bool,
+        typer.Option("--as-written", help="With --resume: ignore what --set and --tracking-uri of earlier sessions changed."),
+    ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="With --resume: run every failed trial again, from its last checkpoint. --resume alone already does so where "
+            "the machine was at fault (memory, model, data, a crash), and leaves alone what would fail again, as a loss that "
+            "is not finite; this is for when you have changed what was wrong.",
+        ),
+    ] = False,
+    within: Within = None,
+    name: Name = None,
+    storage: Storage = None,
+    tracking_uri: Store = None,
+    address: Address = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials at once, at most.")] = None,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cores of this machine to use; all if not given.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print a line for each evaluation too.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Do what `craft-sweeps plan` does.")] = False,
+) -> int:
+    """Run a sweep and show its front of score against parameters.
+
+    Exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C,
+    143 by SIGTERM (within 15 s; trials keep their last checkpoints, --resume continues).
+    """
+    if quiet and verbose:
+        raise SweepError(["--quiet and --verbose exclude each other"])
+    call = Call(
+        sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
+        max_concurrent, cpus, "quiet" if quiet else "verbose" if verbose else "normal", again(*context.obj),
+    )  # fmt: skip
+    console = screen(quiet)
+    if plan:
+        show_plan(plan_sweep(call, console), call)
+        return 0
+    outcome = run_file(call, console)
+    if outcome.trouble:
+        Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+    return exit_status(outcome)
+
+
+def plan(
+    sweep: SweepFile,
+    changes: Changes = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Count only what is left of the sweep of this name.")] = False,
+    within: Within = None,
+    name: Name = None,
+    storage: Storage = None,
+    address: Address = None,
+) -> None:
+    """Print what a sweep would run, and what it would cost.
+
+    Configurations, their counts of parameters, steps, memory, and how long they would take. Nothing is trained."""
+    call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
+    show_plan(plan_sweep(call, screen()), call)
+
+
+def show_plan(plan: Plan, call: Call) -> None:
+    """Prints what would run and what it costs; with `--resume` the time of what is left."""
+    from orchestrator.plan.data_lines import data_lines
+    from orchestrator.plan.gpu_shares import usable_gpus
+    from orchestrator.plan.table import print_plan
+    from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
+    from orchestrator.review.forecast import time_line
+    from orchestrator.state.log import read_state
+
+    # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
+    labels = [len(configuration.label) for configuration in plan.configurations]
+    wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
+    screen = Console(file=sys.stdout, highlight=False, width=wide)
+    examples = split_examples(plan.sweep)
+    steps = planned_steps(plan, examples)
+    print_plan(plan, screen, steps, [] if call.address else usable_gpus())
+    for line, style in data_lines(plan):
+        screen.print(line, markup=False, soft_wrap=True, style=style)
+    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if call.resume else {}
+    settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
+    if settled:
+        ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
+        screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
+    left = remaining_steps(plan, steps, settled)
+    for line in (scored_line(plan.sweep, examples), "" if call.address or not left else time_line(plan, left)):
+        if line:
+            screen.print(line, markup=False, soft_wrap=True)
+
+
+def exit_status(outcome: SweepOutcome) -> int:
+    """Returns the exit status. A budget that is used up is a good end, a signal with work left is not."""
+    if outcome.signal is not None and (outcome.left or outcome.open):
+        return 128 + outcome.signal
+    good = outcome.complete or (outcome.spent is not None and not outcome.ended("failed"))
+    return 0 if good and not outcome.trouble else 1
+
+
+def again(start: Sequence[str], arguments: Sequence[str]) -> str:
+    """Returns the command that continues what these arguments began; a job script names its own in CRAFT_CONTINUE.
+
+    Args:
+        start: the words before the arguments.
+    """
+    if "CRAFT_CONTINUE" in os.environ:
+        return redact(os.environ["CRAFT_CONTINUE"])
+    resume = [] if "--resume" in arguments else ["--resume"]
+    # The log remembers what is to be run again; once more would run again what has failed since.
+    arguments = [argument for argument in arguments if argument != "--retry-failed"]
+    return redact(shlex.join([*start, *arguments, *resume]))
