@@ -111,13 +111,18 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
-    """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
+def count_classes(task: Task, settings: CustomTask) -> dict[str, int]:
+    """Counts the rows of the training file of each class."""
     assert settings.label is not None, "checked with the settings"
-    rows, spellings = _read(settings.train, _stamp(settings.train)), dict[str, list[str]]()
+    rows = _read(settings.train, _stamp(settings.train))
     cells = enumerate(rows.column(settings.label))
     places = [class_index(cell, task.labels, rows, at, settings.label, settings.labels is not None) for at, cell in cells]
-    counts = {name: places.count(place) for place, name in enumerate(task.labels)}
+    return {name: places.count(place) for place, name in enumerate(task.labels)}
+
+
+def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
+    """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
+    counts, spellings = count_classes(task, settings), dict[str, list[str]]()
     yield f"{len(counts)} classes: {_listed(counts)}"
     for name in counts:
         spellings.setdefault(_plain(name), []).append(name)

@@ -126,8 +126,8 @@ def show_plan(plan: Plan, call: Call) -> None:
     if settled:
         ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
         screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
-    left = remaining_steps(plan, steps, settled)
-    for line in (scored_line(plan.sweep, examples), "" if call.address or not left else time_line(plan, left)):
+    share = remaining_steps(plan, steps, settled) / max(1, sum(steps.values()))
+    for line in (scored_line(plan.sweep, examples), "" if call.address or not share else time_line(plan, share)):
         if line:
             screen.print(line, markup=False, soft_wrap=True)
 

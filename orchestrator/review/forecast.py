@@ -1,7 +1,6 @@
-"""How long a plan takes, by what recorded trials of the same model have taken: `--plan` says so where there are some.
+"""How long a plan takes on this machine: by recorded trials of the same model and batch, or else by a few steps that are timed.
 
-Where there are none, it says so and does not try: steps to time need the weights, the data and the decompositions, which takes
-longer than all else that `--plan` does, and the machine that plans may be no machine to train on.
+`seconds_of` is for every forecast: that of `--plan`, and the files that `orchestrator.suggest` writes.
 """
 
 from __future__ import annotations
@@ -10,37 +9,85 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from craft.words import format_duration
+from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.work import Work, count_work
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
+from orchestrator.sweepfile.resources import times
 from orchestrator.sweepfile.sweep import Sweep
+
+if TYPE_CHECKING:
+    from craft.trainer.probe import Speed
 
 _ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
 """Settings on which the time of a step depends most."""
 
 
-def time_line(plan: Plan, steps: int) -> str:
-    """Returns a sentence on the time of so many optimizer steps on this machine; empty for GPUs and if the steps are not known.
+PROBE_SECONDS = 20.0
+"""The most time for steps that are timed."""
+BESIDE = 1.15
+"""How much longer a training takes if another one runs at the same time on other cores of the machine."""
+
+
+def time_line(plan: Plan, share: float) -> str:
+    """Returns a sentence on the time of a share of the plan on this machine; empty if the work of the plan is not known.
 
     The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
     """
-    sweep, storage = plan.sweep, Path(plan.sweep.storage)
-    at_once = min(math.floor(cores() / sweep.resources.cpu), len(plan.jobs))
-    if not steps or not at_once or sweep.resources.gpu:
+    work, storage = sum(count_work(plan).values(), Work()), Path(plan.sweep.storage)
+    at_once = trainings_at_once(plan)
+    if not work.steps or not at_once:
         return ""
-    ended = [result for folder in sorted(storage.glob("*/")) for result in _results(folder, sweep)]
+    ended = [result for folder in sorted(storage.glob("*/")) for result in _results(folder, plan.sweep)]
     trained = [result for result in ended if result.status == "finished" and result.steps]
-    if not trained:
-        return f"how long: not known before a trial of this model and batch is recorded in {storage}; a running sweep shows it"
-    a_step = sum(result.seconds for result in trained) / sum(result.steps for result in trained)
-    seconds = format_duration(60 * max(1, round(steps * a_step / at_once / 60)))
-    return f"about {seconds.removesuffix(' 00 s')} with {at_once} at once, by the {len(trained)} trials recorded in {storage}"
+    if trained:
+        a_step = sum(result.seconds for result in trained) / sum(result.steps for result in trained)
+        seconds, source = work.steps * a_step / at_once, f"the {len(trained)} trials recorded in {storage}"
+    else:
+        speed = probe_plan(plan)
+        if speed is None:
+            return (
+                f"how long: not known before a trial of this model and batch is recorded in {storage}; a running sweep shows it"
+            )
+        seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
+    minutes = format_duration(60 * max(1, round(share * seconds / 60)))
+    return f"about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
+
+
+def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
+    """Returns the seconds of a plan's work with so many trainings at once."""
+    return work.seconds(speed) / at_once * (BESIDE if at_once > 1 else 1.0)
+
+
+def trainings_at_once(plan: Plan) -> int:
+    """Returns how many trainings this machine runs at the same time; 0 if it cannot run any."""
+    share = plan.sweep.resources
+    fit = math.floor(cores() / share.cpu)
+    if share.gpu:
+        fit = min(fit, times(len(usable_gpus()), share.gpu))
+    return min(fit, len(plan.jobs))
+
+
+def probe_plan(plan: Plan) -> Speed | None:
+    """Times a few steps with the training settings of the plan's first trial; None where that is not possible here."""
+    from craft.results import RunFailed
+    from craft.trainer.memory import OutOfMemory
+    from craft.trainer.probe import measure_speed
+
+    share = plan.sweep.resources
+    if bool(share.gpu) != bool(usable_gpus()):
+        return None
+    with suppress(RunFailed, OutOfMemory, ValueError, OSError):
+        return measure_speed(plan.jobs[0].training.run, PROBE_SECONDS, max(1, int(share.cpu)))
+    return None
 
 
 def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:

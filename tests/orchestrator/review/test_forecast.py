@@ -1,4 +1,4 @@
-"""`--plan` says how long a sweep takes, by the recorded trials of the same model."""
+"""`--plan` says how long a sweep takes, by the recorded trials of the same model or by steps that are timed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from craft.trainer.probe import Speed
 from orchestrator.run import main
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended, Wanted
@@ -23,15 +24,22 @@ space: [{method: lora, rank: {values: [1, 2, 3, 4]}}]
 
 
 @pytest.mark.parametrize(
-    ("training", "said"),
+    ("training", "speed", "said"),
     [
-        ({"batch_size": 16, "precision": "float32", "max_length": 128}, "about 10 min with 2 at once, by the 1 trials"),
-        ({}, "how long: not known before a trial of this model and batch"),
+        ({"batch_size": 16, "precision": "float32", "max_length": 128}, None, "about 10 min with 2 at once, by the 1 trials"),
+        ({}, Speed(30.0, 3.0, 0.0), "about 13 min with 2 at once, by a few steps that were timed here"),  # 4 x 330 s x 1.15 / 2
+        ({}, None, "how long: not known before a trial of this model and batch"),
     ],
 )
-def test_the_time_of_recorded_trials_is_that_of_the_plan(
-    training: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
+    training: dict[str, object],
+    speed: Speed | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: speed)
     monkeypatch.setattr("orchestrator.review.forecast.cores", lambda: 2)
     (tmp_path / "runs" / "before").mkdir(parents=True)
     (tmp_path / "runs" / "broken").mkdir()

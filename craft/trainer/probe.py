@@ -1,0 +1,100 @@
+"""A few real steps of a run, timed: what a machine needs for a start, a step and a scored example.
+
+    start      from nothing to the first step: weights, tokens of a few examples, the task head's fit on them
+    step       an optimizer step, with its micro-batches
+    example    an example that is scored; a third of one in training where scoring was not reached
+
+A plan has as many of each as its trainings, steps and examples (`orchestrator.plan.work`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from craft.models.cached import weights_on_disk
+from craft.models.gguf import is_gguf
+from craft.models.loading import resolve_model
+from craft.results import Leave
+from craft.spec import RunSpec
+from craft.trainer.pace import FORWARD
+from craft.trainer.training import train_run
+
+STEPS = 8
+"""So many steps are timed; the first two are not, since libraries choose their kernels there."""
+WARM = 2
+BATCHES = 2
+"""So many evaluation batches of each split are scored."""
+
+
+class Speed(NamedTuple):
+    """Seconds of a training's start, of an optimizer step, and of an example that is scored."""
+
+    start: float
+    step: float
+    example: float
+
+
+def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | None:
+    """Trains LoRA for a few steps on the model and data of `spec`, with its training settings.
+
+    Args:
+        seconds: leave after so long, with what has been measured.
+        threads: those of a trial.
+
+    Returns:
+        The speed; None if the weights are not on this disk, or if not even three steps were made in time.
+
+    Raises:
+        RunFailed: the run cannot be trained.
+        OutOfMemory: host or GPU memory ran out.
+    """
+    if not (is_gguf(spec.model) or weights_on_disk(resolve_model(spec.model, spec.revision), spec.revision)):
+        return None
+    began, ends = time.perf_counter(), list[float]()
+
+    def end_step(step: int, _total: int) -> None:
+        if step > len(ends):  # scoring in words repeats the last step
+            ends.append(time.perf_counter())
+        if ends[-1] - began > seconds and len(ends) > WARM:
+            raise Leave("the time of the probe is over")
+
+    def watch(_split: str, _done: int, _total: int) -> None:
+        if time.perf_counter() - began > 2 * seconds:
+            raise Leave("the time of the probe is over")
+
+    before, scoring = torch.get_num_threads(), 0.0
+    torch.set_num_threads(threads)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = train_run(_short(spec), Path(folder), on_step=end_step, on_score=watch)
+        scoring = result.phases["score"] / (result.facts["search_examples"] + result.facts["reported_examples"])
+    except Leave:
+        pass
+    finally:
+        torch.set_num_threads(before)
+    if len(ends) <= WARM:
+        return None
+    steps = [end - start for start, end in zip(ends[WARM - 1 :], ends[WARM:], strict=False)]
+    step, batch = statistics.median(steps), spec.training.batch_size * spec.training.gradient_accumulation
+    return Speed(max(0.0, ends[0] - began - step), step, scoring or FORWARD * step / batch)
+
+
+def _short(spec: RunSpec) -> RunSpec:
+    training = spec.training
+    scored = BATCHES * training.eval_batch_size
+    changes = {
+        "max_steps": STEPS,
+        "train_examples": STEPS * training.batch_size * training.gradient_accumulation,
+        "eval_examples": scored,
+        "search_examples": scored,
+        "evaluate_every": "end",
+    }
+    # LoRA needs no decomposition, trains on tasks without a head, too, and its step takes about as long as CRAFT's.
+    plain: dict[str, Any] = {"method": "lora", "parameters": {}, "warm_start": None, "cut_from": None, "measure": {}}
+    return RunSpec.model_validate(spec.model_dump() | plain | {"training": training.model_dump() | changes})

@@ -1,0 +1,110 @@
+"""What a file of examples is for: its columns of text, its label, and the kind of task that they make.
+
+a list of turns                                  generation from chats
+no label, but prompt and response by their names generation from pairs
+numbers that are no class codes                  regression
+sentences, nearly all different                  generation: the label is an answer
+anything else                                    classification; two columns of text make pairs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from craft.settings import CustomTask
+from craft.tasks.files import DataError, Rows, is_number, read_rows
+from craft.tasks.rows import label_name
+
+ANSWERED = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
+"""Names of two columns that are a prompt and its response."""
+INPUT = "input"
+"""The column of Alpaca's files that continues an instruction."""
+CODES = 20
+"""So many whole numbers may be classes in any order; of more, those that count from 0 or 1."""
+FREE = 0.5
+"""From this share of different cells on, a column of sentences holds texts and no classes."""
+
+
+def read_task(
+    data: str, label: str | None, text: Sequence[str] | None = None, validation: str | None = None, kind: str | None = None
+) -> CustomTask:
+    """Reads what the file asks for.
+
+    Args:
+        label: the column to predict; only files of chats or of prompts and responses need none.
+        text: the columns that the model reads.
+        kind: classification, regression or generation, where the file's cells would say another.
+
+    Raises:
+        DataError: the file cannot be read, or its columns do not say what to learn.
+    """
+    rows = read_rows(data)
+    columns = columns_of(rows, label, tuple(text or ()), kind)
+    files = {"train": data} | ({"validation": validation} if validation else {})
+    return CustomTask.model_validate(files | columns)
+
+
+def columns_of(rows: Rows, label: str | None, text: tuple[str, ...], kind: str | None = None) -> dict[str, Any]:
+    """Returns the settings of the task that name its kind and columns."""
+    if label is None:
+        return {"kind": "generation"} | _answers(rows, text)
+    cells = rows.column(label)
+    if any(isinstance(cell, list) for cell in cells):
+        return {"kind": "generation", "messages": label}
+    kind = kind or kind_of(cells)
+    text = text or _texts(rows, label)
+    if len(text) > 2:
+        raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
+    for column in text:
+        rows.column(column)
+    if kind == "generation":
+        return {"kind": kind, "prompt": list(text), "response": label}
+    return {"text": list(text), "label": label} | ({"kind": kind} if kind != "classification" else {})
+
+
+def kind_of(cells: Sequence[Any]) -> str:
+    """Returns the kind of task whose labels are these cells."""
+    names = [name for cell in cells if (name := label_name(cell)) is not None]
+    different = {*names}
+    if different and all(map(is_number, different)):
+        return "classification" if len(different) < 3 or _are_codes(different, len(names)) else "regression"
+    sentences = names and median(len(name.split()) for name in names) >= 3
+    return "generation" if sentences and len(different) > FREE * len(names) else "classification"
+
+
+def _are_codes(different: Collection[str], rows: int) -> bool:
+    """Returns whether numbers are names of classes, or of rows: then they are no scale, and an error of classification."""
+    values = sorted(map(float, different))
+    if not all(value.is_integer() for value in values):
+        return False
+    counted = values[0] in (0, 1) and values[-1] - values[0] == len(values) - 1
+    return counted or len(values) <= CODES or len(values) == rows
+
+
+def _answers(rows: Rows, text: tuple[str, ...]) -> dict[str, Any]:
+    for name, cells in rows.columns.items():
+        if all(isinstance(cell, list) and cell and isinstance(cell[0], Mapping) for cell in cells):
+            return {"messages": name}
+    for prompt, response in ANSWERED:
+        if prompt in rows.columns and response in rows.columns:
+            prompts = [prompt, INPUT] if prompt == "instruction" and INPUT in rows.columns else [prompt]
+            return {"prompt": [*(text or prompts)], "response": response}
+    raise DataError(
+        f"{rows.source}: label: name the column to predict; the columns are: {', '.join(rows.columns)}. Chats, and columns "
+        f"such as {' and '.join(ANSWERED[0])}, need none"
+    )
+
+
+def _texts(rows: Rows, label: str) -> tuple[str, ...]:
+    """Finds the columns of text: most of their cells have several words."""
+    texts = []
+    for name, cells in rows.columns.items():
+        if name != label and sum(isinstance(cell, str) and len(cell.split()) > 1 for cell in cells) > FREE * len(cells):
+            texts.append(name)
+    if len(texts) in (1, 2):
+        return tuple(texts)
+    seen = f"{', '.join(texts)} look like texts" if texts else "no column looks like text"
+    raise DataError(f"{rows.source}: text: name the column that the model reads, or two for a pair: {seen}; all columns: "
+                    f"{', '.join(rows.columns)}")  # fmt: skip

@@ -1,0 +1,141 @@
+"""What a sweep file rests on: facts of the rows and of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from craft.settings import CustomTask, DataSettings
+from craft.tasks import custom, find_task
+from craft.tasks.metrics import METRICS
+from craft.tasks.splits import Splits, cut, load_splits
+from craft.tasks.task import Kind, Task
+
+SAMPLE = 1000
+CUT = 2.0
+"""The percentage of inputs that `max_length` may cut."""
+ROW_ERROR = {"classification": 0.316, "regression": 0.16}
+"""The standard deviation of one row's part in the difference of two close adapters: they answer a tenth of the rows in another
+way, or predict numbers with r = 0.8 and errors that correlate with 0.9."""
+SKEWED = 0.75
+"""From this share of the largest class on, accuracy says little of the other classes."""
+ENOUGH_REPORTED, MOST_REPORTED = 1000, 0.25
+ENOUGH_SEARCH, MOST_SEARCH = 100, 0.15
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Facts of the rows.
+
+    Attributes:
+        own: the task's settings, with its metric and the share of reported rows.
+        metric: its primary metric.
+        train, search, reported: rows of each split.
+        classes: rows of each class of the training file; none for other kinds.
+        lengths: tokens of an input: median, 98th percentile, most.
+        max_length: tokens that cut at most `CUT` % of the inputs, and no more than the model takes.
+        doubts: sentences about labels, texts and rows that are in two splits.
+    """
+
+    name: str
+    own: CustomTask
+    kind: Kind
+    metric: str
+    train: int
+    search: int
+    search_fraction: float
+    reported: int
+    classes: Mapping[str, int]
+    lengths: tuple[int, int, int]
+    max_length: int
+    doubts: tuple[str, ...]
+
+    @property
+    def settings(self) -> DataSettings:
+        return DataSettings(custom={self.name: self.own}, search_fraction=self.search_fraction)
+
+    @property
+    def resolution(self) -> float:
+        """The points by which two close adapters must differ to be told apart on the reported rows; 0 for a likelihood, whose
+        error is far smaller."""
+        return 0.0 if METRICS[self.metric].by_token else 196 * ROW_ERROR[self.kind] / math.sqrt(self.reported)
+
+    @property
+    def rows_of_a_point(self) -> int:
+        """The reported rows at which `resolution` is one point; 0 for a likelihood."""
+        return 0 if METRICS[self.metric].by_token else math.ceil((196 * ROW_ERROR[self.kind]) ** 2)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of the base model: `least` is the smallest side of q, k, v and o."""
+
+    layers: int
+    hidden: int
+    parameters: int
+    projections: tuple[str, ...]
+    least: int
+
+
+def describe_data(name: str, own: CustomTask, model: str) -> DataFacts:
+    """Reads the rows as the sweep's trials will. Raises ValueError for a mistake in them."""
+    task = find_task(f"custom/{name}", DataSettings(custom={name: own}))
+    raw = task.load(task, DataSettings(custom={name: own}))
+    classes = custom.count_classes(task, own) if task.labels else {}
+    rows, changes = len(raw.train), dict[str, Any]()
+    if classes and max(classes.values()) > SKEWED * sum(classes.values()):
+        changes["metric"] = "macro_f1"
+    if own.validation is None:
+        rows += sum(map(len, raw.reported.values()))
+        changes["reported"] = share = _share(rows, ENOUGH_REPORTED, MOST_REPORTED)
+        rows -= round(share * rows)
+    own, fraction = own.model_copy(update=changes), _share(rows, ENOUGH_SEARCH, MOST_SEARCH)
+    data = DataSettings(custom={name: own}, search_fraction=fraction)
+    task = find_task(f"custom/{name}", data)
+    splits = load_splits(task, data)
+    lengths, max_length, texts = _read_tokens(task, data, splits, model)
+    labels = [*custom.describe_classes(task, own)][1:] if task.labels else []
+    return DataFacts(
+        name, own, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
+        sum(map(len, splits.reported.values())), classes, lengths, max_length, (*labels, *splits.notes, *texts),
+    )  # fmt: skip
+
+
+def _share(rows: int, enough: int, most: float) -> float:
+    """Returns the share of the rows, a tenth or more, that has `enough` of them, if that is not above `most`."""
+    return round(min(most, max(0.1, enough / rows)), 2)
+
+
+def _read_tokens(
+    task: Task, data: DataSettings, splits: Splits, model: str
+) -> tuple[tuple[int, int, int], int, tuple[str, ...]]:
+    """Returns lengths of a sample, the length at which inputs are cut, and doubts about the texts."""
+    import numpy as np
+
+    from craft.models.loading import load_tokenizer, meta_model
+    from craft.scoring.choose import token_lengths
+    from craft.scoring.encoding import positions
+
+    tokenizer = load_tokenizer(model)
+    doubts = tuple(custom.doubt_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation))
+    lengths = token_lengths(task, cut(splits.train, SAMPLE), tokenizer, data.generation)
+    usual = int(np.percentile(lengths, 100 - CUT))
+    most = positions(tokenizer, meta_model(model, task.kind, task.labels))
+    return (int(np.median(lengths)), usual, int(max(lengths))), min(most, 16 * math.ceil(max(usual, 16) / 16)), doubts
+
+
+def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:
+    """Reads layers and projections from `config.json`. Raises ValueError for a model that is not here or not suited."""
+    from craft.models.families import FAMILIES
+    from craft.models.loading import meta_model
+    from craft.models.projections import find_projections
+
+    base = meta_model(model, kind, labels)
+    stacks = find_projections(base, ("q", "k", "v", "o"))
+    config = base.config.get_text_config()
+    projections = tuple(FAMILIES[base.config.model_type])
+    sides = [side for stack in stacks.values() for layer in stack for side in layer.shape]
+    parameters = sum(weight.numel() for weight in base.parameters())
+    return ModelFacts(int(config.num_hidden_layers), int(config.hidden_size), parameters, projections, min(sides))

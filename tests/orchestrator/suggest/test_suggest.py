@@ -1,0 +1,225 @@
+"""A suggested file says what the data are, passes `--plan` and fits the hours; wrong data are refused as by the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import astuple
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.settings import TrainingSettings
+from craft.tasks.files import Rows
+from craft.trainer.probe import Speed
+from orchestrator.command import GOOD
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.work import Work, count_work
+from orchestrator.run import main
+from orchestrator.suggest.columns import columns_of, kind_of
+from orchestrator.suggest.design import Design, rates, stages
+from orchestrator.suggest.facts import ModelFacts
+from orchestrator.suggest.machine import Machine
+from orchestrator.suggest.suggest import Suggestion, suggest
+from orchestrator.sweepfile.load import load_sweep
+
+LETTERS = ["my parcel did not come", "the invoice is wrong again", "please close my account", "how do I send it back"]
+QUEUES = ["delivery", "billing", "account", "returns"]
+ROWS = 240
+
+
+def classes(row: int) -> dict[str, Any]:
+    return {"id": f"T{row}", "body": f"{LETTERS[row % 4]} {row}", "queue": QUEUES[row % 4]}
+
+
+def skewed(row: int) -> dict[str, Any]:
+    return {"text": f"letter number {row}", "label": int(row % 10 == 0)}
+
+
+def scores(row: int) -> dict[str, Any]:
+    return {"text": f"how good is wine number {row}", "points": round(80 + row % 20 / 3, 2)}
+
+
+def pairs(row: int) -> dict[str, Any]:
+    return {"first": f"{LETTERS[row % 4]} {row}", "second": f"{LETTERS[row % 3]} {row + 1}", "same": "yes" if row % 2 else "no"}
+
+
+def answers(row: int) -> dict[str, Any]:
+    return {"question": f"who was in story {row}?", "answer": f"there was a dog called {row}"}
+
+
+CASES: dict[str, tuple[Callable[[int], dict[str, Any]], str | None, str, tuple[str, ...]]] = {
+    "classes": (classes, "queue", "accuracy", ("text: [body]", "label: queue", "4 classes")),
+    "skewed": (skewed, "label", "macro_f1", ("metric: macro_f1", "Classes: 0 216, 1 24")),
+    "scores": (scores, "points", "pearson", ("kind: regression", "numbers on a scale")),
+    "pairs": (pairs, "same", "accuracy", ("text: [first, second]", "a pair of texts")),
+    "answers": (answers, None, "likelihood", ("kind: generation", "prompt: [question]", "the base model as it is")),
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes the rows of a case as JSONL into the current folder; returns the file's name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_rows(make: Callable[[int], dict[str, Any]], rows: int = ROWS) -> str:
+        Path("mine.jsonl").write_text("".join(json.dumps(make(row)) + "\n" for row in range(rows)))
+        return "mine.jsonl"
+
+    return write_rows
+
+
+@pytest.fixture
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a step takes 0.2 s."""
+    training = TrainingSettings(batch_size=16, max_length=16, group_by_length=True)
+    machine = Machine(training, cpu=1, gpu=0, at_once=2, speed=Speed(2.0, 0.2, 0.01))
+    monkeypatch.setattr("orchestrator.suggest.suggest.measure_machine", lambda run: machine)
+    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: machine.speed)
+
+
+@pytest.mark.usefixtures("slow_machine")
+@pytest.mark.parametrize("case", CASES)
+def test_the_file_says_what_the_rows_are_and_passes_the_plan(
+    case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, label, metric, lines = CASES[case]
+    model = request.getfixturevalue("stories") if case == "answers" else tiny_bert
+    suggestion = suggest(model, write(make), label, hours=0.5)
+    assert suggestion.data.metric == metric
+    for line in lines:
+        assert line in suggestion.text
+    Path("sweep.yaml").write_text(suggestion.text)
+    assert main(["sweep.yaml", "--plan"]) == GOOD
+    assert "by a few steps that were timed here" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callable[..., str], tiny_bert: str) -> None:
+    data, before = write(classes), Work()
+    for hours in (0.05, 0.1, 0.2, 0.5, 1, 2, 10):
+        suggestion = suggest(tiny_bert, data, "queue", hours=hours)
+        work = work_of(suggestion)
+        assert suggestion.seconds <= 3600 * hours
+        for name in ("trainings", "steps", "examples"):
+            assert getattr(work, name) >= getattr(before, name)
+        assert ("Left out" in suggestion.text) == bool(suggestion.left_out)
+        before = work
+    assert suggestion.left_out == ()
+
+
+def work_of(suggestion: Suggestion) -> Work:
+    Path("sweep.yaml").write_text(suggestion.text)
+    return sum(count_work(make_plan(load_sweep("sweep.yaml"))).values(), Work())
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_a_validation_file_is_scored_and_equal_texts_of_both_are_named(write: Callable[..., str], tiny_bert: str) -> None:
+    data = write(classes)
+    Path("dev.csv").write_text(
+        "body,queue\n" + "".join(f"{LETTERS[row % 4]} {row},{QUEUES[row % 4]}\n" for row in range(200, 320))
+    )
+    suggestion = suggest(tiny_bert, data, "queue", hours=1, validation="dev.csv")
+    assert suggestion.data.reported == 120
+    assert "validation: dev.csv" in suggestion.text
+    assert "reported:" not in suggestion.text
+    assert "40 of 120 reported rows are training rows too" in suggestion.text
+
+
+HEAD = "text,label\n"
+TWO = HEAD + "".join(f"row {row},{row % 2}\n" for row in range(200))
+FEW = HEAD + "one two,a\nthree four,b\n"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (HEAD + '"never closed,1\n', {}, "broken CSV"),
+    (HEAD + "one two,a\nthree four,a\n", {}, "holds 1 different labels; classification needs 2"),
+    (
+        HEAD + "".join(f"letter {row} of many,T{row}\n" for row in range(40)),
+        {},
+        "40 different labels in 40 rows: is it the label",
+    ),
+    (HEAD + "".join(f"letter {row} of many,{row + 500}\n" for row in range(40)), {}, "in 40 rows: is it the label"),
+    (HEAD + "one two,\nthree four,b\n", {}, "line 2: column 'label' holds ''; a label is expected"),
+    (FEW, {"label": "queue"}, "has no column 'queue'; its columns are: text, label"),
+    (FEW, {"label": None}, "label: name the column to predict"),
+    (FEW, {"text": ["body"]}, "has no column 'body'"),
+    (HEAD + "one,a\nthree,b\n", {}, "no column looks like text"),
+    (TWO, {"hours": 0}, "hours: got 0; a number above 0"),
+    (TWO, {"hours": 0.01}, "hours: 0.01 are too few"),
+    (TWO, {"model": "/no/such"}, "model folder /no/such does not exist"),
+    (TWO, {"name": "a/b"}, "name: got 'a/b'"),
+]
+
+
+@pytest.mark.usefixtures("slow_machine")
+@pytest.mark.parametrize(("content", "arguments", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
+def test_what_cannot_be_is_refused_with_the_reason(
+    content: str, arguments: dict[str, Any], message: str, tmp_path: Path, tiny_bert: str
+) -> None:
+    (tmp_path / "mine.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        suggest(**{"model": tiny_bert, "data": str(tmp_path / "mine.csv"), "label": "label", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["yes", "no"] * 20, "classification"),
+        (["0", "1"] * 20, "classification"),
+        ([1, 2, 3, 4, 5] * 20, "classification"),
+        ([*range(77)] * 3, "classification"),  # codes of classes
+        ([*range(500, 540)], "classification"),  # as many as rows: names of rows, and an error of the plan
+        ([0.0, 2.4, 5.0] * 20, "regression"),
+        (["12", "340", "7"] * 3 + [str(row * 7) for row in range(60)], "regression"),
+        ([f"the answer is number {row}" for row in range(40)], "generation"),
+        (["the same long name", "another long name"] * 20, "classification"),
+    ],
+)
+def test_the_kind_of_task_is_that_of_the_label(cells: list[Any], kind: str) -> None:
+    assert kind_of(cells) == kind
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "expected"),
+    [
+        ({"chat": [[{"role": "user", "content": "hi"}]] * 2}, None, {"kind": "generation", "messages": "chat"}),
+        ({"chat": [[{"role": "user", "content": "hi"}]] * 2}, "chat", {"kind": "generation", "messages": "chat"}),
+        (
+            {"instruction": ["a b"] * 2, "input": ["", ""], "output": ["c"] * 2},
+            None,
+            {"kind": "generation", "prompt": ["instruction", "input"], "response": "output"},
+        ),
+        (
+            {"asked": ["a b c", "d e f"], "said": ["one two three", "four five six"]},
+            "said",
+            {"kind": "generation", "prompt": ["asked"], "response": "said"},
+        ),
+    ],
+)
+def test_columns_of_answers(columns: dict[str, list[Any]], label: str | None, expected: dict[str, Any]) -> None:
+    assert columns_of(Rows("mine.jsonl", columns), label, ()) == expected
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_each_stage_only_adds(write: Callable[..., str], tiny_bert: str) -> None:
+    suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
+    designs = [astuple(design) for _, design in stages(suggestion.data, suggestion.model, 16)]
+    for before, design in pairwise(designs):
+        assert before != design
+        assert all(less <= more for less, more in zip(before, design, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "count", "expected"),
+    [(384, 3, [1e-3, 3e-3, 1e-2]), (768, 1, [1e-3]), (4096, 5, [3e-5, 1e-4, 3e-4, 1e-3, 3e-3])],
+)
+def test_rates_lie_around_what_is_usual_for_the_width(hidden: int, count: int, expected: list[float]) -> None:
+    assert rates(Design(rates=count), ModelFacts(2, hidden, 1, ("q",), hidden)) == expected
+
+
+def test_a_probe_times_the_steps_of_a_real_training(write: Callable[..., str], tiny_bert: str) -> None:
+    suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
+    speed = suggestion.machine.speed
+    assert min(speed) > 0
+    assert "s a step of 16 rows" in suggestion.text
