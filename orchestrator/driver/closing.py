@@ -1,4 +1,4 @@
-"""What the terminal shows when a session has ended: failures, files, and how to go on."""
+"""Shows on the terminal, when a session has ended, its failures, its files, and the next commands."""
 
 from __future__ import annotations
 
