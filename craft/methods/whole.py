@@ -25,7 +25,7 @@ BASE_MODEL = "Base model"
 
 
 class NoParameters(Settings):
-    """The parameters of a method that has none."""
+    """The method has none."""
 
 
 class GaloreParameters(Projected):

@@ -9,6 +9,7 @@ A plan has as many of each as its trainings, steps and examples (`orchestrator.p
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -22,6 +23,7 @@ from craft.models.gguf import is_gguf
 from craft.models.loading import resolve_model
 from craft.results import Leave
 from craft.spec import RunSpec
+from craft.trainer.counting import estimated_memory
 from craft.trainer.pace import FORWARD
 from craft.trainer.training import train_run
 
@@ -48,20 +50,22 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
         threads: those of a trial.
 
     Returns:
-        The speed; None if the weights are not on this disk, or if not even three steps were made in time.
+        The speed; None if the weights are not on this disk, do not fit into its memory, or make no three steps in time.
 
     Raises:
         RunFailed: the run cannot be trained.
         OutOfMemory: host or GPU memory ran out.
     """
-    if not (is_gguf(spec.model) or weights_on_disk(resolve_model(spec.model, spec.revision), spec.revision)):
+    spec = _short(spec)
+    stored = is_gguf(spec.model) or weights_on_disk(resolve_model(spec.model, spec.revision), spec.revision)
+    if not stored or estimated_memory(spec) > device_memory():
         return None
     began, ends = time.perf_counter(), list[float]()
 
     def end_step(step: int, _total: int) -> None:
         if step > len(ends):  # scoring in words repeats the last step
             ends.append(time.perf_counter())
-        if ends[-1] - began > seconds and len(ends) > WARM:
+        if ends[-1] - began > (seconds if len(ends) > WARM else 2 * seconds):
             raise Leave("the time of the probe is over")
 
     def watch(_split: str, _done: int, _total: int) -> None:
@@ -72,7 +76,7 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
     torch.set_num_threads(threads)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result = train_run(_short(spec), Path(folder), on_step=end_step, on_score=watch)
+            result = train_run(spec, Path(folder), on_step=end_step, on_score=watch)
         scoring = result.phases["score"] / (result.facts["search_examples"] + result.facts["reported_examples"])
     except Leave:
         pass
@@ -83,6 +87,13 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
     steps = [end - start for start, end in zip(ends[WARM - 1 :], ends[WARM:], strict=False)]
     step, batch = statistics.median(steps), spec.training.batch_size * spec.training.gradient_accumulation
     return Speed(max(0.0, ends[0] - began - step), step, scoring or FORWARD * step / batch)
+
+
+def device_memory() -> int:
+    """Returns the bytes of the smallest GPU, or else of this machine."""
+    if torch.cuda.is_available():
+        return min(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count()))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _short(spec: RunSpec) -> RunSpec:

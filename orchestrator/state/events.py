@@ -1,4 +1,4 @@
-"""The typed events of a sweep. Each is a line of its log.
+"""What happens to a sweep, as typed events. Each is a line of its log.
 
 =================  ================================================================================
 `Opened`           the log begins

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 from craft.settings import CustomTask
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.rows import label_name
+from craft.tasks.task import Kind
 
 ANSWERED = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
 """Names of two columns that are a prompt and its response."""
@@ -40,6 +41,8 @@ def read_task(
     Raises:
         DataError: the file cannot be read, or its columns do not say what to learn.
     """
+    if kind is not None and kind not in get_args(Kind):
+        raise ValueError(f"kind: got {kind!r}; allowed are: {', '.join(get_args(Kind))}")
     rows = read_rows(data)
     columns = columns_of(rows, label, tuple(text or ()), kind)
     files = {"train": data} | ({"validation": validation} if validation else {})
@@ -57,6 +60,8 @@ def columns_of(rows: Rows, label: str | None, text: tuple[str, ...], kind: str |
     text = text or _texts(rows, label)
     if len(text) > 2:
         raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
+    if label in text:
+        raise DataError(f"text: {label} is the label; a model that reads it has nothing to predict")
     for column in text:
         rows.column(column)
     if kind == "generation":
@@ -101,10 +106,15 @@ def _texts(rows: Rows, label: str) -> tuple[str, ...]:
     """Finds the columns of text: most of their cells have several words."""
     texts = []
     for name, cells in rows.columns.items():
-        if name != label and sum(isinstance(cell, str) and len(cell.split()) > 1 for cell in cells) > FREE * len(cells):
+        if name != label and sum(map(_is_text, cells)) > FREE * len(cells):
             texts.append(name)
     if len(texts) in (1, 2):
         return tuple(texts)
     seen = f"{', '.join(texts)} look like texts" if texts else "no column looks like text"
     raise DataError(f"{rows.source}: text: name the column that the model reads, or two for a pair: {seen}; all columns: "
                     f"{', '.join(rows.columns)}")  # fmt: skip
+
+
+def _is_text(cell: Any) -> bool:
+    """Returns whether a cell has several words, and is no time of day."""
+    return isinstance(cell, str) and len(cell.split()) > 1 and any(map(str.isalpha, cell))

@@ -34,56 +34,62 @@ class Design:
         scored, searched: rows of the reported and of the search split.
         sizes: adapters of each training, with its cuts.
         rates: learning rates that are tried; 1: the usual one.
+        craft: 1 if CRAFT is tried.
         ranks: of each method.
-        everywhere: whether LoRA is tried on all projections, too.
+        everywhere: 1 if LoRA is tried on all projections, too.
     """
 
     steps: int = 60
     scored: int = 300
     searched: int = 200
     sizes: int = 2
-    craft: bool = False
+    craft: int = 0
     rates: int = 1
     seeds: int = 1
     ranks: int = 1
-    everywhere: bool = False
+    everywhere: int = 0
 
 
-STAGES: tuple[tuple[str, dict[str, object]], ...] = (
+STAGES: tuple[tuple[str, dict[str, int]], ...] = (
     ("the head alone and LoRA, 60 steps", {}),
-    ("CRAFT", {"craft": True}),
-    ("200 steps", {"steps": 200}),
+    ("CRAFT", {"craft": 1}),
+    ("", {"steps": 120}),
     ("4 sizes of each adapter", {"sizes": 4}),
-    ("1,000 scored rows", {"scored": 1000}),
+    ("", {"steps": 200}),
+    ("", {"scored": 1000}),
     ("3 learning rates, tuned by a seed that is not reported", {"rates": 3}),
     ("3 seeds, which show what another seed changes", {"seeds": 3}),
-    ("600 steps", {"steps": 600}),
+    ("", {"steps": 350}),
+    ("", {"steps": 600}),
     ("5 learning rates", {"rates": 5}),
-    ("4,000 scored rows", {"scored": 4000, "searched": 500}),
-    ("1,800 steps", {"steps": 1800}),
+    ("", {"scored": 4000, "searched": 500}),
+    ("", {"steps": 1000}),
     ("3 ranks of each method, the rate of the middle one carried to the others", {"ranks": 3}),
     ("5 seeds", {"seeds": 5}),
-    ("LoRA on all projections", {"everywhere": True}),
-    ("5,400 steps", {"steps": 5400}),
-    ("all rows scored", {"scored": 10**9, "searched": 2000}),
-    ("16,000 steps", {"steps": 16000}),
+    ("", {"steps": 1800}),
+    ("LoRA on all projections", {"everywhere": 1}),
+    ("", {"steps": 3000}),
+    ("", {"scored": 10**9, "searched": 2000}),
+    ("", {"steps": 6000}),
+    ("", {"steps": 10**9}),
 )
+"""What is added, and the numbers that change; steps and scored rows are named by what the data allow."""
 
 
 def stages(data: DataFacts, model: ModelFacts, batch: int) -> Iterator[tuple[str, Design]]:
     """Yields what each stage adds and the design so far, without the stages that change nothing on these data."""
     design, before = Design(), None
     for title, changes in STAGES:
-        design = replace(design, **changes)  # type: ignore[arg-type]
+        design = replace(design, **changes)
         bounded = replace(
             design,
             steps=min(design.steps, most_steps(data, batch)),
             scored=min(design.scored, data.reported),
             searched=min(design.searched, data.search),
-            everywhere=design.everywhere and len(model.projections) > 4,
+            everywhere=design.everywhere if len(model.projections) > 4 else 0,
         )
         if bounded != before:
-            yield title, bounded
+            yield title or (f"{bounded.steps:,} steps" if "steps" in changes else f"{bounded.scored:,} scored rows"), bounded
         before = bounded
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from craft.settings import CustomTask, DataSettings
 from craft.tasks import custom, find_task
 from craft.tasks.metrics import METRICS
 from craft.tasks.splits import Splits, cut, load_splits
 from craft.tasks.task import Kind, Task
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SAMPLE = 1000
 CUT = 2.0
@@ -84,11 +87,11 @@ def describe_data(name: str, own: CustomTask, model: str) -> DataFacts:
     task = find_task(f"custom/{name}", DataSettings(custom={name: own}))
     raw = task.load(task, DataSettings(custom={name: own}))
     classes = custom.count_classes(task, own) if task.labels else {}
-    rows, changes = len(raw.train), dict[str, Any]()
+    file = [raw.train, *(raw.reported.values() if own.validation is None else ())]
+    rows, changes = sum(map(len, file)), dict[str, Any]()
     if classes and max(classes.values()) > SKEWED * sum(classes.values()):
         changes["metric"] = "macro_f1"
     if own.validation is None:
-        rows += sum(map(len, raw.reported.values()))
         changes["reported"] = share = _share(rows, ENOUGH_REPORTED, MOST_REPORTED)
         rows -= round(share * rows)
     own, fraction = own.model_copy(update=changes), _share(rows, ENOUGH_SEARCH, MOST_SEARCH)
@@ -96,11 +99,23 @@ def describe_data(name: str, own: CustomTask, model: str) -> DataFacts:
     task = find_task(f"custom/{name}", data)
     splits = load_splits(task, data)
     lengths, max_length, texts = _read_tokens(task, data, splits, model)
-    labels = [*custom.describe_classes(task, own)][1:] if task.labels else []
+    labels = [*[*custom.describe_classes(task, own)][1:], *_contradictions(file)] if task.labels else []
     return DataFacts(
         name, own, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
         sum(map(len, splits.reported.values())), classes, lengths, max_length, (*labels, *splits.notes, *texts),
     )  # fmt: skip
+
+
+def _contradictions(file: Sequence[Dataset]) -> Iterator[str]:
+    """Says how many rows of the training file have the texts of another row and another label."""
+    labels: dict[tuple[str, ...], list[int]] = {}
+    for part in file:
+        texts = [part[name][:] for name in ("text", "text_pair") if name in part.column_names]
+        for *cells, label in zip(*texts, part["label"][:], strict=True):
+            labels.setdefault(tuple(map(str.strip, cells)), []).append(label)
+    count = sum(len(same) for same in labels.values() if len({*same}) > 1)
+    if count:
+        yield f"{count:,} rows have equal texts and different labels: no model can answer all of them"
 
 
 def _share(rows: int, enough: int, most: float) -> float:

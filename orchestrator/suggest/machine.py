@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,10 +49,11 @@ def measure_machine(run: RunSpec) -> Machine:
     from craft.results import RunFailed
     from craft.trainer.counting import estimated_memory
     from craft.trainer.memory import OutOfMemory, shrink_batches
-    from craft.trainer.probe import measure_speed
+    from craft.trainer.probe import device_memory, measure_speed
 
-    gpus = usable_gpus()
-    room = min(gpu.bytes for gpu in gpus) - CONTEXT_BYTES if gpus else _host_bytes() - PROCESS_BYTES
+    _fetch(run)
+    gpus, memory = usable_gpus(), device_memory()
+    room = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
     training = run.training.model_copy(update={"precision": "bf16-mixed"} if gpus else {})
     while estimated_memory(run.model_copy(update={"training": training})) > room:
         smaller = shrink_batches(training)
@@ -61,7 +61,7 @@ def measure_machine(run: RunSpec) -> Machine:
             raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(room)} of this machine")
         training = smaller or training.model_copy(update={"gradient_checkpointing": True})
     run = run.model_copy(update={"training": training})
-    fit = len(gpus) if gpus else math.floor(_host_bytes() / (estimated_memory(run) + PROCESS_BYTES))
+    fit = len(gpus) if gpus else memory // (estimated_memory(run) + PROCESS_BYTES)
     cpu = max(1, cores() // max(1, min(MOST_AT_ONCE, fit)))
     try:
         speed = measure_speed(run, PROBE_SECONDS, cpu)
@@ -74,5 +74,10 @@ def measure_machine(run: RunSpec) -> Machine:
     return Machine(training, cpu, int(bool(gpus)), len(gpus) or cores() // cpu, speed)
 
 
-def _host_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _fetch(run: RunSpec) -> None:
+    """Brings the weights to this machine, as the sweep would."""
+    from craft.models.cached import fetch_weights
+    from craft.models.loading import resolve_model
+
+    with suppress(OSError, ValueError):  # what is missing is named by the probe
+        fetch_weights(resolve_model(run.model, run.revision), run.revision)

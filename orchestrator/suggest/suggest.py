@@ -19,6 +19,7 @@ from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
 from orchestrator.review.forecast import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
@@ -171,14 +172,20 @@ def _seconds(work: Mapping[YamlPath, Work], plan: Plan, data: DataFacts, facts: 
 
 
 def _with_costs(lines: Sequence[Line], work: Mapping[YamlPath, Work], plan: Plan, machine: Machine) -> list[Line]:
-    """Adds to the comment of each method how many trainings it has and how long they take."""
-    costs = iter(work[("space", index)] for index in range(len(plan.sweep.space)))
-    costed = []
+    """Adds to the comments of seeds, rates and methods how many trainings they have and how long these take."""
+    every, sweep, at_once = sum(work.values(), Work()), plan.sweep, trainings_at_once(plan)
+    tuning = budget_of(sweep, plan.families)[0] if sweep.tunes else 0
+    each = (every.trainings - tuning) / len(sweep.reported_seeds)
+    parts = {"tuned:": every * (tuning / every.trainings)}
+    parts["seeds:"] = every * (each / every.trainings)
+    methods, costed = iter(work.values()), list[Line]()
     for text, comment in lines:
-        if text.startswith("  - {method:"):
-            part = next(costs)
-            count = f"{part.trainings:.0f} training{'s' if part.trainings > 1 else ''}" if part.steps else "nothing is trained"
-            comment += f": {count}, {duration(seconds_of(part, machine.speed, trainings_at_once(plan)))}"
+        key = text.split(" ", 1)[0]
+        part = next(methods) if text.startswith("  - {method:") else parts.get(key)
+        if part is not None:
+            count = f"{part.trainings:.0f} training{'s' if round(part.trainings) != 1 else ''}"
+            time = duration(seconds_of(part, machine.speed, at_once))
+            comment += f": {count}{' a seed' if key == 'seeds:' else ''}, {time}"
         costed.append((text, comment))
     return costed
 

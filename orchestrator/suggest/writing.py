@@ -46,7 +46,7 @@ def write_sweep(
         wall_clock: seconds after which the sweep ends in any case.
     """
     return [
-        (f"name: {data.name}", f"results are in runs/{data.name}"),
+        (f"name: {flow(data.name)}", f"results are in runs/{data.name}"),
         (f"model: {flow(model)}", f"{facts.parameters:,} weights in {facts.layers} layers of width {facts.hidden}"),
         (f"tasks: [custom/{data.name}]", ""),
         *_data_lines(data),
@@ -73,7 +73,7 @@ def flow(value: Any) -> str:
 def _data_lines(data: DataFacts) -> list[Line]:
     own = data.own.model_dump(mode="json", exclude_defaults=True)
     reported = own.pop("reported", None)
-    lines = [("data:", ""), ("  custom:", ""), (f"    {data.name}:", "")]
+    lines = [("data:", ""), ("  custom:", ""), (f"    {flow(data.name)}:", "")]
     reasons = {
         "kind": {"regression": "numbers on a scale", "generation": "answers in words"}.get(data.kind, ""),
         "text": "a pair of texts" if len(data.own.text) > 1 else "",
@@ -90,17 +90,17 @@ def _data_lines(data: DataFacts) -> list[Line]:
 
 
 def _seed_lines(design: Design, facts: ModelFacts) -> list[Line]:
-    several = "each configuration is trained so often: shows what another seed changes"
+    several = "several show what another seed changes"
     lines = [
         (f"seeds: {list(range(design.seeds))}", several if design.seeds > 1 else "one seed does not show what another changes")
     ]
     if design.rates > 1:
         values = ", ".join(f"{rate:g}" for rate in rates(design, facts))
         lines += [
-            ("compare: fair", "every method is tuned with as many rates, by seed 1000, which is not reported"),
+            ("compare: fair", "rates are tuned equally, by seed 1000, which is not reported"),
             (
                 f"tuned: {{learning_rate: {{values: [{values}]}}}}",
-                "half a decade apart; the best one hardly depends on the rank",
+                "half a decade apart; one rate serves all sizes",
             ),
         ]
     return lines
@@ -146,7 +146,7 @@ def _training_lines(data: DataFacts, facts: ModelFacts, design: Design, training
 def _block_lines(data: DataFacts, facts: ModelFacts, design: Design) -> list[Line]:
     control = "the base model as it is" if data.kind == "generation" else "the control: what the task head does alone"
     sizes = f"sizes: {design.sizes}"
-    cuts = f"{design.sizes} sizes from each training, down to an eighth"
+    cuts = f"{design.sizes} sizes from each, down to an eighth"
     lines = [("  - {method: head}", control)]
     if design.craft:
         triples = [f"[all, {rank}, {rank}]" for rank in craft_ranks(design, facts)]
@@ -154,7 +154,7 @@ def _block_lines(data: DataFacts, facts: ModelFacts, design: Design) -> list[Lin
         lines.append(
             (
                 f"  - {{method: craft, ranks: {ranks}, projections: [q, k, v, o], rate_scaling: rank, {sizes}}}",
-                f"few parameters; {cuts}",
+                f"few parameters, one rate for all ranks; {cuts}",
             )
         )
     ranks = _values(lora_ranks(design, facts))
@@ -185,4 +185,6 @@ def render(lines: Sequence[Line]) -> str:
 
 
 def duration(seconds: float) -> str:
-    return format_duration(60 * max(1, round(seconds / 60))).removesuffix(" 00 s")
+    """Writes a forecast: no more than two digits are sure."""
+    step = 5 if seconds < 120 else 60
+    return format_duration(step * max(1, round(seconds / step))).removesuffix(" 00 s")

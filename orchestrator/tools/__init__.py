@@ -1,1 +1,1 @@
-"""Tools that do not depend on sweeps."""
+"""Plain tools that know nothing of sweeps."""

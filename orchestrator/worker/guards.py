@@ -1,4 +1,4 @@
-"""The surroundings of a trial's process: its heartbeat, its standard error, its memory, its folder of working files."""
+"""What surrounds a trial's process: its heartbeat, its standard error, its memory, its folder of working files."""
 
 from __future__ import annotations
 

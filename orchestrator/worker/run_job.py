@@ -1,4 +1,4 @@
-"""Runs the trials of one job and turns results and errors into outcomes."""
+"""Runs the trials of one job and turns whatever happens into results."""
 
 from __future__ import annotations
 

@@ -145,6 +145,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (FEW, {"label": None}, "label: name the column to predict"),
     (FEW, {"text": ["body"]}, "has no column 'body'"),
     (HEAD + "one,a\nthree,b\n", {}, "no column looks like text"),
+    (FEW, {"text": ["text", "label"]}, "text: label is the label"),
+    ("a,b,c,label\n" + "one two,one two,one two,x\n" * 9, {}, "a, b, c look like texts"),
+    (TWO, {"kind": "pairs"}, "kind: got 'pairs'; allowed are: classification, regression, generation"),
     (TWO, {"hours": 0}, "hours: got 0; a number above 0"),
     (TWO, {"hours": 0.01}, "hours: 0.01 are too few"),
     (TWO, {"model": "/no/such"}, "model folder /no/such does not exist"),
@@ -199,6 +202,20 @@ def test_the_kind_of_task_is_that_of_the_label(cells: list[Any], kind: str) -> N
 )
 def test_columns_of_answers(columns: dict[str, list[Any]], label: str | None, expected: dict[str, Any]) -> None:
     assert columns_of(Rows("mine.jsonl", columns), label, ()) == expected
+
+
+@pytest.mark.usefixtures("slow_machine")
+@pytest.mark.parametrize("name", ["2024", "null", "my data (1)", "größe"])
+def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., str], tiny_bert: str) -> None:
+    file = Path(write(classes)).rename(f"{name}.jsonl")
+    Path("sweep.yaml").write_text(suggest(tiny_bert, str(file), "queue", hours=1).text)
+    assert load_sweep("sweep.yaml").task_names[0].startswith("custom/")
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_equal_texts_with_different_labels_are_named(write: Callable[..., str], tiny_bert: str) -> None:
+    data = write(lambda row: classes(row) | {"body": f"letter number {row % 230}"})
+    assert "20 rows have equal texts and different labels" in suggest(tiny_bert, data, "queue", hours=1).text
 
 
 @pytest.mark.usefixtures("slow_machine")
