@@ -17,9 +17,8 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 from rich.console import Console
@@ -32,6 +31,7 @@ from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
 from orchestrator.record.tracking_uri import sqlite_file
+from orchestrator.reports.check import Finding, Level
 from orchestrator.tools.quiet import noise_to_log
 
 if TYPE_CHECKING:
@@ -43,18 +43,7 @@ KEPT_CHECKPOINTS = 2
 STATES_A_PARAMETER = 4
 """Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
 
-Level = Literal["good", "doubt", "bad"]
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was checked; `remedy` says what to do if it is not good."""
-
-    level: Level
-    subject: str
-    sentence: str
-    remedy: str = ""
 
 
 def diagnose(

@@ -42,7 +42,7 @@ FLOORS = {
         ("orchestrator.results",),
         ("orchestrator.record",),
         ("orchestrator.review", "orchestrator.search", "orchestrator.worker"),
-        ("orchestrator.driver", "orchestrator.suggest"),
+        ("orchestrator.driver", "orchestrator.reports", "orchestrator.suggest"),
         ("orchestrator.tune",),
         ("orchestrator",),
     ),

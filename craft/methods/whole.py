@@ -25,7 +25,7 @@ BASE_MODEL = "Base model"
 
 
 class NoParameters(Settings):
-    """The method has none."""
+    """The parameters of a method that has none."""
 
 
 class GaloreParameters(Projected):

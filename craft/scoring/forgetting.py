@@ -1,4 +1,4 @@
-"""What a language model has forgotten: its mean loss on the tokens of a text, after training minus before.
+"""Forgetting of a language model: its mean loss on the tokens of a text, after training minus before.
 
     forgetting = loss after - loss before                in nats a token; below 0 the model reads the text better than before
     loss       = - sum of log p(token | those before it in its window) / number of tokens that are predicted

@@ -1,4 +1,4 @@
-"""The end of a run.
+"""The end of a run: scores of the best weights, their adapter, and the adapters that are cut from it.
 
 best weights  ->  reported splits, one test after the other  ->  adapter, result
 cuts          ->  the adapter cut to each size  ->  trained on  ->  search and reported splits  ->  its own adapter and result

@@ -1,4 +1,4 @@
-"""The panels of the page, in the order they stand on it. A new panel is one file and one row of PANELS."""
+"""The panels of the page, in their order on it. A new panel is one file and one row of PANELS."""
 
 from __future__ import annotations
 

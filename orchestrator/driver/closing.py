@@ -1,4 +1,4 @@
-"""What the terminal shows when a session has ended: failures, files, and how to go on."""
+"""Shows on the terminal, when a session has ended, its failures, its files, and the next commands."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from orchestrator.record.follower import Report
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
+from orchestrator.review.pick import rule_of
 from orchestrator.sweepfile.settings import TrackingSettings
 
 FAILURES_SHOWN = 5
@@ -45,13 +46,12 @@ def show_outcome(
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.ended("finished"):
-        for purpose, command in _next(plan, uri, any(summary.enough for summary in summaries)).items():
+        for purpose, command in _next(plan, uri, rule_of(summaries, plan.sweep.objectives)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
-def _next(plan: Plan, uri: str, enough: bool) -> dict[str, str]:
+def _next(plan: Plan, uri: str, rule: str) -> dict[str, str]:
     sweep = plan.sweep
-    rule = "enough" if enough else "knee" if len(sweep.objectives) == 2 else "best"
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
     commands = {
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",

@@ -14,7 +14,7 @@ ENOUGH = 10
 
 
 class CommonCause:
-    """Counts failures in a row with the same reason; any sign that a trial trains begins the count anew.
+    """Counts failures in a row with the same reason; any sign that a trial trains sets the count to zero.
 
     Attributes:
         trouble: why the session is to end, once that is known.

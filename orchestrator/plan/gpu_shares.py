@@ -1,4 +1,4 @@
-"""What to say of GPUs before a sweep: that they stand idle, or that trials need more memory than their share has.
+"""The plan's lines on GPUs: that no trial uses them, or that trials need more memory than their share has.
 
 Each line names the key to change.
 """

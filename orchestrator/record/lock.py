@@ -7,11 +7,16 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from orchestrator.record.folder import SweepFolder
+
+CLOCK_SECONDS = 2.0
+"""How much a process's start may be later than a file that it wrote, by clocks that round."""
 
 
 @contextmanager
@@ -28,8 +33,9 @@ def one_driver(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        holder = holder_of(folder) or "another process"
         raise ValueError(
-            f"{folder} is in use by {_holder(folder)}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
+            f"{folder} is in use by {holder}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
         ) from None
     driver = SweepFolder(folder).driver
     try:
@@ -45,9 +51,35 @@ def one_driver(folder: Path) -> Iterator[None]:
 _held: set[tuple[int, Path]] = set()
 
 
-def _holder(folder: Path) -> str:
+@dataclass(frozen=True)
+class Holder:
+    """The process that drives a sweep, by its own word. A driver that is killed leaves that behind."""
+
+    pid: int
+    host: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether it runs; None on another machine. A younger process with the same number is another one."""
+        if self.host != socket.gethostname():
+            return None
+        try:
+            process = psutil.Process(self.pid)
+            return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= self.since + CLOCK_SECONDS
+        except psutil.Error:
+            return False
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Returns the driver of the sweep in a folder, alive or not; None without one. It takes no lock: a driver that starts at
+    this moment must get it."""
+    file = SweepFolder(folder).driver
     try:
-        holder = json.loads(SweepFolder(folder).driver.read_text(encoding="utf-8"))
-        return f"process {holder['pid']} on {holder['host']}"
-    except (OSError, ValueError, KeyError):
-        return "another process"
+        holder = json.loads(file.read_text(encoding="utf-8"))
+        return Holder(int(holder["pid"]), str(holder["host"]), file.stat().st_mtime)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,4 +1,4 @@
-"""When two sweep files are one sweep: what may change between a start and a `--resume`, and what may not.
+"""The rules of `--resume`: what may change in a sweep file between two sessions, and what may not.
 
 A trial is named by its content, so finished work is recognised wherever it stands in the file. Three kinds of settings follow:
 

@@ -1,4 +1,5 @@
-"""What the seeds of all configurations say together: intervals with moderated variances, and each one's chance of the front.
+"""Chances from the seeds of all configurations together: intervals with moderated variances, and each one's chance of the
+front.
 
     interval of a score   mean ± sqrt((t s)² / n + e²), inside the metric's range
     P(front)              the chance that no configuration that costs no more has a better true score

@@ -34,7 +34,7 @@ POSSIBLE = 0.05
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` says of a sweep's complete configurations, by id.
+    """The verdict of `judge` on a sweep's complete configurations, by id.
 
     Attributes:
         on_front: those that no other one dominates.

@@ -1,4 +1,4 @@
-"""What several seeds say about a configuration: means with 95 % intervals, and two configurations compared in pairs.
+"""Intervals over the seeds of a configuration: means with 95 % intervals, and two configurations compared in pairs.
 
 One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
 The tasks are fixed and not a sample, so the interval is over the seeds' averages over the tasks: Student's t here, moderated

@@ -1,4 +1,4 @@
-"""What limits how well a sweep tells its configurations apart, the seeds or the scored examples, and what would help."""
+"""Says whether seeds or scored examples limit how well a sweep separates its configurations, and what would help."""
 
 from __future__ import annotations
 

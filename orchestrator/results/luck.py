@@ -1,4 +1,4 @@
-"""The luck that a score has with the scored examples, and that another seed would not change: from stored credits.
+"""The part of a score's luck with the scored examples that another seed would not change, from stored credits.
 
     score of configuration c with seed s  =  true score + luck(c) + luck(c, s) + ...
 

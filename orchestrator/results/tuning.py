@@ -1,4 +1,4 @@
-"""What was spent on tuning a configuration: the trials among which its settings were chosen, and their time.
+"""The cost of tuning a configuration: the trials among which its settings were chosen, and their time.
 
 A trial says by `tunes` for which configuration it helps to choose settings: among candidates that differ in nothing but what is
 tuned. A configuration without candidates kept the settings that the sweep file gives it, so it was not tuned.

@@ -1,4 +1,4 @@
-"""A sweep that has run, read back: from its folder `runs/NAME`, or from the tracking store by its name.
+"""A recorded sweep, read from its folder `runs/NAME`, or from the tracking store by its name.
 
 Both hold the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is these three, whichever
 place it was read from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. A
@@ -65,7 +65,7 @@ class SweepTerms:
 
 @dataclass(frozen=True)
 class PastSweep:
-    """A sweep as it stands, with its trials.
+    """A recorded sweep with its trials.
 
     Attributes:
         sweep: the terms of its effective file.

@@ -84,6 +84,13 @@ def titles(summaries: Sequence[Summary], objectives: Objectives, enough: Enough 
     return aliased
 
 
+def rule_of(summaries: Sequence[Summary], objectives: Objectives) -> str:
+    """Returns the rule that picks what most people want from this sweep."""
+    if any(summary.enough for summary in summaries):
+        return "enough"
+    return "knee" if len(objectives) == 2 else "best"
+
+
 def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
     """Returns the trial to take among those of one configuration on one task, and the reason.
 

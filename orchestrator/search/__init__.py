@@ -1,1 +1,1 @@
-"""Decides which configuration comes next, which trial goes on, and when a sweep ends. Optuna is imported here alone."""
+"""Decides which configuration comes next, which trial continues, and when a sweep ends. Only this folder imports Optuna."""

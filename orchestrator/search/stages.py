@@ -1,4 +1,4 @@
-"""Strategies in two stages: what ran first chooses what gets more seeds.
+"""Strategies in two stages: the results of the first stage choose which configurations get more seeds.
 
 - `MoreSeeds` (`choose: front`) adds one seed after another, each time to the configurations of which it is not known whether
   they are on the front: P(front) of the search score is 0.05 or more, and is 0.95 or less or is based on one seed. It ends when
@@ -163,7 +163,7 @@ def _families(configurations: Sequence[Configuration]) -> list[list[Configuratio
 
 
 class _Tried:
-    """What the candidates of families scored on each task, as far as `trials` were run."""
+    """The scores of the families' candidates on each task, from those of `trials` that have ended."""
 
     def __init__(self, plan: Plan, families: Sequence[Family], trials: Sequence[Trial], state: State) -> None:
         self._plan, self._families = plan, families

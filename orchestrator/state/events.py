@@ -1,4 +1,4 @@
-"""What happens to a sweep, as typed events. Each is a line of its log.
+"""The typed events of a sweep. Each is a line of its log.
 
 =================  ================================================================================
 `Opened`           the log begins

@@ -1,4 +1,4 @@
-"""The log of a sweep: its events, one a line of `log.jsonl`. One driver writes it; whoever reads it folds it (`state.fold`)."""
+"""The log of a sweep: its events, one a line of `log.jsonl`. One driver writes it; every reader folds it (`state.fold`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`State`: how a sweep stands, as the fold of its events. Everything that shows or decides something is a function of it."""
+"""`State`: a sweep after its events, as their fold. Everything that shows or decides something is a function of it."""
 
 from __future__ import annotations
 

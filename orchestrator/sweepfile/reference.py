@@ -173,14 +173,14 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def files() -> dict[Path, str]:
     """Returns the texts of the two files by their paths."""
     schema = sweep_schema()
-    return {DOCS / PAGE_FILE: write_page(schema), DOCS / SCHEMA_FILE: _text(schema, lines=2) + "\n"}
+    return {DOCS / PAGE_FILE: write_page(schema), DOCS / SCHEMA_FILE: json_text(schema, lines=2) + "\n"}
 
 
-def _text(value: Any, lines: int) -> str:
+def json_text(value: Any, lines: int) -> str:
     """Returns `value` as JSON, with a line for each key of so many levels."""
     if not lines or not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_text(item, lines - 1)}" for key, item in value.items()) + "\n}"
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json_text(item, lines - 1)}" for key, item in value.items()) + "\n}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--schema", action="store_true", help="print the schema for editors, and write nothing")
     options = flags.parse_args(arguments)
     if options.schema:
-        print(_text(sweep_schema(), lines=2))
+        print(json_text(sweep_schema(), lines=2))
         return 0
     if not DOCS.is_dir():
         print(f"{DOCS}: there is no such folder; this command works in a checkout of the project", file=sys.stderr)

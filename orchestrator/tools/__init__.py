@@ -1,1 +1,1 @@
-"""Plain tools that know nothing of sweeps."""
+"""Tools that do not depend on sweeps."""

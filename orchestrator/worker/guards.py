@@ -1,4 +1,4 @@
-"""What surrounds a trial's process: its heartbeat, its standard error, its memory, its folder of working files."""
+"""The surroundings of a trial's process: its heartbeat, its standard error, its memory, its folder of working files."""
 
 from __future__ import annotations
 

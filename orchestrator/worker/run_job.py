@@ -1,4 +1,4 @@
-"""Runs the trials of one job and turns whatever happens into results."""
+"""Runs the trials of one job and turns results and errors into outcomes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ Report = Callable[[dict[str, Any], Path | None], None]
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What every trial of an attempt shares.
+    """The settings that all trials of an attempt share.
 
     `gpu` is the share of a GPU that each process of a trial holds.
     `shared` surrounds each trial's run: it refuses a machine with other data, and asks the hub for nothing that is there.

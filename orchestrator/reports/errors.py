@@ -1,0 +1,59 @@
+"""Errors as reports, and the exit status of every command."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from orchestrator.record.tracking_uri import TrackingError
+from orchestrator.reports.base import Report
+from orchestrator.review.past_sweep import NoSuchSweep
+from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+
+DONE, NO, WRONG, STOPPED, TERMINATED = 0, 1, 2, 130, 143
+EXITS = {
+    DONE: "Done.",
+    NO: "The answer is no: trials failed or are missing, something would go wrong, or the sweep has nothing of that kind yet.",
+    WRONG: "The call, the sweep file or the data are wrong. Nothing was done.",
+    STOPPED: "Stopped by Ctrl-C. A sweep keeps what has finished; its command with --resume continues it.",
+    TERMINATED: "Stopped by SIGTERM, with trials left.",
+}
+"""Every exit status, with its meaning."""
+
+Kind = Literal["sweep file", "no such sweep", "nothing yet", "store", "system", "stopped", "call"]
+
+
+class ErrorReport(Report):
+    """Why a command did not do what it was asked."""
+
+    report: Literal["error"] = Field("error", description="The kind of this report.")
+    kind: Kind = Field(
+        description="`sweep file`: a mistake in the file or a --set. `no such sweep`: no sweep has that name or folder. "
+        "`nothing yet`: the call is right, but the sweep has no such configuration or trial. `store`: the tracking store "
+        "cannot be used. `system`: a file, the disk or the network. `stopped`: by Ctrl-C. `call`: anything else in the call."
+    )
+    exit_status: int = Field(description="The exit status of the command.")
+    message: str = Field(description="What is wrong, where, what is allowed, and what to do.")
+    mistakes: list[str] = Field(description="The message in its parts, one for each mistake of a sweep file.")
+
+
+def error_report(error: BaseException) -> ErrorReport:
+    """Returns the report on what ended a command."""
+    kinds: tuple[tuple[type[BaseException], Kind, int], ...] = (
+        (NothingMeets, "nothing yet", NO),
+        (SweepError, "sweep file", WRONG),
+        (NoSuchSweep, "no such sweep", WRONG),
+        (TrackingError, "store", WRONG),
+        (OSError, "system", WRONG),
+        (KeyboardInterrupt, "stopped", STOPPED),
+        (BaseException, "call", WRONG),
+    )
+    kind, status = next((kind, status) for cause, kind, status in kinds if isinstance(error, cause))
+    message = str(error).strip() or ("stopped" if kind == "stopped" else type(error).__name__)
+    return ErrorReport(
+        kind=kind,
+        exit_status=status,
+        message=message,
+        mistakes=error.lines if isinstance(error, SweepError) else [message],
+    )

@@ -1,0 +1,121 @@
+"""`plan`: what a sweep file would run, and what each configuration costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.workload import remaining_steps
+from orchestrator.reports.base import Count, Number, Part, Plain, Report
+from orchestrator.sweepfile.objectives import Direction
+
+
+class PlannedPart(Part):
+    """One configuration, before any training."""
+
+    configuration: str = Field(description="Its id: 10 hexadecimal digits, a hash of its content.")
+    label: str = Field(description="Its name for people.")
+    method: str = Field(description="Its method, such as `craft` or `lora`.")
+    parameters: dict[str, Plain] = Field(description="The method's settings, with defaults.")
+    cut_from: str | None = Field(description="The id of the configuration from whose adapters its own are cut.")
+    trainable_parameters: int = Field(description="Trainable parameters of the adapter. Of a cut: at most so many.")
+    head_parameters: int = Field(description="Parameters of the task head, which are trained with them.")
+    adapter_bytes: int = Field(description="Bytes that a saved adapter takes, with its task head.")
+    memory_bytes: Count = Field(description="Estimated memory of a training step, in bytes. Null where it is not estimated.")
+    trials: int = Field(description="Trials that run in any case. 0 if it may turn out that none is needed.")
+    optimizer_steps: Count = Field(description="Optimizer steps of all of these. Null for cuts, and without the data.")
+
+
+class DroppedPart(Part):
+    """A configuration that is not trained."""
+
+    label: str = Field(description="Its name for people.")
+    reason: str = Field(description="The constraint that it breaks.")
+
+
+class PlanReport(Report):
+    """What a sweep file would run. Nothing is trained."""
+
+    report: Literal["plan"] = Field("plan", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    folder: str = Field(description="The folder that gets its results.")
+    model: str = Field(description="The base model.")
+    tasks: list[str] = Field(description="The tasks.")
+    seeds: list[int] = Field(description="The seeds whose scores are reported.")
+    protocol: str = Field(description="`honest`: the data of the reported score choose nothing. `customary`: they do.")
+    objectives: dict[str, Direction] = Field(description="The metrics over which the front is, in order, with their direction.")
+    algorithm: str = Field(description="How configurations are chosen, such as `grid` or `tpe`.")
+    adaptive: bool = Field(description="Whether they are chosen while the sweep runs. Then `configurations` is empty.")
+    configurations: list[PlannedPart] = Field(description="The configurations that are known beforehand.")
+    dropped: list[DroppedPart] = Field(description="Configurations that break a constraint, and are not trained.")
+    merged: list[str] = Field(description="The names of configurations that equal another one.")
+    most_configurations: int = Field(description="The most configurations that are trained or cut.")
+    trainings: int = Field(description="Trainings that run in any case.")
+    most_trainings: int = Field(description="The most trainings that there will be, within the budget, as far as known.")
+    ended: int = Field(description="Trainings of these that have ended in earlier sessions.")
+    optimizer_steps: Count = Field(description="Optimizer steps of all trainings. Null where the data are not here.")
+    optimizer_steps_left: Count = Field(description="Optimizer steps of the trainings that have not ended. Null as above.")
+    seconds: Number = Field(description="The estimated time of these on this machine, in seconds. Null if not known.")
+    notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
+
+
+def plan_report(
+    plan: Plan,
+    steps: Mapping[str, int],
+    settled: Collection[str] = (),
+    seconds: float | None = None,
+    notes: Sequence[str] = (),
+) -> PlanReport:
+    """Returns the report on a plan.
+
+    Args:
+        steps: optimizer steps by configuration (`workload.planned_steps`); empty where the data are not here.
+        settled: keys of the trials that no session runs again.
+        seconds: the estimated time of what is left.
+        notes: the lines below the table.
+    """
+    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
+    return PlanReport(
+        sweep=sweep.name,
+        folder=str(sweep.folder),
+        model=sweep.model,
+        tasks=list(sweep.task_names),
+        seeds=list(sweep.reported_seeds),
+        protocol=sweep.protocol,
+        objectives=dict(sweep.objectives),
+        algorithm=sweep.search.algorithm,
+        adaptive=plan.adaptive,
+        configurations=[_planned(row, trials[row.id], steps.get(row.id)) for row in plan.configurations],
+        dropped=[DroppedPart(label=drop.configuration.label, reason=drop.reason) for drop in plan.dropped],
+        merged=list(plan.duplicates),
+        most_configurations=plan.wanted if plan.adaptive else len(plan.configurations),
+        trainings=len(plan.jobs),
+        most_trainings=plan.most_jobs,
+        ended=sum(all(key in settled for key in job.keys) for job in plan.jobs),
+        optimizer_steps=sum(steps.values()) if steps else None,
+        optimizer_steps_left=remaining_steps(plan, steps, settled) if steps else None,
+        seconds=seconds,
+        notes=list(notes),
+    )
+
+
+def _planned(configuration: Configuration, trials: int, steps: int | None) -> PlannedPart:
+    counts = configuration.counts
+    return PlannedPart(
+        configuration=configuration.id,
+        label=configuration.label,
+        method=configuration.method,
+        parameters=configuration.parameters,
+        cut_from=configuration.source.id if configuration.source else None,
+        trainable_parameters=counts.trainable_parameters,
+        head_parameters=counts.head_parameters,
+        adapter_bytes=counts.adapter_bytes,
+        memory_bytes=configuration.estimated_memory_bytes,
+        trials=trials,
+        optimizer_steps=steps,
+    )

@@ -1,0 +1,44 @@
+"""docs/reports.schema.json: the JSON Schema of all reports. `python -m orchestrator.reports.schema` writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from orchestrator.reports.change import ApplyReport
+from orchestrator.reports.check import CheckReport
+from orchestrator.reports.compare import CompareReport
+from orchestrator.reports.errors import ErrorReport
+from orchestrator.reports.front import FrontReport
+from orchestrator.reports.plan import PlanReport
+from orchestrator.reports.status import StatusReport
+from orchestrator.reports.take import TakeReport
+from orchestrator.sweepfile.reference import DOCS, json_text
+
+SCHEMA_FILE = "reports.schema.json"
+
+AnyReport = Annotated[
+    PlanReport | CheckReport | ApplyReport | StatusReport | FrontReport | CompareReport | TakeReport | ErrorReport,
+    Field(discriminator="report"),
+]
+
+
+def reports_schema() -> dict[str, Any]:
+    """Returns the schema; the field `report` says which of its parts holds."""
+    schema = TypeAdapter(AnyReport).json_schema(mode="serialization")
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Reports of CRAFT sweeps",
+        "description": "What commands print with --json.",
+    }
+    return head | schema
+
+
+def schema_text() -> str:
+    """Returns the text of docs/reports.schema.json."""
+    return json_text(reports_schema(), lines=4) + "\n"
+
+
+if __name__ == "__main__":
+    (DOCS / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")

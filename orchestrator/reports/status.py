@@ -1,0 +1,252 @@
+"""`status`: how far a sweep is, running or not, by its log alone."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import Holder, holder_of
+from orchestrator.reports.answer import AnswerPart
+from orchestrator.reports.base import Command, Count, Number, Part, Report
+from orchestrator.results.answer import Answer, answer_of
+from orchestrator.results.front import recorded_objectives, recorded_rule
+from orchestrator.results.summary import Summary
+from orchestrator.review.pick import rule_of
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import SessionEnded
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
+from orchestrator.sweepfile.settings import Budget
+
+Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
+MORE_FAILURES = "run what has failed again"
+
+
+class Counts(Part):
+    """How many trials are in which phase."""
+
+    total: int = Field(description="All that the session asks for by now. A searcher or further seeds may add more.")
+    waiting: int = Field(description="Those that have not begun, or wait to be continued.")
+    running: int = Field(description="Those that run.")
+    paused: int = Field(description="Those that wait for their turn at a rung.")
+    finished: int = Field(description="Those with a score.")
+    failed: int = Field(description="Those that failed.")
+    stopped: int = Field(description="Those that ended because they were never promoted.")
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Counts:
+        phases = Counter[str](
+            entry.result.status if entry.ended and entry.result is not None else entry.phase for entry in entries
+        )
+        names = ("waiting", "running", "paused", "finished", "failed", "stopped")
+        return cls(total=phases.total(), **{name: phases[name] for name in names})
+
+
+class TrialPart(Part):
+    """A trial."""
+
+    trial: str = Field(description="Its key.")
+    configuration: str = Field(description="The id of its configuration.")
+    label: str = Field(description="The name of its configuration for people.")
+    task: str = Field(description="Its task.")
+    seed: int = Field(description="Its seed.")
+
+    @staticmethod
+    def names(entry: Entry) -> dict[str, Any]:
+        return {"trial": entry.key, **{name: getattr(entry, name) for name in ("configuration", "label", "task", "seed")}}
+
+    @property
+    def name(self) -> str:
+        """The trial's name for people."""
+        return f"{self.label} · {self.task} · seed {self.seed}"
+
+
+class RunningPart(TrialPart):
+    """A trial that runs."""
+
+    step: int = Field(description="Optimizer steps at its last evaluation. 0 before the first.")
+    total_steps: Count = Field(description="Optimizer steps of all its training. Null before its first evaluation.")
+    epoch: Number = Field(description="Passes over the training data at its last evaluation. Null before the first.")
+    search_score: Number = Field(description="The score of its last evaluation, in points, on the split that may choose.")
+    seconds: Number = Field(description="Seconds since it started, or was continued.")
+
+
+class FailedPart(TrialPart):
+    """A trial that has failed."""
+
+    reason: str = Field(description="Why.")
+    retryable: bool = Field(description="Whether the machine was at fault, so that the next session runs it again.")
+
+
+class DriverPart(Part):
+    """The process that drives the sweep."""
+
+    alive: bool | None = Field(description="Whether it runs. Null where that is not known: it is on another machine.")
+    process: Count = Field(description="Its number. Null without a driver.")
+    machine: str | None = Field(description="The name of its machine. Null without a driver.")
+
+
+class BudgetPart(Part):
+    """The limits of the sweep."""
+
+    trials: Count = Field(description="The most trials. Null without that limit.")
+    wall_clock_seconds: Number = Field(description="The most seconds of one session. Null without that limit.")
+    seconds_left: Number = Field(description="Seconds until the session reaches that. Null if none runs, or without a limit.")
+    target: dict[str, float] = Field(description="Values of objectives at which the sweep ends.")
+
+
+class EndPart(Part):
+    """How the last session ended."""
+
+    status: str = Field(description="`finished`, `failed` or `interrupted`.")
+    time: float = Field(description="When, in seconds since 1970.")
+    seconds: Number = Field(description="How long the session was, in seconds.")
+
+
+class StatusReport(Report):
+    """How far a sweep is."""
+
+    report: Literal["status"] = Field("status", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    folder: str = Field(description="Its folder.")
+    phase: Phase = Field(
+        description="`empty`: nothing is on record. `running`: a driver runs it, or ran when it was last heard of from another "
+        "machine. `lost`: its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."
+    )
+    driver: DriverPart = Field(description="The process that drives it.")
+    started: Number = Field(description="The start of the present or last session, in seconds since 1970.")
+    updated: Number = Field(description="The last entry of its log that has a time here, in seconds since 1970.")
+    ended: EndPart | None = Field(description="How the last session ended. Null while one runs, or if it was lost.")
+    seconds_passed: Number = Field(description="Seconds of the present or last session.")
+    seconds_left: Number = Field(description="Seconds until the sweep ends, as far as that can be said. Null if not running.")
+    doing: str = Field(description="What the running trials do.")
+    trainings: Counts = Field(description="The trials that are trained.")
+    trainings_planned: Count = Field(description="The most trainings that the sweep file asks for. Null if not known.")
+    trials: Counts = Field(description="All trials, with those whose adapters are cut from a training's.")
+    refused: int = Field(description="Configurations that break a constraint and are not trained.")
+    running: list[RunningPart] = Field(description="The trials that run.")
+    failed: list[FailedPart] = Field(description="The trials that have failed, cuts aside that failed with their training.")
+    budget: BudgetPart = Field(description="The limits at which the sweep ends before its plan does.")
+    answer: AnswerPart | None = Field(description="The answer so far. Null before any configuration is complete.")
+    next: list[Command] = Field(description="What can be done next.")
+
+
+def read_status(folder: Path) -> StatusReport:
+    """Returns the report on the sweep in a folder, at this moment."""
+    return status_report(read_state(SweepFolder(folder).record), folder, holder_of(folder.absolute()), time.time())
+
+
+def status_report(state: State, folder: Path, holder: Holder | None, now: float) -> StatusReport:
+    """Returns the report on a sweep at the time `now`, in seconds since 1970."""
+    alive = holder.is_alive if holder is not None else False
+    phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
+    if phase == "lost":  # nothing runs, as after an end
+        state = state.after(SessionEnded(status="interrupted", time=updated))
+    info = state.started.info if state.started is not None else {}
+    began = state.started.time if state.started is not None else None
+    until = now if phase == "running" else updated if phase == "lost" else None
+    ended = state.ended if phase != "lost" else None
+    passed = ended.seconds if ended is not None else until - began if until is not None and began is not None else None
+    summaries, answer = answer_of(state) if state.started is not None else ([], None)
+    rule = recorded_rule(info.get("enough"))
+    return StatusReport(
+        sweep=state.sweep or folder.name,
+        folder=str(folder),
+        phase=phase,
+        driver=DriverPart(alive=alive, process=holder.pid if holder else None, machine=holder.host if holder else None),
+        started=began,
+        updated=updated or None,
+        ended=None if ended is None else EndPart(status=ended.status, time=ended.time, seconds=ended.seconds),
+        seconds_passed=passed,
+        seconds_left=max(0.0, underway.left - (now - underway.time))
+        if phase == "running" and underway is not None and underway.left is not None
+        else None,
+        doing=underway.doing if phase == "running" and underway is not None else "",
+        trainings=Counts.of(entry for entry in state.asked_for if entry.is_trained),
+        trainings_planned=int(info["trials"]) if str(info.get("trials", "")).isdecimal() else None,
+        trials=Counts.of(state.asked_for),
+        refused=len(state.refused),
+        running=[_running(entry, now) for entry in state.asked_for if _runs(entry, state)],
+        failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
+        budget=_budget(info, passed if phase == "running" else None),
+        answer=AnswerPart.of(answer, summaries, rule),
+        next=_next(state, phase, folder, summaries, answer),
+    )
+
+
+def _phase(state: State, alive: bool | None) -> Phase:
+    if state.started is None:
+        return "running" if alive else "empty"
+    if state.ended is None:
+        return "lost" if alive is False else "running"
+    return state.ended.status if state.ended.status in ("finished", "interrupted") else "failed"  # type: ignore[return-value]
+
+
+def _updated(state: State) -> float:
+    """Returns the time of the last event, as far as the state has it; 0 for none."""
+    events = (state.started, state.ended, state.underway)
+    times = [event.time for event in events if event is not None] + [entry.changed for entry in state.entries.values()]
+    return max([state.opened, *times])
+
+
+def _runs(entry: Entry, state: State) -> bool:
+    """Returns whether a trial runs; a cut waits in the same process for the end of its training."""
+    source = None if entry.is_trained else state.entries.get(entry.source or "")
+    return entry.phase == "running" and (source is None or source.ended)
+
+
+def _running(entry: Entry, now: float) -> RunningPart:
+    report = entry.report
+    return RunningPart(
+        **TrialPart.names(entry),
+        step=report.step if report else 0,
+        total_steps=report.total_steps if report else None,
+        epoch=report.epoch if report else None,
+        search_score=report.metrics.get("search_score") if report else None,
+        seconds=max(0.0, now - entry.changed),
+    )
+
+
+def _has_failed(entry: Entry, state: State) -> bool:
+    if entry.result is None or entry.result.status != "failed":
+        return False
+    source = None if entry.is_trained else state.entries.get(entry.source or "")
+    return source is None or source.result is None or source.result.error != entry.result.error
+
+
+def _failed(entry: Entry) -> FailedPart:
+    assert entry.result is not None
+    return FailedPart(**TrialPart.names(entry), reason=entry.result.error or "", retryable=entry.result.retryable)
+
+
+def _budget(info: dict[str, Any], seconds: float | None) -> BudgetPart:
+    file = yaml.safe_load(info.get("sweep_yaml") or "{}") or {}
+    budget = Budget.model_validate(file.get("budget") or {})
+    limit = budget.wall_clock_seconds
+    left = None if limit is None or seconds is None else max(0.0, limit - seconds)
+    return BudgetPart(trials=budget.trials, wall_clock_seconds=limit, seconds_left=left, target=budget.target)
+
+
+def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], answer: Answer | None) -> list[Command]:
+    info, place = state.started.info if state.started is not None else {}, shlex.quote(str(folder))
+    again, commands = str(info.get("again") or ""), dict[str, str]()
+    if phase in ("lost", "interrupted") and again:
+        commands["continue it"] = again
+    if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.asked_for):
+        commands[MORE_FAILURES] = f"{again} --retry-failed"
+    if phase == "finished" and answer is not None and answer.command:
+        commands["know more"] = answer.command
+    if any(summary.finished for summary in summaries):
+        commands["see the front"] = f"craft-sweeps front {place}"
+    if any(summary.complete for summary in summaries):
+        rule = rule_of(summaries, recorded_objectives(info.get("objectives")))
+        commands["take an adapter"] = f"craft-sweeps take {place} --pick {rule} --to adapter"
+    return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

@@ -1,0 +1,200 @@
+"""`status` of sweeps in every phase, from logs written event by event: its report, and the lines that people read."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import Holder, holder_of, one_driver
+from orchestrator.reports.status import read_status, status_report
+from orchestrator.reports.status_view import show_status
+from orchestrator.state.events import Paused, Refused, Underway
+from orchestrator.state.log import read_state
+from tests.orchestrator.logged import SweepLog, entry, story
+from tests.orchestrator.reports.test_reports import checked, printed
+
+AGAIN = "python -m orchestrator.run s.yaml --resume"
+FILE = "name: demo\nbudget: {trials: 9, wall_clock: 1h}\n"
+A, B, C = entry(8), entry(16), entry(32)
+CUT = entry(4, label="cut", parameters={"cut_from": B.key, "cut_to": 32})
+NOW = 1.79e9 + 100
+
+
+def started(log: SweepLog) -> None:
+    log.start(A, B, C, CUT, again=AGAIN, sweep_yaml=FILE, trials=3)
+
+
+def running(log: SweepLog) -> None:
+    started(log)
+    log.run(A, B, CUT)
+    log.report(A, 10)
+    log.add(Underway, left=300.0, doing="training")
+
+
+def failed(log: SweepLog) -> None:
+    running(log)
+    log.end(A, "failed", error="the loss is not finite\nat step 12")
+    for trial in (B, CUT):
+        log.end(trial, "failed", error="its machine is gone", retryable=True)
+
+
+def finished(log: SweepLog) -> None:
+    started(log)
+    log.train(A, B, C, scores={A.key: 80.0, B.key: 90.0, C.key: 90.5})
+    log.finish(CUT, 70.0)
+    log.close()
+
+
+def ended(status: str, before: Callable[[SweepLog], None]) -> Callable[[SweepLog], None]:
+    def write(log: SweepLog) -> None:
+        before(log)
+        log.close(status)
+
+    return write
+
+
+HERE = Holder(os.getpid(), socket.gethostname(), time.time())
+GONE = Holder(2**22 + 1, socket.gethostname(), NOW)
+AWAY = Holder(1, "another-machine", NOW)
+Case = tuple[Callable[[SweepLog], None], Holder | None, dict[str, Any], list[str]]
+CASES: dict[str, Case] = {
+    "empty": (lambda log: None, None, {"phase": "empty", "trials.total": 0, "started": None, "answer": None, "next": []}, []),
+    "begun": (started, HERE, {"phase": "running", "trials.waiting": 4, "trainings.waiting": 3, "seconds_left": None}, []),
+    "running": (
+        running, HERE,
+        {"phase": "running", "driver.alive": True, "trainings.running": 2, "trials.running": 3, "trainings_planned": 3,
+         "running.0.step": 10, "running.0.total_steps": 30, "running.0.search_score": 60.0, "running.1.total_steps": None,
+         "seconds_left": 300.0 - (NOW - 1.79e9 - 5), "seconds_passed": 99.0, "budget.seconds_left": 3501.0, "budget.trials": 9,
+         "answer": None, "next": []},
+        ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running, 0 failed, 0/1 cuts done (training)",
+         "step 10 of 30, search score 60.0", "no evaluation yet"],
+    ),
+    "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
+    "lost": (
+        running, GONE,
+        {"phase": "lost", "driver.alive": False, "ended": None, "trainings.running": 0, "trainings.waiting": 3, "running": [],
+         "updated": 1.79e9 + 5, "seconds_left": None, "next.0.command": AGAIN},
+        ["demo: interrupted: its driver is gone", f"continue it: {AGAIN}"],
+    ),
+    "lost without a word": (running, None, {"phase": "lost", "driver.process": None}, []),
+    "failed": (
+        ended("failed", failed), None,
+        {"phase": "failed", "trainings.failed": 2, "failed.0.reason": "the loss is not finite\nat step 12",
+         "failed.0.retryable": False, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
+        ["failed: 6·8·8 qv lr 3e-4 · toy/acceptability · seed 0: the loss is not finite\n",
+         "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
+    ),
+    "interrupted": (ended("interrupted", running), None, {"phase": "interrupted", "trainings.waiting": 3, "running": []}, []),
+    "finished": (
+        finished, None,
+        {"phase": "finished", "trainings.finished": 3, "trials.finished": 4, "failed": [], "answer.kind": "one seed",
+         "ended.status": "finished", "seconds_passed": 60.0, "budget.seconds_left": None},
+        ["3/3 trainings done, 0 running, 0 failed, 1/1 cuts done", "By one seed:", "craft-sweeps take ", "--pick knee"],
+    ),
+}  # fmt: skip
+
+
+def value(report: Any, path: str) -> Any:
+    for part in path.split("."):
+        report = report[int(part)] if part.isdecimal() else report[part]
+    return report
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None:
+    write, holder, expected, lines = CASES[name]
+    log = SweepLog(tmp_path / "demo")
+    write(log)
+    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
+    fields = checked(report)
+    assert {path: value(fields, path) for path in expected} == expected
+    shown = printed(lambda console: show_status(report, console))
+    assert [line for line in lines if line not in shown] == []
+    assert shown.startswith("demo: ")
+    assert "None" not in shown
+
+
+def test_a_cut_that_fails_with_its_training_is_not_a_second_failure(tmp_path: Path) -> None:
+    failed(log := SweepLog(tmp_path / "demo"))
+    log.close("failed")
+    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", None, NOW)
+    assert [trial.trial for trial in report.failed] == [A.key, B.key]
+    assert (report.trials.failed, report.trainings.failed) == (3, 2)
+
+
+def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) -> None:
+    running(log := SweepLog(tmp_path / "demo"))
+    log.add(Paused, keys=[A.key])
+    names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
+    log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
+    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", HERE, NOW)
+    assert (report.trainings.paused, report.refused) == (1, 1)
+    assert "1 paused" in printed(lambda console: show_status(report, console))
+
+
+def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
+    for _ in story(tmp_path / "demo"):
+        for holder in (None, HERE):
+            state = read_state(tmp_path / "demo" / "log.jsonl")
+            report = status_report(state, tmp_path / "demo", holder, NOW)
+            checked(report)
+            printed(lambda console, report=report: show_status(report, console))  # type: ignore[misc]
+            assert report.trials.total == sum(
+                getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")
+            )
+
+
+def test_a_folder_without_a_log_is_empty(tmp_path: Path) -> None:
+    report = read_status(tmp_path / "nothing")
+    assert (checked(report)["phase"], report.sweep) == ("empty", "nothing")
+
+
+def test_a_driver_is_alive_while_its_process_is(tmp_path: Path) -> None:
+    with one_driver(tmp_path):
+        holder = holder_of(tmp_path)
+        assert holder is not None
+        assert (holder.pid, holder.is_alive) == (os.getpid(), True)
+    assert holder_of(tmp_path) is None
+    program = "import sys; from pathlib import Path; from orchestrator.record.lock import one_driver\n"
+    program += "with one_driver(Path(sys.argv[1])): print('holds', flush=True); input()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "holds\n"
+    holder = holder_of(tmp_path)
+    assert holder is not None
+    assert (holder.pid, holder.is_alive) == (driver.pid, True)
+    driver.kill()
+    assert holder.is_alive is False or driver.wait()
+    driver.wait()
+    assert holder.is_alive is False
+    left = holder_of(tmp_path)
+    assert left == holder, "a killed driver leaves its word behind"
+    younger = Holder(os.getpid(), socket.gethostname(), 1.0)
+    assert younger.is_alive is False, "a process that began later is another one"
+    assert Holder(1, "elsewhere", 1.0).is_alive is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x", "host": "h"}', '{"pid": null, "host": "h"}'])
+def test_a_damaged_word_of_a_driver_is_none(tmp_path: Path, text: str) -> None:
+    SweepFolder(tmp_path).driver.write_text(text)
+    assert holder_of(tmp_path) is None
+
+
+def test_asking_does_not_take_the_lock_and_shows_no_password(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path / "demo")
+    log.start(A, again="craft-sweeps run s.yaml --tracking-uri http://me:secret@host --resume")
+    with one_driver(tmp_path / "demo"):
+        assert read_status(tmp_path / "demo").phase == "running"
+    assert "secret" not in json.dumps(checked(read_status(tmp_path / "demo")))
