@@ -24,7 +24,6 @@ from orchestrator.commands.options import (
     Within,
     screen,
 )
-from orchestrator.record.folder import SweepFolder
 from orchestrator.start import Call, plan_sweep, run_file
 from orchestrator.sweepfile.mistakes import SweepError
 
@@ -105,31 +104,17 @@ def plan(
 
 def show_plan(plan: Plan, call: Call) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
-    from orchestrator.plan.data_lines import data_lines
-    from orchestrator.plan.gpu_shares import usable_gpus
     from orchestrator.plan.table import print_plan
-    from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
-    from orchestrator.review.forecast import time_line
-    from orchestrator.state.log import read_state
+    from orchestrator.review.prospect import look_ahead
 
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, width=wide)
-    examples = split_examples(plan.sweep)
-    steps = planned_steps(plan, examples)
-    print_plan(plan, screen, steps, [] if call.address else usable_gpus())
-    for line, style in data_lines(plan):
+    prospect = look_ahead(plan, resume=call.resume, elsewhere=call.address is not None)
+    print_plan(plan, screen, prospect.steps, prospect.gpus)
+    for line, style in prospect.lines:
         screen.print(line, markup=False, soft_wrap=True, style=style)
-    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if call.resume else {}
-    settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
-    if settled:
-        ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
-        screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
-    share = remaining_steps(plan, steps, settled) / max(1, sum(steps.values()))
-    for line in (scored_line(plan.sweep, examples), "" if call.address or not share else time_line(plan, share)):
-        if line:
-            screen.print(line, markup=False, soft_wrap=True)
 
 
 def exit_status(outcome: SweepOutcome) -> int:

@@ -32,9 +32,10 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         _print_bounds(plan, console)
     else:
         _print_configurations(plan, console, steps or {})
-    for section, choice in plan.sweep.chosen.items():
-        console.print(f"{section}: auto is {choice}", markup=False, highlight=False)
-    _print_gpus(plan, console, gpus)
+    for line in choices(plan):
+        console.print(line, markup=False, highlight=False)
+    for line in gpu_lines(plan, gpus):
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
@@ -77,7 +78,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             highlight=False,
         )
     _print_replication(plan, console, steps)
-    for note in _notes(plan):
+    for note in savings(plan):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained with them; adapter: bytes saved for both; "
@@ -87,7 +88,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     )
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def savings(plan: Plan) -> Iterator[str]:
     """Yields how blocks that list several ranks could do with fewer trainings, in a sweep that tunes every rank."""
     if not plan.sweep.compare:
         return
@@ -121,9 +122,14 @@ def _print_model(plan: Plan, console: Console) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu]) -> None:
-    for line in [*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus)]:
-        console.print(f"on this machine: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+def choices(plan: Plan) -> list[str]:
+    """Returns what `auto` is, in each section of the file that says it."""
+    return [f"{section}: auto is {choice}" for section, choice in plan.sweep.chosen.items()]
+
+
+def gpu_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
+    """Returns sentences on GPUs that are idle or too small, where the sweep runs on this machine."""
+    return [f"on this machine: {line}" for line in (*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus))]
 
 
 def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:

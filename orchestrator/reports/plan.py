@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.workload import remaining_steps
+from orchestrator.plan.table import choices, gpu_lines, savings
 from orchestrator.reports.base import Count, Number, Part, Plain, Report
+from orchestrator.review.prospect import Prospect
 from orchestrator.sweepfile.objectives import Direction
 
 
@@ -64,22 +64,10 @@ class PlanReport(Report):
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
 
 
-def plan_report(
-    plan: Plan,
-    steps: Mapping[str, int],
-    settled: Collection[str] = (),
-    seconds: float | None = None,
-    notes: Sequence[str] = (),
-) -> PlanReport:
-    """Returns the report on a plan.
-
-    Args:
-        steps: optimizer steps by configuration (`workload.planned_steps`); empty where the data are not here.
-        settled: keys of the trials that no session runs again.
-        seconds: the estimated time of what is left.
-        notes: the lines below the table.
-    """
-    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
+def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
+    """Returns the report on a plan and its work (`look_ahead`)."""
+    sweep, trials, steps = plan.sweep, Counter(trial.configuration for trial in plan.trials), prospect.steps
+    lines = [line for line, _ in prospect.lines]
     return PlanReport(
         sweep=sweep.name,
         folder=str(sweep.folder),
@@ -96,11 +84,11 @@ def plan_report(
         most_configurations=plan.wanted if plan.adaptive else len(plan.configurations),
         trainings=len(plan.jobs),
         most_trainings=plan.most_jobs,
-        ended=sum(all(key in settled for key in job.keys) for job in plan.jobs),
+        ended=prospect.ended,
         optimizer_steps=sum(steps.values()) if steps else None,
-        optimizer_steps_left=remaining_steps(plan, steps, settled) if steps else None,
-        seconds=seconds,
-        notes=list(notes),
+        optimizer_steps_left=prospect.left if steps else None,
+        seconds=prospect.seconds,
+        notes=[*savings(plan), *choices(plan), *gpu_lines(plan, prospect.gpus), *lines],
     )
 
 

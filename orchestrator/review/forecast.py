@@ -37,15 +37,16 @@ BESIDE = 1.15
 """How much longer a training takes if another one runs at the same time on other cores of the machine."""
 
 
-def time_line(plan: Plan, share: float) -> str:
-    """Returns a sentence on the time of a share of the plan on this machine; empty if the work of the plan is not known.
+def forecast(plan: Plan, share: float) -> tuple[float | None, str]:
+    """Returns the seconds of a share of the plan on this machine, None if they are not known, and a sentence about that.
 
-    The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
+    The sentence is empty if the work of the plan is not known. The seconds of recorded trials hold their scoring, so a plan
+    with other evaluations takes another time: it is an estimate.
     """
     work, storage = sum(count_work(plan).values(), Work()), Path(plan.sweep.storage)
     at_once = trainings_at_once(plan)
     if not work.steps or not at_once:
-        return ""
+        return None, ""
     ended = [result for folder in sorted(storage.glob("*/")) for result in _results(folder, plan.sweep)]
     trained = [result for result in ended if result.status == "finished" and result.steps]
     if trained:
@@ -54,12 +55,11 @@ def time_line(plan: Plan, share: float) -> str:
     else:
         speed = probe_plan(plan)
         if speed is None:
-            return (
-                f"how long: not known before a trial of this model and batch is recorded in {storage}; a running sweep shows it"
-            )
+            missing = f"not known before a trial of this model and batch is recorded in {storage}"
+            return None, f"how long: {missing}; a running sweep shows it"
         seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
     minutes = format_duration(60 * max(1, round(share * seconds / 60)))
-    return f"about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
+    return share * seconds, f"about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
 
 
 def seconds_of(work: Work, speed: Speed, at_once: int) -> float:

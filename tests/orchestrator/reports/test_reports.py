@@ -34,10 +34,12 @@ from orchestrator.review.comparing import compare_sweeps, show_comparison
 from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
 from orchestrator.review.pick import choose_seed, pick
-from orchestrator.state.entry import Entry
+from orchestrator.review.prospect import Prospect, look_ahead
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from tests.orchestrator.plans import count, rank, toy_sweep
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_log
 from tests.orchestrator.stand_in import ROOT
 
 SCHEMA = reports_schema()
@@ -188,7 +190,7 @@ def test_a_plan_has_the_counts_of_the_table(tmp_path: Path, name: str) -> None:
     text, trainings, configurations = PLANS[name]
     plan = count(toy_sweep(tmp_path, text), lambda run: rank(run) if "rank" in run.parameters else 128)
     steps = {row.id: 30 for row in plan.trained}
-    report = checked(plan_report(plan, steps, notes=["scored on 100 examples"]))
+    report = checked(plan_report(plan, Prospect(steps, lines=[("scored on 100 examples", "")])))
     shown = printed(lambda console: print_plan(plan, console, steps))
     assert (report["trainings"], len(report["configurations"])) == (trainings, configurations)
     for row in report["configurations"]:
@@ -202,10 +204,16 @@ def test_a_plan_has_the_counts_of_the_table(tmp_path: Path, name: str) -> None:
 
 def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     plan = count(toy_sweep(tmp_path, PLANS["grid"][0]), rank)
-    settled = [plan.trials[0].key]
-    report = checked(plan_report(plan, {row.id: 30 for row in plan.trained}, settled))
-    assert (report["ended"], report["optimizer_steps"], report["optimizer_steps_left"]) == (1, 60, 45)
-    assert checked(plan_report(plan, {}))["optimizer_steps"] is None
+    entries = [trial.entry() for trial in plan.trials]
+    plan.sweep.folder.mkdir(parents=True)
+    result = TrialResult(entries[0].key, "finished", {"score": 80.0}, steps=10, seconds=20.0)
+    write_log(plan.sweep.folder, Wanted(keys=[row.key for row in entries], entries=entries), Ended(result=result))
+    anew, left = (checked(plan_report(plan, look_ahead(plan, resume=resume))) for resume in (False, True))
+    assert (anew["ended"], anew["optimizer_steps_left"]) == (0, anew["optimizer_steps"])
+    assert (left["ended"], left["optimizer_steps_left"]) == (1, left["optimizer_steps"] * 3 / 4)
+    assert "1 of 4 trainings have ended already" in left["notes"]
+    assert left["seconds"] is None
+    assert checked(plan_report(plan, Prospect({})))["optimizer_steps"] is None
 
 
 @dataclass(frozen=True)
