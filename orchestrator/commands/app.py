@@ -139,7 +139,7 @@ COMMANDS = (
         (
             ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
             ("page --tracking-uri http://mlflow:5000", "the same from a tracking server"),
-            ("page ranks --to front.html", "the sweep as one self-contained page, under 5 MB"),
+            ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
         ),
     ),
 )

@@ -16,8 +16,9 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning
 from orchestrator.state.entry import Entry, Status, TrialResult
+from orchestrator.sweepfile.objectives import PLANNED_METRICS
 
-COUNTS = {field.name for field in fields(Counts)}
+COUNTS = {*PLANNED_METRICS, *(field.name for field in fields(Counts))}
 OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate", "best_search_score"}
 """Metrics that describe a run's training and are not part of its result."""
 STATUSES = ("finished", "failed", "stopped", "interrupted")

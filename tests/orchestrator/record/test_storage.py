@@ -144,6 +144,7 @@ def test_a_killed_sweep_goes_on_from_s3_and_its_adapters_come_to_the_tracking_st
     runs = client.search_runs([experiment.experiment_id], "tags.`craft.kind` = 'trial'")
     for run in runs:
         assert [file.path for file in client.list_artifacts(run.info.run_id, "adapter")] == [
-            "adapter/adapter_model.safetensors"
+            "adapter/adapter_model.safetensors",
+            "adapter/manifest.json",
         ]
     assert len(runs) == 2
