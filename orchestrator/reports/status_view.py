@@ -27,7 +27,8 @@ def show_status(report: StatusReport, console: Console) -> None:
 
 
 def _lines(report: StatusReport) -> Iterator[tuple[str, str | None]]:
-    yield f"{report.sweep}: {', '.join([PHASES[report.phase], *_times(report)])}", "bold"
+    phase = PHASES[report.phase] if report.failed or report.phase != "failed" else "ended early by an error"
+    yield f"{report.sweep}: {', '.join([phase, *_times(report)])}", "bold"
     if report.trials.total:
         yield _counts(report), None
     for trial in report.running[:RUNNING_SHOWN]:

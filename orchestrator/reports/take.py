@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -41,6 +41,7 @@ class AdapterPart(Part):
     path: str = Field(description="The folder that has it.")
     files: list[str] = Field(description="The files in that folder.")
     load: list[str] = Field(description="Lines of Python that load it.")
+    registered: str | None = Field(description="The registered model, `models:/NAME/VERSION`. Null if there is none.")
 
 
 class TakeReport(Report):
@@ -55,19 +56,31 @@ class TakeReport(Report):
     adapters: list[AdapterPart] = Field(description="What was written, one for each task.")
 
 
-def take_report(record: PastSweep, chosen: Pick, adapters: Iterable[tuple[Taken, Path]], merged: bool = False) -> TakeReport:
-    """Returns the report on adapters that have been written, each with its folder."""
+def take_report(
+    record: PastSweep,
+    chosen: Pick,
+    adapters: Iterable[tuple[Taken, Path]],
+    *,
+    merged: bool = False,
+    registered: Mapping[str, str] | None = None,
+) -> TakeReport:
+    """Returns the report on adapters that have been written, each with its folder.
+
+    Args:
+        registered: registered models by task, as `models:/NAME/VERSION`.
+    """
+    handles = registered or {}
     return TakeReport(
         sweep=record.name,
         configuration=chosen.summary.configuration,
         label=full_label(chosen.summary),
         trainable_parameters=chosen.summary.value(SIZE),
         merged=merged,
-        adapters=[_adapter(taken, folder, merged) for taken, folder in adapters],
+        adapters=[_adapter(taken, folder, merged, handles.get(taken.entry.task)) for taken, folder in adapters],
     )
 
 
-def _adapter(taken: Taken, folder: Path, merged: bool) -> AdapterPart:
+def _adapter(taken: Taken, folder: Path, merged: bool, registered: str | None) -> AdapterPart:
     entry = taken.entry
     metrics = entry.result.metrics if entry.result else {}
     run = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
@@ -81,4 +94,5 @@ def _adapter(taken: Taken, folder: Path, merged: bool) -> AdapterPart:
         path=str(folder),
         files=sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
         load=loading(run, pair=reads_pairs(run), merged=merged, folder=str(folder)).splitlines(),
+        registered=registered,
     )

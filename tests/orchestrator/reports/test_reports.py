@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -284,3 +285,17 @@ def test_a_sweep_with_tuned_settings_says_what_they_took() -> None:
     row = Row.of(summary)
     assert row.tuning is not None
     assert (row.tuning.tuned, row.tuning.trials, row.tuning.at_end) == (True, 9, ["highest learning_rate"])
+
+
+def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:
+    page = (ROOT / "docs" / "for-programs.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| \d", line)]
+    assert rows == [f"| {status} | {meaning} |" for status, meaning in EXITS.items()]
+    kinds = [kind for part in ("AnswerPart", "ErrorReport") for kind in SCHEMA["$defs"][part]["properties"]["kind"]["enum"]]
+    names = [*kinds, *(name for name in SCHEMA["discriminator"]["mapping"] if name != "error")]
+    assert [name for name in names if f"`{name}`" not in page] == []
+    example = json.loads(page.rpartition("```json\n")[2].partition("```")[0])
+    VALIDATOR.validate(example)
+    fields = {name for schema in SCHEMA["$defs"].values() for name in schema.get("properties", {})}
+    code = set(re.findall(r'\["(\w+)"\]', page))
+    assert code <= fields
