@@ -204,13 +204,13 @@ def test_a_plan_has_the_counts_of_the_table(tmp_path: Path, name: str) -> None:
 
 
 def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
-    plan = count(toy_sweep(tmp_path, PLANS["grid"][0]), rank)
+    plan = count(toy_sweep(tmp_path, PLANS["grid"][0], f"storage={tmp_path / 'runs'}"), rank)
     entries = [trial.entry() for trial in plan.trials]
     plan.sweep.folder.mkdir(parents=True)
     result = TrialResult(entries[0].key, "finished", {"score": 80.0}, steps=10, seconds=20.0)
     write_log(plan.sweep.folder, Wanted(keys=[row.key for row in entries], entries=entries), Ended(result=result))
-    anew, left = (checked(plan_report(plan, look_ahead(plan, resume=resume))) for resume in (False, True))
-    assert (anew["ended"], anew["optimizer_steps_left"]) == (0, anew["optimizer_steps"])
+    fresh, left = (checked(plan_report(plan, look_ahead(plan, resume=resume))) for resume in (False, True))
+    assert (fresh["ended"], fresh["optimizer_steps_left"]) == (0, fresh["optimizer_steps"])
     assert (left["ended"], left["optimizer_steps_left"]) == (1, left["optimizer_steps"] * 3 / 4)
     assert "1 of 4 trainings have ended already" in left["notes"]
     assert left["seconds"] is None
