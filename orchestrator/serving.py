@@ -18,7 +18,7 @@ from orchestrator.review.merging import RECORD_FILE, reads_pairs
 
 
 class Answerer:
-    """A loaded adapter, or merged model, in a folder written by `orchestrator.adapters`."""
+    """A loaded adapter, or merged model, in a folder written by `craft-sweeps take`."""
 
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.models.loading import load_tokenizer

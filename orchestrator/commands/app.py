@@ -80,6 +80,36 @@ COMMANDS = (
         (("replay runs/ranks", "give the store what it lacks, without running anything"),),
     ),
     Row(
+        "orchestrator.commands.results:status",
+        (("status ranks", "how far it is, what runs, what has failed, what the answer is so far"),),
+    ),
+    Row("orchestrator.commands.results:front", (("front ranks --within 2", "table and answer, judged by other points"),)),
+    Row(
+        "orchestrator.commands.take:take",
+        (
+            ("take ranks --pick knee --to adapters/knee", "of runs/ranks, or the sweep of that name in mlflow.db"),
+            ("take ranks --pick under:70000 --task toy/sentiment --to small", "one task's adapter"),
+            (
+                "take runs/ranks --pick 'CRAFT 64, q k v o' --seed 0 --to mine --merge",
+                "a configuration you name, merged into a full model that plain transformers loads",
+            ),
+            (
+                "take glue --tracking-uri http://tracker:5000 --pick best --register sentiment",
+                "from a shared store into its model registry, with the alias champion",
+            ),
+        ),
+        "stopped; nothing is left half-written",
+    ),
+    Row(
+        "orchestrator.commands.take:cut",
+        (
+            (
+                "cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut",
+                "every module to rank 4, and the whole adapter to 20,000 parameters",
+            ),
+        ),
+    ),
+    Row(
         "orchestrator.commands.results:compare",
         (
             ("compare longer ranks", "the best configuration of each, best by the search score"),
@@ -171,14 +201,20 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
         call = (start or ("craft-sweeps", *arguments[:1]), arguments[1:])
         status = program.main(arguments or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=call)
     except typer.TyperException as error:  # typer's own words about a wrong call
-        errors.print(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
-        return WRONG
+        trouble: Exception = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
     except (ValueError, OSError) as error:
-        errors.print(redact(str(error)))
-        return NO if isinstance(error, NothingMeets) else WRONG
-    if status == STOPPED and row is not None and row.stopped:
-        errors.print(row.stopped)
-    return status or GOOD
+        trouble = error
+    else:
+        if status == STOPPED and row is not None:
+            errors.print(row.stopped)
+        return status or GOOD
+    if "--json" in arguments:
+        from orchestrator.reports.errors import error_report
+
+        print(error_report(trouble).to_json())
+    else:
+        errors.print(redact(str(trouble)))
+    return NO if isinstance(trouble, NothingMeets) else WRONG
 
 
 def build() -> typer.Typer:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.commands.options import Address, Changes, Storage, Store, SweepFile
+from orchestrator.commands.options import Address, AsJson, Changes, Storage, Store, SweepFile
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.sweepfile.load import load_sweep
 
@@ -23,6 +23,7 @@ def check(
         int | None, typer.Option(metavar="N", help="With --address: how many machines the cluster must have.")
     ] = None,
     tracking_uri: Store = None,
+    as_json: AsJson = False,
 ) -> int:
     """Check whether a sweep would get through the night.
 
@@ -38,5 +39,10 @@ def check(
     plan, place = make_plan(checked), storage or checked.storage
     place = place if "://" in place else str(Path(place).absolute())
     findings = list(diagnose(plan, place, address, uri, machines if address else None))
-    show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
+    if as_json:
+        from orchestrator.reports.check import check_report
+
+        print(check_report(findings).to_json())
+    else:
+        show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return 1 if any(finding.level == "bad" for finding in findings) else 0

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.driver.options import cluster_address
+from orchestrator.record.folder import SweepFolder
 
 WIDTH = 160
 """The width of a table that goes to a file or a pipe, in characters."""
@@ -24,12 +25,11 @@ def _address(text: str) -> str:
 
 def _names(incomplete: str) -> list[str]:
     """Returns the sweeps in runs/ whose names begin so."""
-    return sorted(
-        folder.parent.name for folder in Path("runs").glob("*/log.jsonl") if folder.parent.name.startswith(incomplete)
-    )
+    folders = Path("runs").glob(f"{incomplete}*")
+    return sorted(folder.name for folder in folders if SweepFolder(folder).record.exists())
 
 
-def _empty(to: Path | None) -> Path | None:
+def check_empty(to: Path | None) -> Path | None:
     if to is not None and to.exists() and not to.is_dir():
         raise typer.BadParameter(f"{to} is a file; give a folder that is empty or not there")
     if to is not None and to.is_dir() and any(to.iterdir()):
@@ -79,10 +79,11 @@ Pick = Annotated[
 ]
 Empty = Annotated[
     Path,
-    typer.Option(
-        metavar="DIR", callback=lambda path: _empty(path), help="Where to write. The folder is made, and must be empty."
-    ),
+    typer.Option(metavar="DIR", callback=check_empty, help="Where to write. The folder is made, and must be empty."),
 ]
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print a report for programs (docs/for-programs.md) and nothing else.")]
 
 
 def screen(quiet: bool = False) -> Console:
@@ -90,7 +91,7 @@ def screen(quiet: bool = False) -> Console:
     return Console(file=sys.stdout, quiet=quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
-def plain_screen() -> Console:
+def plain_screen(quiet: bool = False) -> Console:
     """Returns a console that prints lines as they are, without marks and folds."""
     width = None if sys.stdout.isatty() else WIDTH
-    return Console(file=sys.stdout, width=width, soft_wrap=True, highlight=False, markup=False)
+    return Console(file=sys.stdout, width=width, quiet=quiet, soft_wrap=True, highlight=False, markup=False)

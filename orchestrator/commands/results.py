@@ -7,8 +7,43 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.commands.options import Empty, Folders, Record, Sweep, plain_screen
+from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.sweepfile.mistakes import NothingMeets
+
+
+def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
+    """Show how far a sweep is, whether it runs or not.
+
+    Exit status: 0 shown; 2 there is no such sweep.
+    """
+    from orchestrator.reports.status import read_status
+    from orchestrator.reports.status_view import show_status
+    from orchestrator.review.past_sweep import find_folder
+
+    report = read_status(find_folder(sweep, storage))
+    print(report.to_json()) if as_json else show_status(report, screen())
+
+
+def front(
+    sweep: Sweep, within: Within = None, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False
+) -> None:
+    """Show the front and the answer of a sweep that has run, or runs.
+
+    Exit status: 0 shown; 1 no configuration is complete; 2 there is no such sweep.
+    """
+    from orchestrator.review.front_tables import show_front
+    from orchestrator.review.past_sweep import find_sweep
+
+    record = find_sweep(sweep, tracking_uri, storage).with_within(within)
+    if as_json:
+        from orchestrator.reports.front import front_report
+
+        print(front_report(record).to_json())
+        return
+    if not any(summary.finished or summary.failed for summary in record.summaries):
+        raise NothingMeets(f"no trial of {record.name} has ended yet")
+    title = f"{record.name}: {record.sweep.model}"
+    show_front(record.summaries, record.sweep.objectives, record.answer, title, screen())
 
 
 def compare(
@@ -27,6 +62,7 @@ def compare(
     ] = None,
     tracking_uri: Record = None,
     storage: Folders = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two sweeps, or two configurations of one, seed by seed.
 
@@ -42,7 +78,12 @@ def compare(
     from orchestrator.review.past_sweep import find_sweep
 
     left, right = (find_sweep(name, tracking_uri, storage) for name in (first, second))
-    show_comparison(compare_sweeps(left, right, configuration_a, configuration_b, metric), plain_screen(), rows)
+    compared = compare_sweeps(left, right, configuration_a, configuration_b, metric)
+    show_comparison(compared, plain_screen(quiet=as_json), rows)
+    if as_json:
+        from orchestrator.reports.compare import compare_report
+
+        print(compare_report(compared).to_json())
 
 
 def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None) -> None:

@@ -16,6 +16,7 @@ from craft.words import redact
 from orchestrator.commands.options import (
     WIDTH,
     Address,
+    AsJson,
     Changes,
     Name,
     Storage,
@@ -94,12 +95,20 @@ def plan(
     name: Name = None,
     storage: Storage = None,
     address: Address = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print what a sweep would run, and what it would cost.
 
     Configurations, their counts of parameters, steps, memory, and how long they would take. Nothing is trained."""
     call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
-    show_plan(plan_sweep(call, screen()), call)
+    planned = plan_sweep(call, screen(quiet=as_json))
+    if as_json:
+        from orchestrator.reports.plan import plan_report
+        from orchestrator.review.prospect import look_ahead
+
+        print(plan_report(planned, look_ahead(planned, resume=resume, elsewhere=address is not None)).to_json())
+    else:
+        show_plan(planned, call)
 
 
 def show_plan(plan: Plan, call: Call) -> None:

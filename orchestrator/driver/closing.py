@@ -54,7 +54,7 @@ def _next(plan: Plan, uri: str, rule: str) -> dict[str, str]:
     sweep = plan.sweep
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
     commands = {
-        "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
+        "take an adapter:": f"craft-sweeps take {shown_path(sweep.folder)} --pick {rule} --to adapter",
         "open the page:": f"craft-sweeps page{store}",
     }
     if page := Report(SweepFolder(sweep.folder), uri).page:

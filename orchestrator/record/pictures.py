@@ -215,7 +215,7 @@ def describe_configuration(key: str, numbers: Mapping[str, float], error: str | 
         interval = "" if low is None or high is None or low == high else f" ({low:.2f} to {high:.2f})"
         size = f", {numbers[SIZE]:,.0f} trainable parameters" if SIZE in numbers else ""
         store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""
-        command = f"python -m orchestrator.adapters {shlex.quote(sweep)} --pick {key} --to adapter{store}"
+        command = f"craft-sweeps take {shlex.quote(sweep)} --pick {key} --to adapter{store}"
         lines += [f"**score {numbers['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {command}"]
     return "\n\n".join(lines)
 

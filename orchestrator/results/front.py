@@ -1,7 +1,7 @@
 """The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
 
 `judge` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
-`orchestrator.adapters --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
+`craft-sweeps take --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
 interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 """
 

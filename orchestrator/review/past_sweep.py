@@ -1,7 +1,7 @@
 """A recorded sweep, read from its folder `runs/NAME`, or from the tracking store by its name.
 
 Both hold the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is these three, whichever
-place it was read from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. A
+place it was read from; commands that read sweeps know nothing else. A
 folder has the log (`orchestrator.state`); in the store each trial is a run (`orchestrator.record.mlflow_reader`).
 """
 
@@ -139,6 +139,19 @@ class PastSweep:
             return read_predictions(self.fetch(key, scratch).parent / PREDICTIONS_FOLDER)
         except (ValueError, OSError, EOFError):
             return {}
+
+
+def find_folder(name: str, storage: str | None = None) -> Path:
+    """Returns the folder of the sweep called `name`: a path to it, or a name in `storage` (runs).
+
+    Raises:
+        NoSuchSweep: there is none.
+    """
+    parent = Path(storage or DEFAULT_STORAGE)
+    for folder in (Path(name), parent / name):
+        if SweepFolder(folder).effective.is_file():
+            return folder
+    raise _no_such_sweep(name, _folders(parent), f"{parent}/")
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:

@@ -24,15 +24,6 @@ from orchestrator.sweepfile.settings import Enough
 
 SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
 
-RULES = """\
-  knee                 the front's knee: past it, parameters buy little
-  best                 the best mean search score
-  enough               the smallest configuration that is enough, as the sweep's file says it (`enough`); the answer names it
-  smallest-within:2    the same for so many points
-  under:70000          the best search score with at most 70,000 trainable parameters
-  CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
-"""
-
 
 @dataclass(frozen=True)
 class Pick:
@@ -43,7 +34,7 @@ class Pick:
 
 
 def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives, enough: Enough | None = None) -> Pick:
-    """Returns the configuration that `rule`, one of RULES, selects; `enough` is the sweep's own.
+    """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules); `enough` is the sweep's own.
 
     Raises:
         ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.export import OF_RESULT, OF_TRIAL
+from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL
 
 from orchestrator.results.summary import Entry
 from orchestrator.state.entry import TrialResult

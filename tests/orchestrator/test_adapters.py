@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from safetensors.numpy import load_file
 
 import craft
-from orchestrator.adapters import main
+from orchestrator.commands.app import main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.model_card import Origin, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
@@ -112,12 +112,10 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
         (("front", "--pick", "best", "--to", "file"), 2, "is a file"),
         (("front", "--pick", "best", "--task", "toy/sentimnt", "--to", "out"), 2, "Did you mean 'toy/sentiment'?"),
         (("front", "--pick", "best", "--seed", "9", "--to", "out"), 1, "finished: 0, 1"),
-        (("front", "--pick", "lora cut", "--slice", "1", "--to", "out"), 1, "is not complete (1/3)"),
-        (("front", "--pick", "best", "--slice", "all,2,2", "--to", "out"), 2, "a rank, such as 4, or parameters:20000"),
-        (("front", "--pick", "best", "--slice", "2"), 2, "say where the cut adapters go: --to DIR"),
-        (("front", "--pick", "best", "--slice", "2", "--to", "out", "--seed", "1"), 2, "leave --seed out"),
-        (("front", "--pick", "best", "--slice", "2", "--to", "out", "--merge"), 2, "leave --merge out"),
-        (("front", "--pick", "best", "--slice", "2", "--to", "full"), 2, "not empty"),
+        (("cut", "front", "--pick", "lora cut", "--size", "1", "--to", "out"), 1, "is not complete (1/3)"),
+        (("cut", "front", "--pick", "best", "--size", "all,2,2", "--to", "out"), 2, "a rank, such as 4, or parameters:20000"),
+        (("cut", "front", "--pick", "best", "--size", "2"), 2, "Missing option '--to'"),
+        (("cut", "front", "--pick", "best", "--size", "2", "--to", "full"), 2, "not empty"),
         (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
     ],
 )
@@ -134,7 +132,8 @@ def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    assert main([*arguments, "--storage", str(tmp_path)]) == status
+    verb = () if arguments[0] == "cut" else ("take",)
+    assert main([*verb, *arguments, "--storage", str(tmp_path)]) == status
     assert said in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"front", "full", "file"}
     assert (tmp_path / "full" / "kept").read_text() == "mine"
@@ -177,7 +176,7 @@ def logits(sweep: SmallSweep, key: str) -> np.ndarray:
 def taken(small_sweep: SmallSweep, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The best configuration's adapters, of both tasks, as the command writes them."""
     folder = tmp_path_factory.mktemp("taken") / "best"
-    assert main([str(small_sweep.folder), "--pick", "best", "--to", str(folder)]) == 0
+    assert main(["take", str(small_sweep.folder), "--pick", "best", "--to", str(folder)]) == 0
     return folder
 
 
@@ -232,7 +231,7 @@ def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
 @pytest.mark.slow
 def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
     flags = ["--pick", "best", "--task", "toy/paraphrase", "--merge", "--to", str(tmp_path / "merged")]
-    assert main([str(small_sweep.folder), *flags]) == 0
+    assert main(["take", str(small_sweep.folder), *flags]) == 0
     ask = (
         "import sys\n"
         "for name in ('craft', 'orchestrator', 'peft'): sys.modules[name] = None\n"
@@ -262,7 +261,7 @@ def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: P
             theirs.on_front,
             theirs.counts,
         )
-    assert main(["small", "--tracking-uri", small_sweep.uri, "--pick", "best", "--to", str(tmp_path / "out")]) == 0
+    assert main(["take", "small", "--tracking-uri", small_sweep.uri, "--pick", "best", "--to", str(tmp_path / "out")]) == 0
     files = sorted(path.relative_to(taken) for path in taken.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
     for file in files:
@@ -281,7 +280,7 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
     weights[-1] ^= 1
     (broken / "adapter_model.safetensors").write_bytes(weights)
     folder = record(tmp_path / "sweep", {"x": (1, over_seeds(1, 2))}, adapter=broken)
-    assert main([str(folder), "--pick", "best", "--to", str(tmp_path / "out")]) == 2
+    assert main(["take", str(folder), "--pick", "best", "--to", str(tmp_path / "out")]) == 2
     assert "damaged" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -341,7 +340,7 @@ def test_a_finished_configuration_is_cut_without_training(
     from craft import load_adapter
 
     trained = next(summary for summary in read_folder(small_sweep.folder).summaries if summary.method == "craft")
-    flags = [str(small_sweep.folder), "--pick", trained.configuration, "--slice", "3", "--slice", "parameters:70"]
+    flags = ["cut", str(small_sweep.folder), "--pick", trained.configuration, "--size", "3", "--size", "parameters:70"]
     assert main([*flags, "--to", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"{trained.label}, cut to r3" in said

@@ -173,7 +173,7 @@ def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_pa
 def test_the_description_of_a_configuration(numbers: dict[str, float], error: str | None, shown: str) -> None:
     note = describe_configuration("c0ffee0000", numbers, error, "demo", "sqlite:////m.db")
     assert shown in note
-    assert "python -m orchestrator.adapters demo --pick c0ffee0000 --to adapter --tracking-uri sqlite:////m.db" in note
+    assert "craft-sweeps take demo --pick c0ffee0000 --to adapter --tracking-uri sqlite:////m.db" in note
     assert "--tracking-uri" not in describe_configuration("c0ffee0000", numbers, error, "demo", "http://me:secret@host")
 
 

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
-from orchestrator.adapters import main
+from orchestrator.commands.app import main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.conftest import SmallSweep
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 def take(sweep: SmallSweep, *flags: str) -> None:
-    assert main([str(sweep.folder), "--register", "mood", *flags]) == 0
+    assert main(["take", str(sweep.folder), "--register", "mood", *flags]) == 0
 
 
 @contextmanager
@@ -95,8 +95,8 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     record = read_folder(small_sweep.folder)
     for configuration in record.summaries:
         flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf"]
-        assert main([str(small_sweep.folder), *flags]) == 0
-        assert main([str(small_sweep.folder), *flags]) == 0  # the same folder again is the same version
+        assert main(["take", str(small_sweep.folder), *flags]) == 0
+        assert main(["take", str(small_sweep.folder), *flags]) == 0  # the same folder again is the same version
     versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions("name = 'shelf'")}
     assert len(client.search_model_versions("name = 'shelf'")) == len(record.summaries) == len(versions)
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
@@ -125,9 +125,9 @@ def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
     MlflowClient(empty).search_experiments()
     capsys.readouterr()
     flags = ["--pick", "knee", "--register", "mood", "--tracking-uri", empty]
-    assert main([str(small_sweep.folder), *flags]) == 2
+    assert main(["take", str(small_sweep.folder), *flags]) == 2
     assert "tracking replay" in capsys.readouterr().err
-    assert main([str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment"]) == 2
+    assert main(["take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment"]) == 2
     assert "a/b" in capsys.readouterr().err
 
 

@@ -1,0 +1,136 @@
+"""`take` and `cut`: adapters of a sweep, in a folder or a model registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, plain_screen
+
+Base = Annotated[
+    str | None, typer.Option(metavar="FOLDER|ID", help="The base model, if it is not found under its name in the sweep.")
+]
+
+
+def take(
+    sweep: Sweep,
+    pick: Pick,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", callback=check_empty, help="Where to write. The folder is made, and must be empty."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Take this task's adapter only.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The trial with this seed, instead of the best by the search score.")
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merged into the base model: a full model, written in float32.")
+    ] = False,
+    base: Base = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also (or only) make it a version of this registered model.")
+    ] = None,
+    tracking_uri: Record = None,
+    storage: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take adapters of a sweep home: a folder with a model card, a merged model, or a registered one.
+
+    \b
+    --pick takes
+      knee                 the front's knee: past it, parameters buy little
+      best                 the best mean search score
+      enough               the smallest configuration that is enough, as the file says it (`enough`); the answer names it
+      smallest-within:2    the same for so many points
+      under:70000          the best search score with at most 70,000 trainable parameters
+      CONFIGURATION        one you name: its id, its label in the table, or a part that no other id or label has
+
+    All rules but the knee go by the search score, and so does the choice of a seed (unless --seed is given): the reported
+    score of the picked configuration stays honest. Under the customary protocol, where the search saw the reported split, the
+    seed in the middle is taken.
+
+    Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
+    """
+    from orchestrator.results.table import full_label
+    from orchestrator.review.model_card import CARD_FILE
+    from orchestrator.review.past_sweep import find_sweep
+    from orchestrator.review.pick import pick as choose
+    from orchestrator.review.registering import register_adapters
+    from orchestrator.review.taking import choose_trials, how_to_load, write_adapter
+
+    if to is None and register is None:
+        raise ValueError("say where it goes: --to DIR, --register NAME, or both")
+    record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
+    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough)
+    console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
+    with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
+        aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}") if to is not None else Path(scratch) / "written"
+        try:
+            taken = choose_trials(record, chosen, aside, task, seed)
+            for number, adapter in enumerate(taken):
+                console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
+                write_adapter(record, adapter, Path(scratch) / f"fetched-{number}", merge, base)
+            for line in register_adapters(record, taken, register, merge, tracking_uri) if register is not None else ():
+                console.print(line)
+            if to is not None:
+                to.parent.mkdir(parents=True, exist_ok=True)
+                aside.rename(to)
+                taken = [adapter.moved(aside, to) for adapter in taken]
+                for adapter in taken:
+                    console.print(
+                        f"{adapter.entry.task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with"
+                    )
+                    for line in how_to_load(adapter, merge):
+                        console.print(f"    {line}")
+            if as_json:
+                from orchestrator.reports.take import take_report
+
+                print(take_report(record, chosen, ((adapter, adapter.folder) for adapter in taken), merge).to_json())
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def cut(
+    sweep: Sweep,
+    pick: Pick,
+    size: Annotated[
+        list[str], typer.Option(metavar="SIZE", help="parameters:N for the whole adapter, or a rank R. Repeatable.")
+    ],
+    to: Empty,
+    base: Base = None,
+    tracking_uri: Record = None,
+    storage: Folders = None,
+) -> None:
+    """Cut the adapters of a configuration to fewer parameters, by SVD.
+
+    All its tasks and seeds are cut. Nothing is trained and no data are needed; `sizes` in the sweep file, and
+    `craft-sweeps run --resume`, trains cuts on and scores them.
+
+    Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
+    """
+    from orchestrator.results.metrics import amount
+    from orchestrator.results.table import full_label
+    from orchestrator.review.cutting import cut_adapters
+    from orchestrator.review.past_sweep import find_sweep
+    from orchestrator.review.pick import pick as choose
+
+    record, console = find_sweep(sweep, tracking_uri, storage), plain_screen()
+    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough)
+    console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
+    trained = record.trained(chosen.summary)
+    if trained is not chosen.summary:
+        console.print(f"It is a cut: {full_label(trained)} ({trained.configuration}), which was trained, is cut instead")
+    table = Table(header_style="bold", pad_edge=False)
+    table.add_column("configuration", overflow="fold", min_width=16)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    for label, parameters in cut_adapters(record, trained, size, to, base):
+        table.add_row(escape(label), amount("trainable_parameters", parameters))
+    console.print(table)
+    console.print(f"written to {to}; to train cuts on and score them, give the block sizes and continue with --resume")

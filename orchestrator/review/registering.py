@@ -1,0 +1,68 @@
+"""Makes adapters that were taken home versions of a registered model in the tracking store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from craft.words import redact
+from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.review.merging import RECORD_FILE, reads_pairs
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.pick import titles
+from orchestrator.review.taking import Taken, slug
+
+
+def register_adapters(
+    record: PastSweep, taken: Sequence[Taken], model: str, merged: bool, tracking_uri: str | None
+) -> Iterator[str]:
+    """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines about it.
+
+    Args:
+        tracking_uri: the store, if it is not the sweep's own.
+
+    Raises:
+        ValueError: the store is not known, or a task is answered in words, which cannot be served.
+    """
+    from craft.trainer.adapter_folder import RUN_FILE
+    from orchestrator.record.registry import Candidate, find_trial, register
+
+    uri = resolve_uri(tracking_uri) if tracking_uri else record.uri
+    if uri is None:
+        raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
+    earned = titles(record.summaries, record.sweep.objectives, record.sweep.enough)
+    for adapter in taken:
+        run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+        if run["kind"] == "generation":
+            raise ValueError(
+                f"{adapter.entry.task} is answered in words; only classification and regression can be served. Leave "
+                "--register out"
+            )
+        name = model if len(taken) == 1 else f"{model}-{slug(adapter.entry.task)}"
+        candidate = Candidate(
+            adapter.folder,
+            name,
+            pair=reads_pairs(run),
+            labels=run["labels"] if run["kind"] == "classification" else ["value"],
+            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.configuration],
+            tags=_tags(record, adapter, run),
+        )
+        registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
+        word = "registered as" if registered.new else "is registered already as"
+        also = f", also called {', '.join(registered.aliases)}" if registered.aliases else ""
+        yield f"{adapter.entry.task}: {word} version {registered.version} of {registered.name}{also}"
+        for alias, version in registered.moved.items():
+            yield f"  {alias} was version {version} before"
+        handle = (
+            f"{registered.name}@{registered.aliases[0]}" if registered.aliases else f"{registered.name}/{registered.version}"
+        )
+        yield f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local"
+
+
+def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
+    entry = taken.entry
+    tags = {"sweep": record.name, "configuration": entry.configuration, "label": entry.label, "key": entry.key}
+    tags |= {"task": entry.task, "seed": str(entry.seed), "method": entry.method, "protocol": entry.protocol}
+    tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": taken.reasons[0]}
+    return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}

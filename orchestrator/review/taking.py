@@ -1,0 +1,112 @@
+"""Takes adapters of a sweep home: a trial for each task, its adapter, checked, in a folder with a model card.
+
+    pick a configuration --> a trial for each task --> its adapter, checked --> a folder [merged]
+
+No sweep is needed to load the result: an adapter loads with torch, transformers, peft and `craft`, a merged model with plain
+transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from craft.trainer.checkpoint import MANIFEST_FILE
+from orchestrator.results.summary import Entry
+from orchestrator.review.merging import RECORD_FILE, reads_pairs
+from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
+from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.pick import Pick, choose_seed
+from orchestrator.sweepfile.mistakes import unknown
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A trial whose adapter is taken home, the reasons, and the folder that gets it."""
+
+    entry: Entry
+    reasons: tuple[str, ...]
+    folder: Path
+
+    def moved(self, old: Path, new: Path) -> Taken:
+        """Returns it after the folder `old` was renamed to `new`."""
+        return replace(self, folder=new / self.folder.relative_to(old))
+
+
+def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = None, seed: int | None = None) -> list[Taken]:
+    """Returns the trials of a configuration to take, one for each task.
+
+    Args:
+        to: the folder; several tasks get folders inside it.
+        task: the only task to take.
+        seed: the seed, instead of the best by the search score.
+
+    Raises:
+        ValueError: the sweep has no such task.
+        NothingMeets: no trial has finished.
+    """
+    tasks = record.sweep.task_names
+    if task is not None and task not in tasks:
+        raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")
+    wanted = [task] if task is not None else tasks
+    folders, taken = _folders(wanted, to), []
+    for name in wanted:
+        entry, why = choose_seed(record.trials(chosen.summary.configuration, name), seed)
+        taken.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), folders[name]))
+    return taken
+
+
+def write_adapter(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
+    """Writes one adapter, or merged model, with its model card to `taken.folder`."""
+    from craft.trainer.adapter_folder import RUN_FILE
+
+    adapter = record.adapter(taken.entry.key, scratch)
+    run = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
+    merged = None
+    taken.folder.mkdir(parents=True)
+    if merge:
+        from orchestrator.review.merging import write_merged
+
+        merged = write_merged(adapter, taken.folder, base)
+    else:
+        # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
+        shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+    summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
+    origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
+    answers = record.predictions(taken.entry.key, scratch / "answers")
+    if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
+        (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
+    (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
+
+
+def how_to_load(taken: Taken, merged: bool) -> list[str]:
+    """Returns lines of Python that load an adapter, or a merged model, from its folder."""
+    from craft.trainer.adapter_folder import RUN_FILE
+
+    run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+    return loading(run, pair=reads_pairs(run), merged=merged, folder=str(taken.folder)).splitlines()
+
+
+def slug(name: str) -> str:
+    """Returns `name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
+
+
+def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
+    """Returns the folder of each task: `to` itself for one task, folders inside it for several. Numbers separate equal folder
+    names."""
+    if len(tasks) == 1:
+        return {tasks[0]: to}
+    folders: dict[str, Path] = {}
+    for task in tasks:
+        name, number = slug(task), 2
+        while to / name in folders.values():
+            name, number = f"{slug(task)}-{number}", number + 1
+        folders[task] = to / name
+    return folders
