@@ -1,6 +1,6 @@
 """Two sweeps: each configuration that both have under one label, and the difference over the seeds that both ran.
 
-The difference is taken seed by seed, with Student's t interval, as `orchestrator.compare` does.
+The difference is taken seed by seed, with Student's t interval, as `craft-sweeps compare` does.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def take(
             if as_json:
                 from orchestrator.reports.take import take_report
 
-                print(take_report(record, chosen, ((adapter, adapter.folder) for adapter in taken), merge).to_json())
+                print(take_report(record, chosen, ((adapter, adapter.folder) for adapter in taken), merged=merge).to_json())
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL
-
 from orchestrator.results.summary import Entry
+from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL
 from orchestrator.state.entry import TrialResult
 
 

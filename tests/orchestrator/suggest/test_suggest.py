@@ -14,7 +14,7 @@ import pytest
 from craft.settings import TrainingSettings
 from craft.tasks.files import Rows
 from craft.trainer.probe import Speed
-from orchestrator.command import GOOD
+from orchestrator.commands.app import GOOD
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.work import Work, count_work
 from orchestrator.run import main
