@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from craft.words import redacted
 from orchestrator.results.intervals import Interval
@@ -22,20 +21,10 @@ def _count(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
 
 
-def _plain(value: Any) -> Any:
-    """Returns plain data that JSON has: no tuples, no numbers that are not finite, the text of everything else."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return _finite(value) if value is None or isinstance(value, str | int | float) else str(value)
-
-
 Number = Annotated[float | None, BeforeValidator(_finite)]
 """A number; null where there is none, or it is not finite."""
 Count = Annotated[int | None, BeforeValidator(_count)]
 """A whole number; null where it is not known."""
-Plain = Annotated[JsonValue, BeforeValidator(_plain)]
 
 
 class Part(BaseModel):

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from orchestrator.plan.parameters import text
 from orchestrator.reports.answer import AnswerPart
-from orchestrator.reports.base import Count, Estimate, Number, Part, Plain, Report
+from orchestrator.reports.base import Count, Estimate, Number, Part, Report
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary
@@ -36,7 +37,7 @@ class Row(Part):
     configuration: str = Field(description="Its id: 10 hexadecimal digits, a hash of its content.")
     label: str = Field(description="Its name for people.")
     method: str = Field(description="Its method, such as `craft` or `lora`.")
-    parameters: dict[str, Plain] = Field(description="Its settings that are equal in all of its trials, flat.")
+    parameters: dict[str, str] = Field(description="Its settings that are equal in all of its trials, flat, as text.")
     cut_from: str | None = Field(description="The id of the configuration from whose adapters its own are cut.")
     on_front: bool = Field(description="Whether no other complete configuration is better in the objectives.")
     may_be_on_front: bool = Field(description="Whether its chance to be on the front is not small.")
@@ -72,12 +73,13 @@ class Row(Part):
 
     @classmethod
     def of(cls, summary: Summary) -> Row:
-        own = ("configuration", "method", "parameters", "on_front", "may_be_on_front", "enough", "complete", "tunes")
+        own = ("configuration", "method", "on_front", "may_be_on_front", "enough", "complete", "tunes")
         fields = {name: getattr(summary, name) for name in (*own, "planned", "finished", "failed", "stopped")}
         spent = summary.tuning
         return cls(
             **fields,
             label=full_label(summary),
+            parameters={name: text(value) for name, value in summary.parameters.items()},
             cut_from=summary.source,
             score=Estimate.of(summary.score),
             search_score=Estimate.of(summary.bounds("search_score")),

@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices, gpu_lines, savings
-from orchestrator.reports.base import Count, Number, Part, Plain, Report
+from orchestrator.reports.base import Count, Number, Part, Report
 from orchestrator.review.prospect import Prospect
 from orchestrator.sweepfile.objectives import Direction
 
@@ -21,7 +22,7 @@ class PlannedPart(Part):
     configuration: str = Field(description="Its id: 10 hexadecimal digits, a hash of its content.")
     label: str = Field(description="Its name for people.")
     method: str = Field(description="Its method, such as `craft` or `lora`.")
-    parameters: dict[str, Plain] = Field(description="The method's settings, with defaults.")
+    parameters: dict[str, str] = Field(description="The settings of its point, with defaults of the method, flat, as text.")
     cut_from: str | None = Field(description="The id of the configuration from whose adapters its own are cut.")
     trainable_parameters: int = Field(description="Trainable parameters of the adapter. Of a cut: at most so many.")
     head_parameters: int = Field(description="Parameters of the task head, which are trained with them.")
@@ -98,7 +99,9 @@ def _planned(configuration: Configuration, trials: int, steps: int | None) -> Pl
         configuration=configuration.id,
         label=configuration.label,
         method=configuration.method,
-        parameters=configuration.parameters,
+        parameters={
+            name: text(value) for name, value in flatten({**configuration.parameters, **configuration.training}).items()
+        },
         cut_from=configuration.source.id if configuration.source else None,
         trainable_parameters=counts.trainable_parameters,
         head_parameters=counts.head_parameters,

@@ -42,8 +42,10 @@ def _lines(report: StatusReport) -> Iterator[tuple[str, str | None]]:
         yield f"failed: {hidden} more", "red"
     if report.answer is not None:
         yield from ((line, "bold") for line in _answer(report).splitlines())
-    width = max((len(step.purpose) for step in report.next), default=0) + 1
-    for step in report.next:
+    said = report.answer.command if report.answer is not None and report.phase != "running" else ""
+    steps = [step for step in report.next if step.command != said]
+    width = max((len(step.purpose) for step in steps), default=0) + 1
+    for step in steps:
         yield f"{step.purpose + ':':<{width}} {step.command}", None
 
 

@@ -265,13 +265,14 @@ def test_an_error_is_a_report_with_its_exit_status(error: BaseException, kind: s
     assert len(report["mistakes"]) == (2 if kind == "sweep file" else 1)
 
 
-def test_a_number_from_a_log_that_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
     folder = record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81))})
     sweep = read_folder(folder)
-    strange = {"dropout": math.inf, "ranks": ("all", math.nan), "block": {"x": -math.inf}, "path": tmp_path}
+    strange = {"dropout": math.inf, "ranks": ("all", 8, 8), "tf32": False, "learning_rate": 3e-4, "path": tmp_path}
     entries = tuple(replace(entry, parameters=strange) for entry in sweep.entries)
     (row,) = checked(front_report(replace(sweep, entries=entries)))["rows"]
-    assert row["parameters"] == {"dropout": None, "ranks": ["all", None], "block": {"x": None}, "path": str(tmp_path)}
+    shown = {"dropout": "inf", "ranks": "all,8,8", "tf32": "false", "learning_rate": "3e-4", "path": str(tmp_path)}
+    assert row["parameters"] == shown
 
 
 def test_a_sweep_with_tuned_settings_says_what_they_took() -> None:

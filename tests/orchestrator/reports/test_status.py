@@ -16,8 +16,10 @@ import pytest
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of, one_driver
+from orchestrator.reports.front import front_report
 from orchestrator.reports.status import read_status, status_report
 from orchestrator.reports.status_view import show_status
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.state.events import Paused, Refused, Underway
 from orchestrator.state.log import read_state
 from tests.orchestrator.logged import SweepLog, entry, story
@@ -117,6 +119,9 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write(log)
     report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
     fields = checked(report)
+    (tmp_path / "demo" / "sweep.yaml").write_text(f"{FILE}model: m\ntasks: [toy/acceptability]\nseeds: [0]\n")
+    record = read_folder(tmp_path / "demo")
+    assert checked(front_report(record))["answer"] == fields["answer"]
     assert {path: value(fields, path) for path in expected} == expected
     shown = printed(lambda console: show_status(report, console))
     assert [line for line in lines if line not in shown] == []
@@ -143,11 +148,15 @@ def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) ->
 
 
 def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
+    file = "name: demo\nmodel: m\ntasks: [toy/acceptability, toy/paraphrase]\nseeds: [0]\n"
     for _ in story(tmp_path / "demo"):
+        (tmp_path / "demo" / "sweep.yaml").write_text(file)
         for holder in (None, HERE):
             state = read_state(tmp_path / "demo" / "log.jsonl")
             report = status_report(state, tmp_path / "demo", holder, NOW)
             checked(report)
+            record = read_folder(tmp_path / "demo")
+            assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
             printed(lambda console, report=report: show_status(report, console))  # type: ignore[misc]
             assert report.trials.total == sum(
                 getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")
