@@ -148,6 +148,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
     """Returns the report on a sweep at the time `now`, in seconds since 1970."""
     alive = holder.is_alive if holder is not None else False
     phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
+    summaries, answer = answer_of(state) if state.started is not None else ([], None)
     if phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=updated))
     info = state.started.info if state.started is not None else {}
@@ -155,7 +156,6 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
     until = now if phase == "running" else updated if phase == "lost" else None
     ended = state.ended if phase != "lost" else None
     passed = ended.seconds if ended is not None else until - began if until is not None and began is not None else None
-    summaries, answer = answer_of(state) if state.started is not None else ([], None)
     rule = recorded_rule(info.get("enough"))
     return StatusReport(
         sweep=state.sweep or folder.name,
