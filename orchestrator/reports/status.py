@@ -121,7 +121,7 @@ class StatusReport(Report):
         description="`empty`: nothing is on record. `running`: a driver runs it, or ran when it was last heard of from another "
         "machine. `lost`: its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."
     )
-    driver: DriverPart = Field(description="The process that drives it.")
+    driver: DriverPart = Field(description="The process that drives it. While it prepares or ends a session, no phase says so.")
     started: Number = Field(description="The start of the present or last session, in seconds since 1970.")
     updated: Number = Field(description="The last entry of its log that has a time here, in seconds since 1970.")
     ended: EndPart | None = Field(description="How the last session ended. Null while one runs, or if it was lost.")
@@ -178,7 +178,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
         failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
         budget=_budget(info, passed if phase == "running" else None),
         answer=AnswerPart.of(answer, summaries, rule),
-        next=_next(state, phase, folder, summaries, answer),
+        next=_next(state, "running" if alive else phase, folder, summaries, answer),
     )
 
 

@@ -56,8 +56,9 @@ def _times(report: StatusReport) -> Iterator[str]:
         yield f"about {format_duration(report.seconds_left)} left"
     if report.budget.seconds_left is not None:
         yield f"{format_duration(report.budget.seconds_left)} left of budget.wall_clock"
-    if report.phase == "running" and report.driver.process is not None:
-        yield f"process {report.driver.process} on {report.driver.machine}"
+    if report.driver.alive is not False and (report.driver.alive or report.phase == "running"):
+        prepares = "" if report.phase == "running" else " prepares or ends a session"
+        yield f"process {report.driver.process} on {report.driver.machine}{prepares}"
 
 
 def _counts(report: StatusReport) -> str:

@@ -26,11 +26,13 @@ from orchestrator.reports.change import apply_report
 from orchestrator.reports.check import Finding, check_report
 from orchestrator.reports.compare import compare_report
 from orchestrator.reports.errors import EXITS, error_report
-from orchestrator.reports.front import front_report
+from orchestrator.reports.front import Row, front_report
 from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.reports.take import take_report
+from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import amount, number
+from orchestrator.results.tuning import Tuning
 from orchestrator.review.comparing import compare_sweeps, show_comparison
 from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
@@ -41,6 +43,7 @@ from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, record, write_log
+from tests.orchestrator.results.test_answer import STEEP
 from tests.orchestrator.stand_in import ROOT
 
 SCHEMA = reports_schema()
@@ -276,11 +279,6 @@ def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
 
 
 def test_a_sweep_with_tuned_settings_says_what_they_took() -> None:
-    from orchestrator.reports.front import Row
-    from orchestrator.results.front import mark_front
-    from orchestrator.results.tuning import Tuning
-    from tests.orchestrator.results.test_answer import STEEP
-
     spent = Tuning(3, 9, 1, 60.0, at_end=("highest learning_rate",))
     (summary,) = mark_front([replace(STEEP[0], tuning=spent)], yaml.safe_load("{score: maximize}"))
     row = Row.of(summary)

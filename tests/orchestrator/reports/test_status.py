@@ -16,9 +16,12 @@ import pytest
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of, one_driver
+from orchestrator.reports.compare import CompareReport, compare_report
+from orchestrator.reports.errors import ErrorReport, error_report
 from orchestrator.reports.front import front_report
 from orchestrator.reports.status import read_status, status_report
 from orchestrator.reports.status_view import show_status
+from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.state.events import Paused, Refused, Underway
 from orchestrator.state.log import read_state
@@ -97,6 +100,10 @@ CASES: dict[str, Case] = {
          "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
     ),
     "interrupted": (ended("interrupted", running), None, {"phase": "interrupted", "trainings.waiting": 3, "running": []}, []),
+    "resumed": (
+        ended("interrupted", running), HERE, {"phase": "interrupted", "driver.alive": True, "next": []},
+        [f"process {os.getpid()} on {socket.gethostname()} prepares or ends a session"],
+    ),
     "finished": (
         finished, None,
         {"phase": "finished", "trainings.finished": 3, "trials.finished": 4, "failed": [], "answer.kind": "one seed",
@@ -127,6 +134,23 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     assert [line for line in lines if line not in shown] == []
     assert shown.startswith("demo: ")
     assert "None" not in shown
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_compared_yet_is_an_error_report(tmp_path: Path, name: str) -> None:
+    CASES[name][0](SweepLog(tmp_path / "demo"))
+    (tmp_path / "demo" / "sweep.yaml").write_text(f"{FILE}model: m\ntasks: [toy/acceptability]\nseeds: [0]\n")
+    record = read_folder(tmp_path / "demo")
+    report: CompareReport | ErrorReport
+    try:
+        report = compare_report(compare_sweeps(record, record, "best", "under:200"))
+    except ValueError as error:
+        report = error_report(error)
+    fields = checked(report)
+    if name == "finished":
+        assert (fields["report"], fields["difference"]["value"], fields["higher"]) == ("compare", 10.5, None)
+    else:
+        assert (fields["report"], fields["kind"], fields["exit_status"]) == ("error", "nothing yet", 1)
 
 
 def test_a_cut_that_fails_with_its_training_is_not_a_second_failure(tmp_path: Path) -> None:
