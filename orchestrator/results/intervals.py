@@ -55,7 +55,11 @@ class Comparison:
         return "on these examples" if self.luck is None else "on new examples"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
-        """Returns the comparison in plain words, with `no difference is shown` if the interval includes zero."""
+        """Returns the comparison in plain words, with `no difference is shown` if the interval includes zero.
+
+        Of another unit than points it is not said which side is better: a loss is better if it is lower.
+        """
+        beats = "beats" if unit == "points" else "is higher than"
         if not self.difference.n:
             return f"{first} and {second} share no seed that finished the same tasks: nothing to compare."
         seeds = self.difference.n
@@ -65,9 +69,9 @@ class Comparison:
             return f"{first} against {second}: {gap} over {shared}; one seed has no interval."
         ends = f"95 % interval {self.difference.low:+.2f} to {self.difference.high:+.2f}, {shared}, {self.over}"
         if self.difference.low > 0:
-            return f"{first} beats {second}: {gap} ({ends})."
+            return f"{first} {beats} {second}: {gap} ({ends})."
         if self.difference.high < 0:
-            return f"{second} beats {first}: {-self.difference.mean:+.2f} {unit} ({first} minus {second}: {ends})."
+            return f"{second} {beats} {first}: {-self.difference.mean:+.2f} {unit} ({first} minus {second}: {ends})."
         return f"No difference between {first} and {second} is shown: {gap} ({ends})."
 
 

@@ -87,6 +87,11 @@ class PastSweep:
     def name(self) -> str:
         return self.sweep.name
 
+    @property
+    def folder(self) -> Path | None:
+        """Its folder; None if it was read from a store."""
+        return None if self.state is None else Path(self.where)
+
     @cached_property
     def summaries(self) -> list[Summary]:
         """Its configurations; those on the front are marked."""

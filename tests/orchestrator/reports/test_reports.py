@@ -153,6 +153,9 @@ def test_a_comparison_has_scipys_interval_and_the_sentence(tmp_path: Path) -> No
     assert report["difference"] == {"value": 3.0, "low": pytest.approx(low), "high": pytest.approx(high), "seeds": 4}
     assert (report["higher"], report["p_value"]) == ("first", pytest.approx(paired.pvalue))
     assert report["sentence"] in printed(lambda console: show_comparison(compared, console))
+    assert report["sentence"].startswith("LoRA r1 (new) beats ")
+    by_metric = checked(compare_report(compare_sweeps(*sweeps, metric="search_score")))
+    assert by_metric["sentence"].startswith("LoRA r1 (new) is higher than ")
     assert checked(compare_report(compare_sweeps(sweeps[1], sweeps[0])))["higher"] == "second"
 
 
