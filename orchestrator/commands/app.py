@@ -53,6 +53,28 @@ class Row:
 
 COMMANDS = (
     Row(
+        "orchestrator.commands.files:new",
+        (
+            ("new", "the shipped sweeps"),
+            ("new own_data", "own_data.yaml here, with its CSV"),
+            ("new --schema", "the JSON Schema, for editors"),
+        ),
+    ),
+    Row(
+        "orchestrator.commands.files:suggest",
+        (
+            (
+                "suggest --model sentence-transformers/all-MiniLM-L6-v2 --data tickets.csv --label queue --hours 2 > mine.yaml",
+                "a commented file that fits two hours of this machine",
+            ),
+        ),
+    ),
+    Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
+    Row(
+        "orchestrator.commands.check:check",
+        (("check sweeps/ranks.yaml --address auto", "would the sweep get through the night on that cluster?"),),
+    ),
+    Row(
         "orchestrator.commands.run:run",
         (
             ("run sweeps/ranks.yaml", "run it; the record goes to mlflow.db here, all else to runs/ranks/"),
@@ -70,15 +92,7 @@ COMMANDS = (
             ),
         ),
     ),
-    Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
-    Row(
-        "orchestrator.commands.check:check",
-        (("check sweeps/ranks.yaml --address auto", "would the sweep get through the night on that cluster?"),),
-    ),
-    Row(
-        "orchestrator.commands.store:replay",
-        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
-    ),
+    Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
     Row(
         "orchestrator.commands.results:status",
         (("status ranks", "how far it is, what runs, what has failed, what the answer is so far"),),
@@ -124,8 +138,20 @@ COMMANDS = (
         ),
     ),
     Row(
+        "dashboards.command:page",
+        (
+            ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
+            ("page --tracking-uri http://mlflow:5000", "the same from a tracking server"),
+            ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
+        ),
+    ),
+    Row(
         "orchestrator.commands.results:export",
         (("export ranks --to results", "results/trials.csv: a line for each finished trial, to publish"),),
+    ),
+    Row(
+        "orchestrator.commands.store:replay",
+        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
     ),
     Row(
         "orchestrator.commands.train:train",
@@ -163,14 +189,6 @@ COMMANDS = (
     Row(
         "orchestrator.commands.train:cache",
         (("cache", "what is stored"), ("cache --clear 3fa9", "remove what begins so")),
-    ),
-    Row(
-        "dashboards.command:page",
-        (
-            ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
-            ("page --tracking-uri http://mlflow:5000", "the same from a tracking server"),
-            ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
-        ),
     ),
 )
 """All commands, in the order of the help."""

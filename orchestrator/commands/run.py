@@ -18,15 +18,21 @@ from orchestrator.commands.options import (
     Address,
     AsJson,
     Changes,
+    Folders,
     Name,
     Storage,
     Store,
+    Sweep,
     SweepFile,
     Within,
+    plain_screen,
     screen,
 )
 from orchestrator.start import Call, plan_sweep, run_file
-from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+
+STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
+"""How a command line that runs a sweep may begin."""
 
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome
@@ -109,6 +115,36 @@ def plan(
         print(plan_report(planned, look_ahead(planned, resume=resume, elsewhere=address is not None)).to_json())
     else:
         show_plan(planned, call)
+
+
+def more(
+    sweep: Sweep,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    within: Within = None,
+    storage: Folders = None,
+) -> int:
+    """Run what the answer of a sweep proposes.
+
+    That is more seeds, another size or rate, or the rest of the sweep.
+
+    Exit status: that of `craft-sweeps run`; 1 also if nothing is proposed; 2 the call is wrong.
+    """
+    from orchestrator.commands.app import main
+    from orchestrator.review.past_sweep import find_folder, read_folder
+
+    record = read_folder(find_folder(sweep, storage)).with_within(within)
+    answer, console = record.answer, plain_screen()
+    if answer is None or not answer.command:
+        reason = answer.text if answer else f"no configuration of {record.name} is complete, and no command continues it"
+        raise NothingMeets(f"{reason}\nNothing is proposed that a command could run.")
+    console.print(answer.text)
+    command = shlex.split(answer.command)
+    start = next((start for start in STARTS if command[: len(start)] == start), None)
+    if start is None:
+        raise ValueError(f"the sweep is continued by a program of its own; run it yourself: {answer.command}")
+    if not yes and not typer.confirm("Run it?"):
+        return 0
+    return main(["run", *command[len(start) :]], start=start)
 
 
 def show_plan(plan: Plan, call: Call) -> None:

@@ -41,7 +41,9 @@ def take(
     storage: Folders = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take adapters of a sweep home: a folder with a model card, a merged model, or a registered one.
+    """Take an adapter out of a sweep, with a model card.
+
+    It is written to a folder, as it is or merged into the base model, or becomes a registered model.
 
     \b
     --pick takes

@@ -76,7 +76,7 @@ def write_adapter(record: PastSweep, taken: Taken, scratch: Path, merge: bool, b
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-    summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
+    summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
     answers = record.predictions(taken.entry.key, scratch / "answers")

@@ -1,0 +1,108 @@
+"""`new` and `suggest`: a sweep file to begin with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from orchestrator.commands.options import plain_screen
+
+SHIPPED = Path(__file__).parent.parent / "shipped"
+"""The sweep files that come with the package, with their data."""
+
+
+def new(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A shipped sweep; all are listed if not given.")] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it, with its data.")] = Path(),
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of sweep files, for editors.")] = False,
+) -> None:
+    """Write a shipped sweep file, or list the shipped ones.
+
+    Its data are written beside it.
+
+    Exit status: 0 written; 2 there is no such sweep, or a file would be written over.
+    """
+    console = plain_screen()
+    if schema:
+        from orchestrator.sweepfile.schema import sweep_schema
+
+        print(json.dumps(sweep_schema(), indent=2))
+    elif name is None:
+        for file in sorted(SHIPPED.glob("*.yaml")):
+            console.print(f"{file.stem:<14}{_purpose(file)}")
+        console.print("\ncraft-sweeps new NAME writes one here; craft-sweeps suggest writes one for data of your own")
+    else:
+        for path in _write(name, to):
+            console.print(f"written: {path}")
+        console.print(f"run it: craft-sweeps run {to / name}.yaml")
+
+
+def suggest(
+    data: Annotated[Path, typer.Option(metavar="FILE", help="Your examples: CSV, TSV, JSONL, JSON or parquet.")],
+    model: Annotated[str, typer.Option(help="A hub id, a local folder or FOLDER/FILE.gguf.")],
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column to predict; chats, and prompts with responses, need none.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="The column of the text; twice for pairs. Found if not given.")
+    ] = None,
+    hours: Annotated[float, typer.Option(help="How long the sweep may take on this machine.")] = 2.0,
+    validation: Annotated[str | None, typer.Option(metavar="FILE", help="A file whose rows are scored.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="classification, regression or generation, where the cells would say another.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name; that of the file if not given.")] = None,
+) -> None:
+    """Write a sweep file for your data, a model and some hours.
+
+    It reads the data and the model, times a few steps of training on this machine, and prints a file that fits the hours.
+
+    Exit status: 0 printed; 2 the data, the model or the hours do not do.
+    """
+    from orchestrator.suggest.suggest import suggest as suggest_sweep
+
+    print(suggest_sweep(model, str(data), label, text, hours, validation, kind, name).text, end="")
+
+
+def _purpose(file: Path) -> str:
+    """Returns the first sentence of a sweep file's comment."""
+    comments = [line[2:] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    lines = [line for line in comments if not line.startswith("yaml-language-server")]
+    return re.split(r"(?<=[.?!])\s", " ".join(lines))[0]
+
+
+def _write(name: str, to: Path) -> Iterator[Path]:
+    """Writes a shipped sweep and its data into a folder; yields the files.
+
+    Raises:
+        ValueError: there is no such sweep, or a file is there already.
+    """
+    source = SHIPPED / f"{name}.yaml"
+    if not source.is_file():
+        raise ValueError(
+            f"no sweep {name!r} is shipped; there are {', '.join(sorted(file.stem for file in SHIPPED.glob('*.yaml')))}"
+        )
+    text = source.read_text(encoding="utf-8")
+    # Its comments name the place that it has in the repository.
+    text = re.sub(r"^# yaml-language-server.*\n", "", text)
+    text = re.sub(rf"sweeps/(\w+/)?{name}\.yaml", str(to / f"{name}.yaml"), text)
+    files = {to / f"{name}.yaml": text.encode()}
+    files |= {to / file: (SHIPPED / file).read_bytes() for file in _data_files(yaml.safe_load(text))}
+    for path in files:
+        if path.exists():
+            raise ValueError(f"{path} is there already; nothing is written over. Give another folder by --to")
+    to.mkdir(parents=True, exist_ok=True)
+    for path, data in files.items():
+        path.write_bytes(data)
+        yield path
+
+
+def _data_files(sweep: dict[str, Any]) -> Iterator[str]:
+    for task in (sweep.get("data") or {}).get("custom", {}).values():
+        yield from (task[key] for key in ("train", "validation") if key in task)

@@ -1,0 +1,134 @@
+"""The table of commands: help, examples, mistakes; and what `new` and `more` do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from orchestrator.commands import run as commands_of_runs
+from orchestrator.commands.app import COMMANDS, NO, WRONG, Row, build, main
+from orchestrator.results.answer import Answer
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.recorded import over_seeds, record
+
+NAMES = [row.name for row in COMMANDS]
+AGAIN = "craft-sweeps run s.yaml --resume"
+
+
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """The options of a call, after their checks."""
+    program: Any = typer.main.get_command(build())
+    return dict(program.commands[arguments[0]].make_context(arguments[0], arguments[1:]).params)
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=NAMES)
+def test_help_teaches(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([row.name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Usage: craft-sweeps {row.name}" in text
+    options = re.search(r"Options:\n(.*?)(\n\n|\Z)", text, re.S)
+    assert options is not None
+    for call, purpose in row.examples:
+        assert f"craft-sweeps {call}" in text
+        assert purpose in text
+
+
+@pytest.mark.parametrize("call", [call for row in COMMANDS for call, _ in row.examples])
+def test_examples_parse(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(call.partition(" > ")[0])
+    assert words[0] in NAMES
+    parse(words)
+
+
+def test_the_help_of_all_is_light_and_whole() -> None:
+    code = (
+        "import sys; from orchestrator.commands.app import main; status = main(['--help']); "
+        "heavy = {'torch', 'ray', 'mlflow', 'transformers', 'optuna', 'pandas'} & {*sys.modules}; "
+        "sys.exit(str(heavy) if heavy else status)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    listed = re.findall(r"^  (\w+)  +\S", ended.stdout.split("Commands:")[1], re.M)
+    assert listed == NAMES
+    assert "..." not in ended.stdout.split("Commands:")[1], "a first sentence is too long for the list"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("statsu ranks", "Did you mean 'status'"),
+        ("status", "Missing argument 'SWEEP'"),
+        ("status nowhere", "there is no sweep 'nowhere'"),
+        ("front nowhere --jsn", "No such option"),
+        ("run s.yaml --address ray://head:10001", "ray://"),
+        ("take x --pick best", "say where it goes"),
+        ("more nowhere", "there is no sweep 'nowhere'"),
+        ("new nothing", "no sweep 'nothing' is shipped"),
+    ],
+)
+def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(
+    call: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(call)) == WRONG
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    if call.startswith("status "):
+        assert main([*shlex.split(call), "--json"]) == WRONG
+        printed = capsys.readouterr()
+        assert said in json.loads(printed.out)["message"]
+        assert printed.err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ranks", "own_data", "search", "instructions", "fair"])
+def test_a_shipped_sweep_is_written_with_its_data_and_loads(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", name]) == 0
+    load_sweep(f"{name}.yaml")
+    text = (tmp_path / f"{name}.yaml").read_text()
+    assert "sweeps/" not in text, "a path of the repository"
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main(["new", name]) == WRONG
+    assert "nothing is written over" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_more_runs_what_the_answer_proposes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record(tmp_path / "runs" / "two", {"LoRA r1": (100, over_seeds(81.5))})
+    answer = Answer("unsure", "c", "c", None, "It is not known.", command=f"{AGAIN} --set 'seeds=[0, 1, 2]'")
+    monkeypatch.setattr(PastSweep, "answer", answer)
+    calls = []
+    monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or _Finished())
+    assert main(["more", str(folder), "--yes"]) == 0
+    (call,) = calls
+    assert call.file == "s.yaml"
+    assert call.resume
+    assert call.assignments == ("seeds=[0, 1, 2]",)
+    assert "It is not known." in capsys.readouterr().out
+    monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))
+    assert main(["more", str(folder), "--yes"]) == NO
+    assert "Nothing is proposed that a command could run" in capsys.readouterr().err
+
+
+class _Finished:
+    """The outcome of a session in which all went well."""
+
+    trouble = signal = spent = None
+    complete = True
