@@ -27,7 +27,7 @@ from craft.trainer.counting import estimated_memory
 from craft.trainer.pace import FORWARD
 from craft.trainer.training import train_run
 
-STEPS = 8
+STEPS = 14
 """So many steps are timed; the first two are not, since libraries choose their kernels there."""
 WARM = 2
 BATCHES = 2
@@ -85,7 +85,7 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
     if len(ends) <= WARM:
         return None
     steps = [end - start for start, end in zip(ends[WARM - 1 :], ends[WARM:], strict=False)]
-    step, batch = statistics.median(steps), spec.training.batch_size * spec.training.gradient_accumulation
+    step, batch = statistics.fmean(steps), spec.training.batch_size * spec.training.gradient_accumulation
     return Speed(max(0.0, ends[0] - began - step), step, scoring or FORWARD * step / batch)
 
 

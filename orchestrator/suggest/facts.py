@@ -59,16 +59,15 @@ class DataFacts:
     def settings(self) -> DataSettings:
         return DataSettings(custom={self.name: self.own}, search_fraction=self.search_fraction)
 
-    @property
-    def resolution(self) -> float:
-        """The points by which two close adapters must differ to be told apart on the reported rows; 0 for a likelihood, whose
-        error is far smaller."""
-        return 0.0 if METRICS[self.metric].by_token else 196 * ROW_ERROR[self.kind] / math.sqrt(self.reported)
+    def resolution(self, rows: int) -> float:
+        """Returns the points by which two close adapters must differ to be told apart on so many rows; 0 for a likelihood,
+        whose error is far smaller."""
+        return 0.0 if METRICS[self.metric].by_token else 196 * ROW_ERROR[self.kind] / math.sqrt(rows)
 
     @property
     def rows_of_a_point(self) -> int:
-        """The reported rows at which `resolution` is one point; 0 for a likelihood."""
-        return 0 if METRICS[self.metric].by_token else math.ceil((196 * ROW_ERROR[self.kind]) ** 2)
+        """The scored rows that can tell one point apart; 0 for a likelihood."""
+        return math.ceil(self.resolution(1) ** 2)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ hours  ->  the stages that fit                          (design)  ->  a file tha
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from craft.plain_yaml import YamlPath
@@ -32,7 +34,7 @@ from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0
 """Seconds in which a session starts, and in which it writes its page at the end."""
-SHARE = 0.85
+SHARE = 0.75
 """The share of the hours that is planned: a forecast is no promise."""
 DECOMPOSE = 4e-10
 """Seconds of CRAFT's decomposition for each layer, projection and cubed width, on one core (docs/measurements/speed.md)."""
@@ -100,19 +102,17 @@ def suggest(
     layers = describe_model(model, facts.kind, labels)
     machine = measure_machine(_run(model, facts))
     candidates = _candidates(model, facts, layers, machine, hours)
-    fits = [candidate for candidate in candidates if candidate.seconds <= SHARE * 3600 * hours]
-    fits = candidates[: next((at for at, candidate in enumerate(candidates) if candidate not in fits), len(candidates))]
+    fits = [*takewhile(lambda candidate: candidate.seconds <= SHARE * 3600 * hours, candidates)]
     if not fits:
-        least = candidates[0].seconds / SHARE / 3600
+        least = math.ceil(candidates[0].seconds / SHARE / 36) / 100
         raise ValueError(
             f"hours: {hours:g} are too few: {candidates[0].added} of {facts.train:,} rows take about "
-            f"{duration(candidates[0].seconds)} on this machine ({machine.speed.step:.2g} s a step); give {least * 1.02:.2g}"
+            f"{duration(candidates[0].seconds)} on this machine ({machine.speed.step:.2g} s a step); give {least:g} or more"
         )
     best = fits[-1]
     left = tuple((candidate.added, candidate.seconds) for candidate in candidates[len(fits) :])
-    header = _header(facts, machine, hours, best, left)
-    text_of_file = header + render(best.lines)
-    return Suggestion(text_of_file, facts, layers, machine, best.design, best.seconds, left)
+    file = _header(facts, machine, hours, best, left) + render(best.lines)
+    return Suggestion(file, facts, layers, machine, best.design, best.seconds, left)
 
 
 def _name_of(data: str) -> str:
@@ -206,5 +206,7 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
     if left:
         parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left[:4]]
         lines.append(f"Left out, with the time of a sweep that has it and all before: {'; '.join(parts)}.")
-    lines.append("Change what you like; `--plan` shows what it costs.")
+    else:
+        lines.append("Nothing is left out: more hours would add nothing on these rows.")
+    lines.append("Change what you like; `craft-sweeps plan` shows what it costs.")
     return "".join(f"# {line}\n" for line in lines)

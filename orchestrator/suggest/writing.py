@@ -47,11 +47,14 @@ def write_sweep(
     """
     return [
         (f"name: {flow(data.name)}", f"results are in runs/{data.name}"),
-        (f"model: {flow(model)}", f"{facts.parameters:,} weights in {facts.layers} layers of width {facts.hidden}"),
+        (
+            f"model: {flow(model)}",
+            f"{facts.parameters:,} weights, {facts.layers} layers of width {facts.hidden}: {' '.join(facts.projections)}",
+        ),
         (f"tasks: [custom/{data.name}]", ""),
         *_data_lines(data),
         *_seed_lines(design, facts),
-        *_enough_lines(data),
+        *_enough_lines(data, design),
         *_training_lines(data, facts, design, machine.training),
         ("space:", ""),
         *_block_lines(data, facts, design),
@@ -90,27 +93,22 @@ def _data_lines(data: DataFacts) -> list[Line]:
 
 
 def _seed_lines(design: Design, facts: ModelFacts) -> list[Line]:
-    several = "several show what another seed changes"
-    lines = [
-        (f"seeds: {list(range(design.seeds))}", several if design.seeds > 1 else "one seed does not show what another changes")
-    ]
+    reason = "several show what another seed changes" if design.seeds > 1 else "one does not show what another seed changes"
+    lines = [(f"seeds: {list(range(design.seeds))}", reason)]
     if design.rates > 1:
         values = ", ".join(f"{rate:g}" for rate in rates(design, facts))
-        lines += [
-            ("compare: fair", "rates are tuned equally, by seed 1000, which is not reported"),
-            (
-                f"tuned: {{learning_rate: {{values: [{values}]}}}}",
-                "half a decade apart; one rate serves all sizes",
-            ),
-        ]
+        tuned = f"tuned: {{learning_rate: {{values: [{values}]}}}}"
+        lines.append(("compare: fair", "rates are tuned equally, by seed 1000, which is not reported"))
+        lines.append((tuned, "half a decade apart; one rate serves all sizes"))
     return lines
 
 
-def _enough_lines(data: DataFacts) -> list[Line]:
-    if data.resolution <= 1:
-        return [("enough: {within: 1}", f"points; {data.reported:,} scored rows can tell so much apart")]
-    within, needed = min(MOST_WITHIN, float(f"{data.resolution:.2g}")), float(f"{data.rows_of_a_point:.2g}")
-    reason = f"{data.reported:,} scored rows tell {data.resolution:.1f} apart; 1 point needs about {needed:,.0f}"
+def _enough_lines(data: DataFacts, design: Design) -> list[Line]:
+    points = data.resolution(design.scored)
+    if points <= 1:
+        return [("enough: {within: 1}", f"points; {design.scored:,} scored rows can tell so much apart")]
+    within, needed = min(MOST_WITHIN, float(f"{points:.2g}")), float(f"{data.rows_of_a_point:.2g}")
+    reason = f"{design.scored:,} scored rows tell {points:.1f} apart; 1 point needs about {needed:,.0f}"
     return [(f"enough: {{within: {within:g}}}", f"points; {reason}")]
 
 
