@@ -218,6 +218,8 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
         program = typer.main.get_command(build())
         call = (start or ("craft-sweeps", *arguments[:1]), arguments[1:])
         status = program.main(arguments or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=call)
+    except typer.Abort:  # a question was not answered
+        return STOPPED
     except typer.TyperException as error:  # typer's own words about a wrong call
         trouble: Exception = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
     except (ValueError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -15,11 +16,12 @@ import pytest
 import typer
 
 from orchestrator.commands import run as commands_of_runs
-from orchestrator.commands.app import COMMANDS, NO, WRONG, Row, build, main
+from orchestrator.commands.app import COMMANDS, NO, STOPPED, WRONG, Row, build, main
 from orchestrator.results.answer import Answer
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import over_seeds, record
+from tests.test_documents import ROOT
 
 NAMES = [row.name for row in COMMANDS]
 AGAIN = "craft-sweeps run s.yaml --resume"
@@ -62,6 +64,16 @@ def test_the_help_of_all_is_light_and_whole() -> None:
     listed = re.findall(r"^  (\w+)  +\S", ended.stdout.split("Commands:")[1], re.M)
     assert listed == NAMES
     assert "..." not in ended.stdout.split("Commands:")[1], "a first sentence is too long for the list"
+
+
+def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None:
+    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    program = [sys.executable, "-c", "from orchestrator.commands.app import main; main()"]
+    for words, completed in (("sta", "status"), ("status ti", "tickets"), ("run --ret", "--retry-failed")):
+        environment = {"_CRAFT_SWEEPS_COMPLETE": "complete_bash", "COMP_WORDS": f"craft-sweeps {words}"}
+        environment |= {"COMP_CWORD": str(len(words.split())), "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert completed in ended.stdout.split(), ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,6 +134,8 @@ def test_more_runs_what_the_answer_proposes(
     assert call.resume
     assert call.assignments == ("seeds=[0, 1, 2]",)
     assert "It is not known." in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
     monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))
     assert main(["more", str(folder), "--yes"]) == NO
     assert "Nothing is proposed that a command could run" in capsys.readouterr().err
