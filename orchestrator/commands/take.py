@@ -79,7 +79,8 @@ def take(
             for number, adapter in enumerate(taken):
                 console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
                 write_adapter(record, adapter, Path(scratch) / f"fetched-{number}", merge, base)
-            for line in register_adapters(record, taken, register, merge, tracking_uri) if register is not None else ():
+            registered = list(register_adapters(record, taken, register, merge, tracking_uri)) if register is not None else []
+            for line in registered:
                 console.print(line)
             if to is not None:
                 to.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,8 @@ def take(
             if as_json:
                 from orchestrator.reports.take import take_report
 
-                print(take_report(record, chosen, ((adapter, adapter.folder) for adapter in taken), merged=merge).to_json())
+                report = take_report(record, chosen, taken, merged=merge, written=to is not None, registered=registered)
+                print(report.to_json())
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

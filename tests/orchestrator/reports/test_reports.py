@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
 from orchestrator.review.pick import choose_seed, pick
 from orchestrator.review.prospect import Prospect, look_ahead
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.review.taking import Taken
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from tests.orchestrator.plans import count, rank, toy_sweep
@@ -223,12 +224,6 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     assert checked(plan_report(plan, Prospect({})))["optimizer_steps"] is None
 
 
-@dataclass(frozen=True)
-class Taken:
-    entry: Entry
-    reasons: tuple[str, ...]
-
-
 def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_path: Path) -> None:
     chosen = pick("enough", front.summaries, front.sweep.objectives)
     entry, why = choose_seed(front.trials(chosen.summary.configuration), None)
@@ -237,11 +232,14 @@ def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_
     (tmp_path / "adapter" / "sub" / "tokenizer.json").write_text("{}")
     run_file = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}}
     (tmp_path / "adapter" / "run.json").write_text(json.dumps(run_file))
-    report = checked(take_report(front, chosen, [(Taken(entry, (why,)), tmp_path / "adapter")]))
+    taken = [Taken(entry, (why,), tmp_path / "adapter")]
+    report = checked(take_report(front, chosen, taken))
     assert (report["label"], report["trainable_parameters"]) == ("LoRA middle", 5000)
     (adapter,) = report["adapters"]
     assert (adapter["seed"], adapter["score"], adapter["files"]) == (1, 92, ["run.json", "sub/tokenizer.json"])
     assert adapter["load"][0] == "from craft import load_adapter"
+    alone = checked(take_report(front, chosen, taken, written=False, registered=["registered as version 1 of m"]))
+    assert (alone["adapters"][0]["path"], alone["adapters"][0]["load"], len(alone["registered"])) == (None, [], 1)
 
 
 def test_a_change_is_a_report() -> None:

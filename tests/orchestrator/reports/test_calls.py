@@ -1,0 +1,73 @@
+"""`--json` of each command: stdout holds one report, which keeps to the schema, and the exit status is that of the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.spec import RunSpec
+from craft.trainer.checkpoint import write_folder
+from orchestrator.commands.app import main
+from orchestrator.reports.errors import EXITS
+from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.reports.test_reports import VALIDATOR
+
+SWEEP = """\
+name: next
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+space: [{method: lora, rank: {values: [1, 2]}}]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a sweep that has run, one that has only begun, and a sweep file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: None)
+    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
+    fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
+    fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
+    adapter = write_folder(tmp_path / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
+    both = {"LoRA r1": (100, over_seeds(80, 81, 82)), "LoRA r9": (900, over_seeds(90, 92, 91))}
+    record(tmp_path / "runs" / "done", both, seeds=(0, 1, 2), adapter=adapter)
+    record(tmp_path / "runs" / "begun", {"LoRA r1": (100, {})})
+    (tmp_path / "next.yaml").write_text(SWEEP)
+    (tmp_path / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("plan next.yaml", {"report": "plan", "trainings": 2}),
+        ("plan wrong.yaml", {"report": "error", "kind": "sweep file", "exit_status": 2}),
+        ("plan absent.yaml", {"report": "error", "exit_status": 2}),
+        ("status done", {"report": "status", "sweep": "done"}),
+        ("status absent", {"report": "error", "kind": "no such sweep", "exit_status": 2}),
+        ("front done", {"report": "front", "sweep": "done"}),
+        ("front runs/begun", {"report": "front", "answer": None}),
+        ("front done --within 0", {"report": "error", "exit_status": 2}),
+        ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
+        ("compare done begun", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("compare done", {"report": "error", "kind": "call", "exit_status": 2}),
+        ("take done --pick best --to adapter", {"report": "take", "label": "LoRA r9", "merged": False}),
+        ("take begun --pick best --to adapter", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("take done --pick best --to runs", {"report": "error", "kind": "call", "exit_status": 2}),
+    ],
+)
+def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    status = main([*call.split(), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    VALIDATOR.validate(report)
+    assert {name: report[name] for name in expected} == expected
+    assert status == report.get("exit_status", 0)
+    assert status in EXITS
+    if report["report"] == "take":
+        (adapter,) = report["adapters"]
+        assert (
+            sorted(path.name for path in (place / adapter["path"]).iterdir()) == adapter["files"] == ["README.md", "run.json"]
+        )
