@@ -1,7 +1,6 @@
 """`craft-sweeps`: the table of commands, and how each of them ends.
 
-Exit status: 0 done; 1 the command's answer is no, or the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped
-by Ctrl-C, 143 by SIGTERM. A mistake is a sentence on stderr, without a traceback and without passwords.
+A mistake is a sentence on stderr, without a traceback and without passwords. Exit statuses: `orchestrator.reports.exits`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from rich.console import Console
 
 import craft
 from craft.words import be_printable, redact
+from orchestrator.reports.exits import GOOD, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
@@ -29,7 +29,6 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-GOOD, NO, WRONG, STOPPED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -221,20 +220,20 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     except typer.Abort:  # a question was not answered
         return STOPPED
     except typer.TyperException as error:  # typer's own words about a wrong call
-        trouble: Exception = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
+        trouble: BaseException = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
     except (ValueError, OSError) as error:
         trouble = error
     else:
-        if status == STOPPED and row is not None:
-            errors.print(row.stopped)
-        return status or GOOD
+        if status != STOPPED or row is None:
+            return status or GOOD
+        trouble = KeyboardInterrupt(row.stopped)
     if "--json" in arguments:
         from orchestrator.reports.errors import error_report
 
         print(error_report(trouble).to_json())
     else:
         errors.print(redact(str(trouble)))
-    return NO if isinstance(trouble, NothingMeets) else WRONG
+    return NO if isinstance(trouble, NothingMeets) else STOPPED if isinstance(trouble, KeyboardInterrupt) else WRONG
 
 
 def build() -> typer.Typer:

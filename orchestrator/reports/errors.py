@@ -1,4 +1,4 @@
-"""Errors as reports, and the exit status of every command."""
+"""Errors as reports."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from pydantic import Field
 
 from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.reports.base import Report
+from orchestrator.reports.exits import NO, STOPPED, WRONG
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-
-DONE, NO, WRONG, STOPPED, TERMINATED = 0, 1, 2, 130, 143
-EXITS = {
-    DONE: "Done.",
-    NO: "The answer is no: trials failed or are missing, something would go wrong, or the sweep has nothing of that kind yet.",
-    WRONG: "The call, the sweep file or the data are wrong. Nothing was done.",
-    STOPPED: "Stopped by Ctrl-C. A sweep keeps what has finished; its command with --resume continues it.",
-    TERMINATED: "Stopped by SIGTERM, with trials left.",
-}
-"""Every exit status, with its meaning."""
 
 Kind = Literal["sweep file", "no such sweep", "nothing yet", "store", "system", "stopped", "call"]
 

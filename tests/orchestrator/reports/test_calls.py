@@ -11,7 +11,7 @@ import pytest
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.commands.app import main
-from orchestrator.reports.errors import EXITS
+from orchestrator.reports.exits import EXITS
 from tests.orchestrator.recorded import over_seeds, record
 from tests.orchestrator.reports.test_reports import VALIDATOR
 
@@ -71,3 +71,15 @@ def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any],
         assert (
             sorted(path.name for path in (place / adapter["path"]).iterdir()) == adapter["files"] == ["README.md", "run.json"]
         )
+
+
+def test_a_stopped_command_says_so_as_a_report(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.review.past_sweep.find_sweep", stop)
+    assert main(["front", "done", "--json"]) == 130
+    report = json.loads(capsys.readouterr().out)
+    assert (report["kind"], report["exit_status"], report["message"]) == ("stopped", 130, "stopped")

@@ -25,7 +25,8 @@ from orchestrator.reports.base import Report
 from orchestrator.reports.change import apply_report
 from orchestrator.reports.check import Finding, check_report
 from orchestrator.reports.compare import compare_report
-from orchestrator.reports.errors import EXITS, error_report
+from orchestrator.reports.errors import error_report
+from orchestrator.reports.exits import EXITS
 from orchestrator.reports.front import Row, front_report
 from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
