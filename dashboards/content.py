@@ -15,7 +15,7 @@ from dashboards.feed import Feed
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
-from dashboards.store import Store, SweepEntry
+from dashboards.store import DEFAULT_URI, Store, SweepEntry
 from orchestrator.results import tags
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,12 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
     taken = [feed.snapshot() for feed in feeds]
     revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
     return revision, make_view(
-        [frames for _, frames in taken], published_rows(), store.run_link, store.curves, store.predictions
+        [frames for _, frames in taken],
+        published_rows(),
+        store.run_link,
+        store.curves,
+        store.predictions,
+        store.uri if store.uri != DEFAULT_URI and store.shown_uri == store.uri else "",
     )
 
 

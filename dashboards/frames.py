@@ -30,6 +30,7 @@ import numpy as np
 import pandas as pd
 
 from craft.results import METRIC
+from craft.scoring.credits import CREDITS
 from orchestrator.results import tags
 from orchestrator.results.front import (
     Enough,
@@ -180,12 +181,13 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "state": _trial_state(row),
             "metric": row.tags.get(f"{tags.FACT}{METRIC}", ""),
             "phases": row.tags.get(f"{tags.FACT}phases", ""),
+            "credits": row.tags.get(f"{tags.FACT}{CREDITS}", ""),
             **_params(row),
             **_columns(_metrics(row)),
         }
         for row in rows
     ]
-    columns = [*IDENTITY, "key", "configuration", "task", "seed", "tunes"]
+    columns = [*IDENTITY, "key", "configuration", "task", "seed", "tunes", "credits"]
     frame = pd.DataFrame.from_records(records, columns=None if records else columns)
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
 

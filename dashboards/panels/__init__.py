@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, mistakes, parallel, progress, table, versus
+from dashboards.panels import curves, front, importance, mistakes, pair, parallel, progress, table, versus
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 PANELS: dict[str, Panel] = {
     row.name: row
     for row in (
         front.PANEL,
+        pair.PANEL,
         versus.PANEL,
         table.PANEL,
         importance.PANEL,

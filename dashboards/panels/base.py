@@ -5,6 +5,7 @@ A panel is two pure functions. `data` turns a `View` (tables of the chosen sweep
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
     {"table": {"columns": [...], "rows": [...]}}                                                       a table
+    {"pairs": {...}}                                       two pinned configurations (pair.py)
     {"empty": "why there is nothing to show"}                          one line; with "hidden": True nothing at all
 
 `note` is one line under the figure, and `help` what the panel's "?" opens.
@@ -41,7 +42,8 @@ SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "penta
 class View:
     """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with `id` made unique across sweeps.
 
-    `links` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see literature.py).
+    `link` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see literature.py);
+    `uri` names the tracking store in commands, empty where they need not or may not name it.
     """
 
     sweeps: Sequence[Frames]
@@ -51,6 +53,7 @@ class View:
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
     curves: Curves = lambda runs, metric: {}
     predictions: Answers = lambda run_id: {}
+    uri: str = ""
 
     def prefix(self, number: int) -> str:
         """Returns what stands in front of the ids of a sweep's configurations."""
@@ -94,6 +97,7 @@ def make_view(
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
     curves: Curves = lambda runs, metric: {},
     predictions: Answers = lambda run_id: {},
+    uri: str = "",
 ) -> View:
     """Puts sweeps side by side. Several sweeps may share configurations, so their ids get the sweep's number as a prefix."""
     configurations, trials = [], []
@@ -109,6 +113,7 @@ def make_view(
         link,
         curves,
         predictions,
+        uri,
     )
 
 

@@ -22,6 +22,7 @@ from dashboards.panels.base import (
     parameters_that_differ,
     scalar,
 )
+from dashboards.panels.commands import commands_of
 from dashboards.panels.verdicts import fronts, in_words
 from orchestrator.results.metrics import METRICS, SIZE, Metric, amount, heading
 from orchestrator.results.summary import Summary
@@ -63,6 +64,7 @@ def data(view: View) -> Plain:
         "low": numbers(summary.score.low for summary in summaries),
         "high": numbers(summary.score.high for summary in summaries),
         "run": frame["run_id"].tolist(),
+        "commands": [commands_of(view, *row) for row in zip(frame["sweep"], summaries, strict=True)],
         "link": [view.link(*pair) for pair in zip(frame["experiment_id"], frame["run_id"], strict=True)],
         "shared": _shared(frame, differ),
     }

@@ -155,7 +155,7 @@ Craft.Page = class {
     this.source.choose(names);
     this.choose(null);
     this.details.clear();
-    this.pinned = this.first = null;
+    this.pinned = this.first = this.beside = null;
     try {
       this.takeState(await this.source.state());
       await this.refresh();
@@ -232,7 +232,7 @@ Craft.Page = class {
     panel.box.classList.add("bare");
     panel.box.hidden = Boolean(hidden);
     panel.help.hidden = true;
-    panel.figure = panel.table = null;
+    panel.figure = panel.table = panel.pairs = null;
     panel.choices.replaceChildren();
     panel.note.textContent = "";
     panel.content.replaceChildren(Craft.element("p", {class: "empty"}, why));
@@ -247,6 +247,7 @@ Craft.Page = class {
     panel.help.lastChild.textContent = spec.help || "";
     for (const [id, about] of Object.entries(spec.details || {})) this.details.set(id, about);
     if (spec.table) this.showTable(panel, spec.table);
+    else if (spec.pairs) this.showPair(panel, spec.pairs);
     else await this.showFigure(panel, spec);
   }
 
@@ -258,6 +259,7 @@ Craft.Page = class {
     }
     panel.table.selected = table.plain ? null : this.selected;
     panel.table.update(table);
+    if (!table.plain) this.showPair();
     if (!table.plain && this.pinned) this.card(this.pinned);
     else if (!table.plain) this.showFirst();
   }
@@ -362,6 +364,7 @@ Craft.Page = class {
   pin(id, open) {
     this.pinned = id;
     this.card(id);
+    this.showPair();
     this.ring(id);
     const front = this.panels.get("front");
     if (front && front.figure) front.figure.keep(id);
@@ -369,24 +372,6 @@ Craft.Page = class {
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
     // a click with a mouse opens the run; a tap on a touch screen is the only way to see what a point is, so it stays here
-    if (open && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
-  }
-
-  card(id, why) {
-    const about = this.about(id);
-    if (!about || !this.cardBox) return false;
-    const make = Craft.element;
-    const [title, lines, row, rest] = about;
-    const parts = [why ? make("p", {class: "hint"}, why + ".") : null, make("h4", {}, title)].filter(Boolean);
-    if (row !== null) {
-      const table = this.table.data;
-      if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Open its MLflow run ↗"));
-      else parts.push(make("p", {class: "hint"}, "MLflow run ", make("code", {}, table.run[row])));
-    }
-    parts.push(this.lines(lines));
-    if (rest.length) parts.push(make("details", {}, make("summary", {}, "More"), this.lines(rest)));
-    if (why) parts.push(make("p", {class: "hint"}, "Click a point, or a name in the table, to see another."));
-    this.cardBox.replaceChildren(...parts);
-    return true;
+    if (open && !this.beside && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
   }
 };

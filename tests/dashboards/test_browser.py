@@ -109,7 +109,11 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
             client,
             "ranks",
             configuration(
-                "new0000000", label="the new one", parameters=777, scores={"mrpc": [95.0, 96.0], "rte": [95.0, 96.0]}
+                "new0000000",
+                label="the new one",
+                parameters=777,
+                scores={"mrpc": [95.0, 96.0], "rte": [95.0, 96.0]},
+                at=int(time.time() * 1000),
             ),
         )
         browser.wait("Craft.page.table.index.has('new0000000')")
@@ -163,6 +167,14 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         best = browser.run(f"[0, 1, 2, 3].map(row => Craft.best({few}, [0, 1, 2, 3])(0, row))")
         assert best == [False, True, False, False], "one that is not complete is held against nobody"
 
+        # a command is copied as it is shown
+        command = f"craft-sweeps take ranks --pick {identity} --to adapters/{identity} --tracking-uri {store.uri}"
+        browser.run("Craft.page.pin(arguments[0], false)", identity)
+        assert browser.run("document.querySelector('.card .command code').textContent") == command
+        browser.run("document.querySelector('.card .command button').click()")
+        browser.wait("document.querySelector('.card .command button').textContent === 'Copied'")
+        assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])") == command
+
         # every panel has something to show, or says why not
         for name in browser.run("[...Craft.page.panels.keys()]"):
             browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
@@ -206,6 +218,10 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
             == 0
         )
         assert "<img src=x" in browser.run("document.querySelector('.card h4').textContent")
+        browser.run("document.querySelector('.card button[aria-pressed]').click()")
+        browser.run("Craft.page.pin(Craft.page.table.data.id[1], false)")
+        assert browser.run("document.querySelectorAll('[data-panel=pair] i, [data-panel=pair] img').length") == 0
+        assert "<img src=x" in browser.run("document.querySelector('[data-panel=pair] .said').textContent")
         assert "<script>alert(1)</script>" in browser.run("document.getElementById('title').textContent")
         assert browser.hosts() == {url}
         assert browser.complaints() == []
@@ -278,6 +294,25 @@ def test_the_exported_file_needs_nothing(
         browser.driver.switch_to.active_element.send_keys(Keys.SPACE)
         assert browser.run("[Craft.page.pinned, ...Craft.page.selected]") == [points[2][0]] * 2
         assert browser.run(ROWS) == 1
+        # two are pinned by keyboard, too: side by side in the order of the table, with their difference and its command
+        pair = "document.querySelector('[data-panel=pair]')"
+        assert browser.run(f"{pair}.hidden")
+        browser.run("document.querySelector('.card button[aria-pressed]').focus()")
+        browser.driver.switch_to.active_element.send_keys("\n")
+        assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
+        browser.run("Craft.page.choose(null)")
+        browser.run("Craft.page.pin(Craft.page.table.data.id[0], false)")
+        first, second = browser.run(LABEL.replace("arguments[0]", "Craft.page.pinned")), browser.run(LABEL, points[2][0])
+        assert browser.run(f"[...{pair}.querySelectorAll('thead th + th')].map(cell => cell.textContent)") == [first, second]
+        assert browser.run(f"{pair}.querySelector('.said').textContent").startswith(f"{first} beats {second}: +")
+        command = browser.run(f"{pair}.querySelector('code').textContent")
+        best = browser.run("Craft.page.pinned")
+        assert command.startswith(
+            f"craft-sweeps compare ranks ranks --configuration-a {best} --configuration-b {points[2][0]} "
+        )
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        browser.run(f"[...{pair}.querySelectorAll('button')].at(-1).click()")
+        assert browser.run(f"[{pair}.hidden, Craft.page.pinned]") == [True, best]
         assert browser.hosts() == {"file://"}
         assert browser.complaints() == []
     finally:

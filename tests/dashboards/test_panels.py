@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from craft.scoring.credits import CREDITS, credits_of
 from dashboards.page import as_json
 from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import moving_together, parameters_that_differ, text
@@ -27,6 +29,8 @@ from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, view_of
 from tests.golden import check_golden
 
+TAKE = "take ranks --pick a --to adapters/a"
+
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("panel", PANELS)
@@ -34,6 +38,10 @@ def test_every_panel_draws_or_says_why_not(panel: str, view: str) -> None:
     spec = json.loads(as_json(spec_of(PANELS[panel], VIEWS[view]())))
     if "empty" in spec:
         assert len(spec["empty"]) > 10
+        return
+    if "pairs" in spec:
+        count = len(spec["pairs"]["id"])
+        assert [len(row) for row in spec["pairs"]["said"]] == list(range(count - 1, -1, -1))
         return
     if "table" in spec:
         assert {len(column["values"]) for column in spec["table"]["columns"]} == {len(spec["table"]["id"])}
@@ -126,6 +134,49 @@ def test_two_sweeps_are_compared_seed_by_seed() -> None:
     assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
     half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
+
+
+def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> None:
+    random = np.random.default_rng(0)
+    first, second = ([80.0, 82.0, 84.0], [79.0, 80.5, 83.5])
+    runs = [*configuration("a", scores={"toy": first}), *configuration("b", scores={"toy": second})]
+    half = 4.302653 * np.std([1, 1.5, 0.5], ddof=1) / np.sqrt(3)
+    plain = PANELS["pair"].data(view_of(("ranks", runs)))
+    assert plain["id"] == ["a", "b"]
+    assert f"+1.00 points (95 % interval {1 - half:+.2f} to {1 + half:+.2f}, 3 shared seeds" in plain["said"][0][0]
+    assert "on these examples" in plain["said"][0][0]
+    own = {name: random.normal(0, 20, 200) for name in "ab"}
+    for run in runs:
+        if run.kind == "trial":
+            run.tags |= {
+                "fact.credits": credits_of(lambda rows, own=own[run.tags["configuration"]]: own[rows].mean(), 200)[CREDITS]
+            }
+    plain = PANELS["pair"].data(view_of(("ranks", runs)))
+    wide = np.hypot(half, 1.96 * np.std(own["a"] - own["b"], ddof=1) / np.sqrt(200))
+    low, high = map(float, re.findall(r"interval (\S+) to (\S+),", plain["said"][0][0])[0])
+    assert (low, high) == pytest.approx((1 - wide, 1 + wide), rel=0.02)
+    assert "on new examples" in plain["said"][0][0]
+
+
+def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
+    plain = PANELS["pair"].data(view_of(("one", configuration("a")), ("it's two", configuration("a", sweep="it's two"))))
+    assert plain["said"][0] == ["They are of one and it's two. The command compares them if their scores mean the same."]
+    assert plain["sides"] == {"0/a": ["one", "a"], "1/a": ["'it'\"'\"'s two'", "a"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "uri", "commands"),
+    [
+        ({}, "", [TAKE, "cut ranks --pick a --size parameters:500 --to adapters/a-cut", "more ranks"]),
+        ({"method": "head", "parameters": 0}, "", [TAKE, "more ranks"]),
+        ({"method": "full"}, "http://t:5000", [f"{TAKE} --tracking-uri http://t:5000", "more ranks"]),
+        ({"states": {("toy", 0): "failed"}, "summarize": False}, "", []),
+    ],
+    ids=["an adapter", "the head alone", "whole weights in a server's store", "nothing finished"],
+)  # fmt: skip
+def test_a_configuration_shows_the_commands_that_apply_to_it(given: dict[str, Any], uri: str, commands: list[str]) -> None:
+    view = replace(view_of(("ranks", configuration("a", **given))), uri=uri)
+    assert [command for _, command in table_data(view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: Callable[..., Store]) -> None:
