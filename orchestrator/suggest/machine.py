@@ -30,12 +30,14 @@ class Machine:
         training: settings of a training that fits.
         cpu: cores of a training.
         gpu: 1 where trainings have a GPU each.
+        memory: bytes of a training step, estimated.
     """
 
     training: TrainingSettings
     cpu: int
     gpu: int
     at_once: int
+    memory: int
     speed: Speed
 
     @property
@@ -61,7 +63,8 @@ def measure_machine(run: RunSpec) -> Machine:
             raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(room)} of this machine")
         training = smaller or training.model_copy(update={"gradient_checkpointing": True})
     run = run.model_copy(update={"training": training})
-    fit = len(gpus) if gpus else memory // (estimated_memory(run) + PROCESS_BYTES)
+    step = estimated_memory(run)
+    fit = len(gpus) if gpus else memory // (step + PROCESS_BYTES)
     cpu = max(1, cores() // max(1, min(MOST_AT_ONCE, fit)))
     try:
         speed = measure_speed(run, PROBE_SECONDS, cpu)
@@ -71,7 +74,7 @@ def measure_machine(run: RunSpec) -> Machine:
         raise ValueError(
             f"model {run.model}: no step could be timed: its weights are not on this machine, or a step takes minutes"
         )
-    return Machine(training, cpu, int(bool(gpus)), len(gpus) or cores() // cpu, speed)
+    return Machine(training, cpu, int(bool(gpus)), len(gpus) or cores() // cpu, step, speed)
 
 
 def _fetch(run: RunSpec) -> None:

@@ -20,6 +20,7 @@ from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.words import format_bytes
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
@@ -201,7 +202,7 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
     lines += [f"Look at this: {doubt}." for doubt in data.doubts]
     lines.append(
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "
-        f"{speed.start:.1f} s a start; {machine.at_once} trainings at once."
+        f"{speed.start:.1f} s a start; {machine.at_once} trainings at once, each with about {format_bytes(machine.memory)}."
     )
     if left:
         parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left[:4]]

@@ -75,7 +75,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which a step takes 0.2 s."""
     training = TrainingSettings(batch_size=16, max_length=16, group_by_length=True)
-    machine = Machine(training, cpu=1, gpu=0, at_once=2, speed=Speed(2.0, 0.2, 0.01))
+    machine = Machine(training, cpu=1, gpu=0, at_once=2, memory=2**20, speed=Speed(2.0, 0.2, 0.01))
     monkeypatch.setattr("orchestrator.suggest.suggest.measure_machine", lambda run: machine)
     monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: machine.speed)
 
