@@ -11,7 +11,8 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from orchestrator import adapters, compare, session
+from orchestrator import session
+from orchestrator.commands import app
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
@@ -156,13 +157,13 @@ def test_outputs_follow_their_training_under_every_rule(
     assert main([str(file), *flags, "--resume"]) == 0
     assert results_of(runs / "t") == results
     best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
-    assert adapters.main(best) == 0
+    assert app.main(["take", *best]) == 0
     assert (tmp_path / "adapter" / "adapter_config.json").exists()
     if len(seeds) > 1:
         assert {len(one.scores) for one in cuts.values()} <= {2, 3}
         assert 3 in {len(one.scores) for one in cuts.values()}
         pair = ["--configuration-a", "under:130", "--configuration-b", "best"]
-        assert compare.main([str(runs / "t"), str(runs / "t"), *pair]) == 0
+        assert app.main(["compare", str(runs / "t"), str(runs / "t"), *pair]) == 0
 
 
 def _statuses(one: Summary) -> set[str]:
