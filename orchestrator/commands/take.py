@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -65,40 +63,30 @@ def take(
     from orchestrator.review.past_sweep import find_sweep
     from orchestrator.review.pick import pick as choose
     from orchestrator.review.registering import register_adapters
-    from orchestrator.review.taking import choose_trials, how_to_load, write_adapter
+    from orchestrator.review.taking import how_to_load, take_adapters
 
     if to is None and register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
     chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
-    with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
-        aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}") if to is not None else Path(scratch) / "written"
-        try:
-            taken = choose_trials(record, chosen, aside, task, seed)
-            for number, adapter in enumerate(taken):
+    with tempfile.TemporaryDirectory(prefix="craft-registered-") as scratch:
+        folder = to or Path(scratch) / "adapter"
+        with take_adapters(record, chosen, folder, task=task, seed=seed, merge=merge, base=base) as taken:
+            for adapter in taken:
                 console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
-                write_adapter(record, adapter, Path(scratch) / f"fetched-{number}", merge, base)
             registered = list(register_adapters(record, taken, register, merge, tracking_uri)) if register is not None else []
             for line in registered:
                 console.print(line)
-            if to is not None:
-                to.parent.mkdir(parents=True, exist_ok=True)
-                aside.rename(to)
-                taken = [adapter.moved(aside, to) for adapter in taken]
-                for adapter in taken:
-                    console.print(
-                        f"{adapter.entry.task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with"
-                    )
-                    for line in how_to_load(adapter, merge):
-                        console.print(f"    {line}")
-            if as_json:
-                from orchestrator.reports.take import take_report
+        for adapter in taken if to is not None else ():
+            console.print(f"{adapter.entry.task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with")
+            for line in how_to_load(adapter, merge):
+                console.print(f"    {line}")
+        if as_json:
+            from orchestrator.reports.take import take_report
 
-                report = take_report(record, chosen, taken, merged=merge, written=to is not None, registered=registered)
-                print(report.to_json())
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            report = take_report(record, chosen, taken, merged=merge, written=to is not None, registered=registered)
+            print(report.to_json())
 
 
 def cut(

@@ -165,7 +165,7 @@ def _escape(text: str) -> str:
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
     """Writes every number of every configuration: parameters, metrics with interval ends, counts, trials, reasons."""
-    rows = [_csv_row(summary) for summary in ranked(summaries, objectives)]
+    rows = [{name: _csv_value(value) for name, value in row_of(summary).items()} for summary in ranked(summaries, objectives)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns)
@@ -173,7 +173,8 @@ def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) 
         writer.writerows(rows)
 
 
-def _csv_row(summary: Summary) -> dict[str, Any]:
+def row_of(summary: Summary) -> dict[str, Any]:
+    """Returns every number of a configuration by the name of its column in front.csv."""
     row: dict[str, Any] = {name: getattr(summary, name) for name in ("configuration", "label", "method")}
     row |= {"metric": summary.metric} if summary.metric else {}
     row |= {name: getattr(summary, name) for name in ("on_front", "may_be_on_front", "enough", "complete")}
@@ -189,7 +190,7 @@ def _csv_row(summary: Summary) -> dict[str, Any]:
         row |= {"tuning_at_end": "; ".join(spent.at_end)}
         row |= {f"{name}/{task}": value for name, by_task in spent.values.items() for task, value in by_task.items()}
     row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
-    return {name: _csv_value(value) for name, value in row.items()}
+    return row
 
 
 def _csv_value(value: Any) -> Any:

@@ -9,9 +9,12 @@ transformers.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,10 +35,6 @@ class Taken:
     entry: Entry
     reasons: tuple[str, ...]
     folder: Path
-
-    def moved(self, old: Path, new: Path) -> Taken:
-        """Returns it after the folder `old` was renamed to `new`."""
-        return replace(self, folder=new / self.folder.relative_to(old))
 
 
 def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = None, seed: int | None = None) -> list[Taken]:
@@ -61,7 +60,39 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
     return taken
 
 
-def write_adapter(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
+@contextmanager
+def take_adapters(
+    record: PastSweep,
+    chosen: Pick,
+    to: Path,
+    *,
+    task: str | None = None,
+    seed: int | None = None,
+    merge: bool = False,
+    base: str | None = None,
+) -> Iterator[list[Taken]]:
+    """Writes the adapters of a configuration beside the folder `to`, which gets them when the block ends without an error. The
+    list has the folders that are valid: those beside it in the block, those in `to` after it.
+
+    Args:
+        merge: whether they are merged into the base model, in float32.
+        base: the place of the base model, if it is not found under its name in the sweep.
+    """
+    aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
+            taken = choose_trials(record, chosen, aside, task, seed)
+            for number, adapter in enumerate(taken):
+                _write_adapter(record, adapter, Path(scratch) / str(number), merge, base)
+        yield taken
+        to.parent.mkdir(parents=True, exist_ok=True)
+        aside.rename(to)
+        taken[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in taken]
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
     """Writes one adapter, or merged model, with its model card to `taken.folder`."""
     from craft.trainer.adapter_folder import RUN_FILE
 

@@ -26,7 +26,8 @@ FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_exam
 
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
     """Writes the finished trials among `entries` to `file`, whole or not at all, and returns how many they are."""
-    rows = [_row(entry, result) for entry in entries if (result := entry.finished)]
+    trials = [cells_of(entry, result) for entry in entries if (result := entry.finished)]
+    rows = [{name: _written(value) for name, value in cells.items()} for cells in trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
     groups = ("parameter.", "metric.", "count.", "fact.")
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))
@@ -37,13 +38,14 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
     return len(rows)
 
 
-def _row(entry: Entry, result: TrialResult) -> dict[str, str]:
+def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
+    """Returns the values of a finished trial by the names of their columns."""
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
     cells = {name: getattr(entry, name) for name in OF_TRIAL} | {name: getattr(result, name) for name in OF_RESULT}
     cells |= {"carried": entry.carried} if entry.carried else {}
     groups = {"parameter": entry.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
-    return {name: _written(value) for name, value in cells.items()}
+    return cells
 
 
 def _written(value: Any) -> str:

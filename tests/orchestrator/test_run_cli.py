@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from craft.trainer.checkpoint import verify
-from orchestrator import run
 from orchestrator.commands.app import GOOD, QUIET, WRONG
 from orchestrator.commands.run import again, exit_status
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.folder import SweepFolder
+from orchestrator.run import main
 from orchestrator.start import Call
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended
@@ -69,7 +69,7 @@ def names(folder: Path) -> list[str]:
 
 def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = names(folder)
-    assert run.main(["sweep.yaml", "--plan"]) == GOOD
+    assert main(["sweep.yaml", "--plan"]) == GOOD
     printed = capsys.readouterr()
     row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT 4, q v"))
     assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
@@ -81,7 +81,7 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
 
 
 def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == GOOD
+    assert main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == GOOD
     assert "dropped: LoRA r1, q v: trainable_parameters 256 is above max 100" in capsys.readouterr().out
 
 
@@ -105,7 +105,7 @@ def test_a_wrong_call_is_one_message_and_leaves_nothing(
     arguments: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = names(folder)
-    assert run.main(arguments) == WRONG
+    assert main(arguments) == WRONG
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err
@@ -118,13 +118,13 @@ def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_star
     before = names(folder)
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", f"/tmp/{'x' * 105}")
-    assert run.main(["sweep.yaml"]) == WRONG
+    assert main(["sweep.yaml"]) == WRONG
     said = capsys.readouterr().err
     assert "has a path of 110 bytes" in said
     assert said.count("set RAY_TMPDIR to a shorter folder") == 1
     assert names(folder) == before
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
-    assert run.main(["sweep.yaml"]) == WRONG
+    assert main(["sweep.yaml"]) == WRONG
     assert "has no tokenizer" in capsys.readouterr().err  # which is found later
 
 
@@ -138,7 +138,7 @@ SENSELESS = [
 
 @pytest.mark.parametrize("arguments", SENSELESS)
 def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(arguments) == WRONG
+    assert main(arguments) == WRONG
     assert re.search("See craft-sweeps run --help|exclude each other", capsys.readouterr().err)
 
 
@@ -163,9 +163,9 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
-    assert run.main(["sweep.yaml"]) == WRONG
+    assert main(["sweep.yaml"]) == WRONG
     assert "Add --resume to continue it" in capsys.readouterr().err
-    assert run.main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
+    assert main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 
 
@@ -254,6 +254,6 @@ def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     sweep = Path(__file__).parents[2] / "sweeps/ranks.yaml"
-    assert run.main([str(sweep), "--storage", str(tmp_path), "--address", address]) == WRONG
+    assert main([str(sweep), "--storage", str(tmp_path), "--address", address]) == WRONG
     assert f"nothing answers at {address}" in "".join(capsys.readouterr())
     assert not list(tmp_path.rglob("results.jsonl")), "nothing began"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import run
 from orchestrator.commands.app import GOOD, WRONG
 from orchestrator.plan.data_lines import data_lines
 from orchestrator.plan.plan import make_plan
+from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 
 SWEEP = """\
@@ -43,7 +43,7 @@ def test_classes_doubts_and_tokens_are_printed(
     tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run.main([str(sweep(tmp_path, tiny_bert)), "--plan"]) == GOOD
+    assert main([str(sweep(tmp_path, tiny_bert)), "--plan"]) == GOOD
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("custom/t: ")]
     assert lines[:3] == [
         "custom/t: 4 classes: Left 20, left 20, right 20, up 1",
@@ -101,5 +101,5 @@ def test_a_length_without_room_is_refused(
     file = sweep(tmp_path, tiny_bert, more)
     flags = [flag for override in overrides for flag in ("--set", override)]
     for call in ([str(file), "--plan", *flags], [str(file), "--storage", str(tmp_path / "runs"), *flags]):
-        assert run.main(call) == WRONG
+        assert main(call) == WRONG
         assert said in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""Sweeps from Python: what is planned and read equals what the commands and files have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from orchestrator import open_sweep, plan, run
+from orchestrator.commands.app import main
+from orchestrator.review.past_sweep import NoSuchSweep
+from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.recorded import over_seeds, record
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "tasks": ["toy/sentiment"],
+    "training": {"max_steps": 2, "batch_size": 4, "max_length": 16, "train_examples": 24, "eval_examples": 16},
+    "space": [{"method": "lora", "rank": {"values": [1, 2]}}, {"method": "head"}],
+}
+
+
+def test_the_package_is_light_and_keeps_its_functions() -> None:
+    code = (
+        "import sys, orchestrator; light = not {'torch', 'ray', 'pandas', 'pydantic'} & {*sys.modules}; "
+        "import orchestrator.run; from orchestrator.plan.plan import make_plan; "
+        "from orchestrator import plan, run, open_sweep; "
+        "sys.exit(not (light and all(callable(f) and f.__module__ == 'orchestrator.api' for f in (plan, run, open_sweep))))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_dict_a_text_and_a_file_plan_the_same(tiny_bert: str, tmp_path: Path) -> None:
+    content = TINY | {"model": tiny_bert}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(content))
+    plans = [plan(sweep) for sweep in (content, yaml.safe_dump(content), file, str(file))]
+    first = plans[0].configurations
+    assert len({tuple(each.configurations["configuration"]) for each in plans}) == 1
+    assert first["label"].tolist() == ["LoRA r1, q v", "LoRA r2, q v", "Head alone"]
+    assert first["trainable_parameters"].tolist() == [384, 768, 0]  # 3 layers x 2 projections x (32 + 32) x r
+    assert plans[0].trials == 3
+    assert "LoRA r2, q v" in str(plans[0])
+    assert plan(content, "seeds=[0, 1]").trials == 6
+    assert plan(content, "constraints={trainable_parameters: {max: 300}}").dropped.keys() == {"LoRA r2, q v"}
+
+
+def test_a_mistake_in_a_dict_names_its_place() -> None:
+    with pytest.raises(SweepError, match=r"space.*rnak|rnak.*Did you mean 'rank'"):
+        plan(TINY | {"model": "m", "space": [{"method": "lora", "rnak": 1}]})
+    with pytest.raises(NoSuchSweep, match="there is no sweep 'nowhere'"):
+        open_sweep("nowhere")
+
+
+def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
+    scores = {"LoRA r1": (100, over_seeds(81.5, 79)), "LoRA r2": (200, over_seeds(85.0, 86.0))}
+    result = open_sweep(record(tmp_path / "runs" / "two", scores))
+    assert result.front["label"].tolist() == ["LoRA r1", "LoRA r2"]
+    assert result.front["score"].tolist() == [80.25, 85.5]
+    assert result.front["on_front"].tolist() == [True, True]
+    assert sorted(result.trials["metric.score"]) == [79.0, 81.5, 85.0, 86.0]
+    assert (result.best().label, result.best(under=150).label) == ("LoRA r2", "LoRA r1")
+    assert result.answer is not None
+    assert result.compare(result, "LoRA r1", "LoRA r2").comparison.difference.mean == pytest.approx(80.25 - 85.5)
+    with pytest.raises(ValueError, match="with itself"):
+        result.compare(result)
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_and_its_adapter_loads(
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(TINY | {"model": tiny_bert}, cpus=2, quiet=True)
+    table = pd.read_csv(tmp_path / "runs/tiny/front.csv")
+    assert result.front["label"].tolist() == table["label"].tolist()
+    assert result.front["score"].tolist() == pytest.approx(table["score"].tolist())
+    assert result.answer is not None
+    again = run(tmp_path / "runs/tiny.yaml", cpus=2, quiet=True)
+    assert again.trials.equals(result.trials), "nothing was trained again"
+    model, tokenizer = result.pick("LoRA r2, q v").load()
+    with torch.no_grad():
+        assert model(**tokenizer(["a text"], return_tensors="pt")).logits.shape == (1, 2)
+    (folder,) = result.pick("LoRA r2, q v").save(tmp_path / "adapter")
+    assert main(["take", "tiny", "--pick", "LoRA r2, q v", "--to", "taken"]) == 0
+    files = ("adapter_model.safetensors", "adapter_config.json")
+    assert all((folder / file).read_bytes() == (tmp_path / "taken" / file).read_bytes() for file in files)
