@@ -127,8 +127,8 @@ def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_pat
         driver.take(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in recorded))
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() == job
-        driver.started(job.key)
-        driver.ended(job.key, outcomes(job, size_of))
+        driver.record_start(job.key)
+        driver.record_end(job.key, outcomes(job, size_of))
     entries = read_state(SweepFolder(tmp_path).record).entries
     scores = [99.0 if place in recorded else float(size_of(trial)) for place, trial in enumerate(job.trials)]
     assert [entries[key].result.metrics["score"] for key in job.keys] == scores

@@ -49,10 +49,10 @@ def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> Non
     jobs = list[Job]()
     with driving(toy_plan(tmp_path, FILE), tmp_path) as driver:
         while (job := driver.next_job()) is not None:
-            driver.started(job.key)
+            driver.record_start(job.key)
             jobs.append(job)
         assert [job.training.run.task for job in jobs] == ["glue/mnli"] * 4, "of both configurations"
-        driver.ended(jobs[1].key, outcomes(jobs[1], lambda trial: 50.0))
+        driver.record_end(jobs[1].key, outcomes(jobs[1], lambda trial: 50.0))
         job = driver.next_job()
         assert job is not None
         assert job.source == jobs[1].key

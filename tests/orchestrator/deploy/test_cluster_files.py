@@ -30,7 +30,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 def run_arguments(command: str) -> list[str]:
     """What a command line gives to `craft-sweeps run`; parsing them refuses an unknown flag."""
-    given = shlex.split(command.split("orchestrator.run", 1)[1])
+    given = shlex.split(command.split("craft-sweeps run", 1)[1])
     parse("run", given)
     return given
 
@@ -151,8 +151,9 @@ def test_the_ray_cluster_file_keeps_to_rays_schema() -> None:
 
 def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
     text = (FOLDER / "ray-cluster.yaml").read_text()
-    (command,) = re.findall(r"python -m orchestrator\.run [^']+", text)
-    run_arguments(command)
+    ((look, run),) = re.findall(r"craft-sweeps check ([^&]+)&&.*?(craft-sweeps run [^']+)", text, re.S)
+    parse("check", shlex.split(look))
+    run_arguments(run)
     shown = SLURM.read_text()
     (shared,) = re.findall(r'"\$\{command\[@\]\}" (.*?) "\$@" &\n', shown)
     for name, options in re.findall(r"command=\((run|check) (.*?)\)\n", shown):
