@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from craft import store as store_cli
 from craft.factors import store as stores
 from craft.factors.hosvd import TuckerFactors, hosvd
 from craft.factors.stacks import stack_factors
 from craft.factors.store import Store, StoreWarning, default_store, hash_weights, read
 from craft.factors.svd import singular_vectors
+from craft.store import clear_store, list_store
 
 _CHILDREN = """
 import hashlib, json, os, sys
@@ -317,19 +317,20 @@ def test_a_damaged_file_is_found_and_made_anew(tmp_path, damage):
     assert cache.makes == 1
 
 
-def test_commands_list_and_clear(tmp_path, capsys):
+def test_the_store_is_listed_and_cleared(tmp_path, capsys):
     cache = Store(tmp_path)
     stack_factors(_weights(), (3, 4, 5), name="q", store=cache)
     singular_vectors(_weights()[0], 4, "largest", cache)
     keys = [path.stem for path in cache.files()]
     cache.files()[1].with_name(f".{keys[1]}.host.1.x.tmp").write_bytes(b"torn")
-    assert store_cli.main(["--dir", str(tmp_path), "list"]) == 0
+    list_store(tmp_path)
     shown = capsys.readouterr().out
     assert all(part in shown for part in ("3 x 20 x 20", "singular vectors", "2 files"))
-    assert store_cli.main(["--dir", str(tmp_path), "clear", "zz"]) == 2
-    assert store_cli.main(["--dir", str(tmp_path), "clear", keys[0][:12]]) == 0
+    with pytest.raises(ValueError, match="zz"):
+        clear_store(tmp_path, "zz")
+    clear_store(tmp_path, keys[0][:12])
     assert [path.stem for path in cache.files()] == keys[1:]
-    assert store_cli.main(["--dir", str(tmp_path), "clear"]) == 0
+    clear_store(tmp_path, "")
     assert list(cache.folder.iterdir()) == []
-    assert store_cli.main(["--dir", str(tmp_path), "list"]) == 0
+    list_store(tmp_path)
     assert "0 files" in capsys.readouterr().out
