@@ -309,7 +309,7 @@ def _file(sweep: SweepLike, storage: str | None) -> Iterator[str]:
         return
     text = sweep if isinstance(sweep, str) else yaml.safe_dump(dict(sweep), sort_keys=False)
     with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "sweep.yaml"
+        file = Path(scratch) / "text.yaml"
         file.write_text(text, encoding="utf-8")
         if storage is not None:
             name = load_sweep(file).name
