@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedModel
 
 SAMPLE = 1000
 CUT = 2.0
@@ -149,7 +151,15 @@ def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFact
     base = meta_model(model, kind, labels)
     stacks = find_projections(base, ("q", "k", "v", "o"))
     config = base.config.get_text_config()
-    projections = tuple(FAMILIES[base.config.model_type])
+    projections = tuple(word for word in FAMILIES[base.config.model_type] if _has(base, word))
     sides = [side for stack in stacks.values() for layer in stack for side in layer.shape]
     parameters = sum(weight.numel() for weight in base.parameters())
     return ModelFacts(int(config.num_hidden_layers), int(config.hidden_size), parameters, projections, min(sides))
+
+
+def _has(base: PreTrainedModel, word: str) -> bool:
+    from craft.models.projections import find_projections
+
+    with suppress(ValueError):  # a family's row has projections that not all of its models have
+        return bool(find_projections(base, (word,)))
+    return False
