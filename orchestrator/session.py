@@ -8,18 +8,15 @@ gets the front before the page is made; and the record says how the session ende
 
 from __future__ import annotations
 
-import json
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from craft.disk import replacing
 from craft.words import redact
 from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.driver import Driver
@@ -27,9 +24,10 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.plan import Plan
+from orchestrator.record.about import describe_session, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.follower import Follower
-from orchestrator.record.manifest import cores, make_manifest, origin
+from orchestrator.record.manifest import cores
 from orchestrator.record.mlflow_client import check_store
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data
@@ -63,11 +61,11 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         driver = session.driver
         _check_store(folder, uri, console)
         shared = _prepare(plan, driver.state, options, console)
-        _write_effective(plan, uri)
+        write_effective(folder, plan.sweep, uri)
         write_overrides(folder.path, options.overrides)
         if cuts := len(plan.trials) - len(plan.jobs):
             console.print(f"{len(plan.jobs)} trainings, which are cut to {cuts} smaller sizes too")
-        driver.begin(_about(plan, dict(shared.fingerprints) if shared else {}, options.sweep_file, again))
+        driver.begin(describe_session(folder, plan, dict(shared.fingerprints) if shared else {}, options.sweep_file, again))
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
@@ -78,6 +76,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
 
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
+            plan = driver.plan  # of the file that was applied last
             summaries = mark_front(summarize_entries(outcome.state.asked_for), plan.sweep.objectives, plan.sweep.enough)
             files = _front_files(plan, summaries, console)
         except BaseException:
@@ -141,29 +140,6 @@ def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
         return False
 
 
-def _about(plan: Plan, fingerprints: dict[str, str], file: Path | None, again: str) -> dict[str, Any]:
-    """Returns what the record says of the sweep itself."""
-    sweep = plan.sweep
-    return {
-        "model": sweep.model,
-        "tasks": ",".join(sweep.tasks),
-        "seeds": ",".join(map(str, sweep.reported_seeds)),
-        **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if sweep.tunes else {}),
-        "objectives": json.dumps(sweep.objectives),
-        "enough": sweep.enough.model_dump_json(),
-        "again": again,
-        "algorithm": sweep.search.algorithm,
-        "scheduler": sweep.scheduler.name,
-        "protocol": sweep.protocol,
-        **({"compare": sweep.compare, "tuned": ",".join(sweep.tuned_settings)} if sweep.compare else {}),
-        "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
-        "trials": plan.most_jobs,
-        "origin": origin(file),
-        "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.reported_seeds, data=fingerprints),
-        "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
-    }
-
-
 def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) -> Shared | None:
     """Prepares what the remaining trials share; None if none remain."""
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
@@ -177,15 +153,6 @@ def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) ->
         fingerprints = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
     check_data(results.values(), plan.trials, fingerprints)
     return Shared(fingerprints, elsewhere)
-
-
-def _write_effective(plan: Plan, uri: str) -> None:
-    tracking = plan.sweep.tracking.model_copy(update={"uri": redact(uri)})
-    text = plan.sweep.model_copy(update={"tracking": tracking}).to_yaml()
-    with replacing(SweepFolder(plan.sweep.folder).effective) as aside:
-        aside.write_text(
-            f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}", encoding="utf-8"
-        )
 
 
 def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:

@@ -92,6 +92,18 @@ def plan_sweep(call: Call, console: Console) -> Plan:
     return _make_plan(sweep, lines, console)
 
 
+def plan_call(call: Call, console: Console) -> tuple[Plan, list[Override]]:
+    """Returns the plan of a call that continues a sweep, and what the call and earlier sessions change in its file.
+
+    Raises:
+        ValueError: the file, a change or the tracking store's address is wrong, or the folder holds another sweep.
+    """
+    sweep, overrides, lines = _load(call, recalled=True)
+    resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    check_resume(sweep.folder, sweep)
+    return _make_plan(sweep, lines, console), overrides
+
+
 def run_file(call: Call, console: Console) -> SweepOutcome:
     """Runs a sweep file, or continues its sweep.
 

@@ -42,6 +42,7 @@ FLOORS = {
         ("orchestrator.results",),
         ("orchestrator.record",),
         ("orchestrator.review", "orchestrator.search", "orchestrator.worker"),
+        ("orchestrator.control",),
         ("orchestrator.driver", "orchestrator.reports", "orchestrator.suggest"),
         ("orchestrator.tune",),
         ("orchestrator",),

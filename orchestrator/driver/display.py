@@ -18,7 +18,7 @@ from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
 from orchestrator.driver.tally import STARTING, Outlook, Tally, trial_name
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Ended, Event, Interrupted, Paused, Reported, Started, Wanted
+from orchestrator.state.events import Applied, Asked, Ended, Event, Interrupted, Paused, Reported, Started, Wanted
 from orchestrator.state.state import State
 
 PLAIN_EVERY = 30.0
@@ -73,6 +73,9 @@ class Display:
             self._show_end(state.entries[event.result.key])
         elif isinstance(event, Reported):
             self._show_report(state.entries[event.key])
+        elif isinstance(event, Applied | Asked):
+            self.tally.count_again(state.asked_for)
+            self.say(_announcement(event, state), style="bold")
         elif isinstance(event, Wanted | Started | Paused | Interrupted):
             for entry in (state.entries[key] for key in event.keys if key in state.entries):
                 if entry.is_trained:
@@ -177,3 +180,11 @@ class Display:
         if hidden > 0:
             table.add_row(Text(f"and {hidden} more", style="dim"))
         return table
+
+
+def _announcement(event: Applied | Asked, state: State) -> str:
+    """Returns what a person asked for, in a sentence."""
+    if isinstance(event, Applied):
+        return f"applied for {event.who}: {', '.join(event.difference)}"
+    named = [trial_name(state.entries[key]) for key in event.keys if key in state.entries]
+    return f"{event.verb}, for {event.who}" + (f": {', '.join(named)}" if named else "")

@@ -12,7 +12,6 @@ driver's own thread is lost in Ray; `lock` keeps the two apart.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.control.desk import Desk, Order
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.queue import Queue
+from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
 from orchestrator.record.folder import SweepFolder
@@ -34,11 +35,9 @@ from orchestrator.search.turns import make_turns
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import (
     Ended,
-    Event,
     Interrupted,
     Opened,
     Paused,
-    Proposed,
     Reopened,
     Reported,
     SessionStarted,
@@ -46,8 +45,7 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
-from orchestrator.state.log import Log, read_events
-from orchestrator.state.state import State, new_rows
+from orchestrator.state.state import new_rows
 
 logger = logging.getLogger(__name__)
 
@@ -56,39 +54,31 @@ UNDERWAY_EVERY = 15.0
 NOT_PROMOTED = "never among the best of its rivals, so it was not gone on with"
 
 
-class Driver:
+class Driver(SessionLog):
     """One session of a sweep.
 
     Attributes:
-        state: how the sweep stands.
+        plan: of the sweep file that counts now.
         stopping: says whether somebody asked for the session's end.
         common_cause: notices that trial after trial fails for one fault of the machines.
         notes: sentences on what was decided, for the end of the session.
         storage: where checkpoints and adapters go: an absolute path or a URI.
         queue: the session's jobs: those that wait, and those that run.
-        lock: held while an event is taken.
+        desk: takes what people ask of the sweep while it runs.
         watch: called at each tick.
     """
 
     def __init__(self, plan: Plan, options: RunOptions, display: Display, stopping: Callable[[], bool] = lambda: False) -> None:
-        self.plan, self.options, self.display, self.stopping = plan, options, display, stopping
-        self.folder = SweepFolder(options.folder.absolute())
-        self.storage = options.storage_of_trials
+        self.plan, self.options, self.stopping = plan, options, stopping
         self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
-        self.queue = Queue(self._turns)
-        self.common_cause, self.lock, self.notes = CommonCause(), threading.RLock(), list[str]()
+        super().__init__(SweepFolder(options.folder.absolute()), display, self._turns)
+        self.storage = options.storage_of_trials
+        self.queue, self.desk = Queue(self._turns), Desk(self.folder, options.sweep_file)
+        self.common_cause, self.notes = CommonCause(), list[str]()
         self.watch: Callable[[], None] = lambda: None
-        self.state = State()
-        for event, _ in read_events(self.folder.record):
-            self.state = self.state.after(event)
-            if self._turns is not None:
-                self._turns.take(event, self.state)
-        self._log: Log | None = None
         self._began = time.monotonic()
-        self._next_underway = 0.0
-        self._changes, self._asked_at = 0, -1
+        self._next_underway, self._asked_at = 0.0, -1
         self._spent: tuple[int, str | None] = (-1, None)
-        self._before = frozenset(key for key, entry in self.state.entries.items() if entry.finished)
 
     def begin(self, info: Mapping[str, Any] | None = None) -> None:
         """Starts the session: from here on the folder holds a record.
@@ -96,29 +86,33 @@ class Driver:
         Args:
             info: about the sweep, for its record (`SessionStarted`).
         """
-        self._log = Log(self.folder.record)
+        self.open()
         if not self.state.sweep_id:
             self.take(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
             failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
             self.take(Reopened(keys=failed))
         self.take(SessionStarted(info=dict(info or {})))
-        if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
-            refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
-            self.take(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+        self._record_refused()
+        if self.state.held is not None:
+            self.display.say(f"paused for {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
         self._ask()
+        self._take_requests()
 
-    def take(self, *events: Event) -> None:
-        """Writes events to the log, changes the state by them, and shows them."""
+    def follow(self, order: Order) -> None:
+        """Does what a person has asked for. Under another sweep file, what runs and is still wanted continues."""
         with self.lock:
-            assert self._log is not None, "the session has not begun"
-            self._log.append(*events)
-            if self._log.trouble is not None:
-                self.display.trouble(f"{self.folder.record} cannot be written ({self._log.trouble.strerror}); trying again")
-            for event in events:
-                self.state = self.state.after(event)
-                self._changes += isinstance(event, Ended | Proposed)
-                self.display.show(event, self.state)
+            if order.plan is not None:
+                self.plan, self.strategy = order.plan, make_strategy(order.plan)
+                self.queue.jobs.clear()
+            self.take(order.event)
+            if order.plan is not None:
+                self._record_refused()
+                self._ask()
+            again = [key for key in self.state.unfinished(order.keys) if key in self.queue.running]
+            if again:  # it was to be stopped, and has not been yet
+                self.take(Started(keys=again))
+            self.queue.sort(self.state)
 
     # What the engine asks.
 
@@ -128,23 +122,24 @@ class Driver:
         Args:
             only: keys of the jobs to choose from, if not from all.
         """
-        while True:
+        while self.state.held is None:
             job = self.queue.take_next(self.state, only)
             if job is not None or only is not None or not (self._ask() or self._draw()):
                 return job
+        return None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
-        if self.queue.running or self.strategy.is_open(self.state):
+        if self.queue.running or self.desk.is_busy or self.strategy.is_open(self.state):
             return False
-        return self._turns is not None or not self.queue.waiting
+        return (self._turns is not None and self.state.held is None) or not self.queue.waiting
 
     @property
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self.queue.running or self.queue.waiting) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting or self.desk.is_busy) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -155,8 +150,8 @@ class Driver:
     def spent(self) -> str | None:
         """The part of the budget that is used up, or the score that is reached; None while there is neither."""
         budget, seconds = self.plan.sweep.budget, time.monotonic() - self._began
-        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self._changes:
-            self._spent = self._changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
+        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self.changes:
+            self._spent = self.changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
         return self._spent[1]
 
     @property
@@ -168,6 +163,12 @@ class Driver:
         """Returns whether no trial of a job has anything left to run in this session."""
         return not self._left(key)
 
+    def must_leave(self, key: str) -> bool:
+        """Returns whether the engine is to take back a job that it has: nothing that it runs is wanted any more, or it has not
+        begun and nothing may begin."""
+        waits = self.state.held is not None and key not in self.queue.running
+        return key in self.queue.out and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
+
     # What the engine reports.
 
     def record_start(self, key: str) -> None:
@@ -176,7 +177,7 @@ class Driver:
         self.take(Started(keys=self._left(key)))
 
     def record_report(self, key: str, progress: Mapping[str, Any]) -> bool:
-        """Records an evaluation of a running training; returns whether it must leave its place and wait for its turn.
+        """Records an evaluation of a running training; returns whether it must leave its place.
 
         Args:
             progress: of `craft.results.Progress`, as `orchestrator.worker.worker` sends it.
@@ -203,15 +204,22 @@ class Driver:
         Args:
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
         """
-        self.queue.leave(key)
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
         every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
+        self.queue.leave(key)
         self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
+        self._wait_again(key)
 
-    def record_pause(self, key: str) -> None:
-        """Notes that a job waits for its turn: it has no result, and continues from its last checkpoint."""
-        self.queue.wait(key)
-        self.take(Paused(keys=self._left(key)))
+    def record_leave(self, key: str) -> None:
+        """Notes that the engine has given a job back without a result: if it is wanted it waits, and continues from its last
+        checkpoint."""
+        if key not in self.queue.out:
+            return
+        left = self._left(key) if key in self.queue.running else []
+        self.queue.leave(key)
+        if left:
+            self.take(Paused(keys=left) if key in self.queue.jobs else Interrupted(keys=left))
+        self._wait_again(key)
 
     def show_retry(self, key: str, why: str) -> None:
         """Shows that the job's process or machine died; the engine starts it again."""
@@ -250,11 +258,10 @@ class Driver:
             self.record_end(key, [Outcome(result)])
 
     def tick(self) -> None:
-        """Writes what the disk has refused, and shows how far the sweep is; called often."""
+        """Does what people have asked for, writes what the disk has refused, and shows how far the sweep is; called often."""
         self.watch()
         with self.lock:
-            assert self._log is not None
-            self._log.flush()
+            self._take_requests()
             self.display.tick()
             if time.monotonic() >= self._next_underway:
                 self._next_underway = time.monotonic() + UNDERWAY_EVERY
@@ -265,26 +272,15 @@ class Driver:
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""
         with self.lock:
-            assert self._log is not None
             keys = [key for job in self.queue.running for key in self._left(job)]
             if keys:
                 self.take(Interrupted(keys=keys))
-            if self._log.flush():
+            if self.flush():
                 return None
             return (
                 f"{self.folder.path} cannot be written: results since then are kept only in {self.storage}; "
                 "make room and --resume"
             )
-
-    def close(self) -> None:
-        """Closes the log."""
-        if self._log is not None:
-            self._log.close()
-
-    @property
-    def new(self) -> frozenset[str]:
-        """Keys of the trials that finished in this session."""
-        return frozenset(key for key, entry in self.state.entries.items() if entry.finished) - self._before
 
     @property
     def seconds(self) -> float:
@@ -293,9 +289,9 @@ class Driver:
 
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
-        if self._asked_at == self._changes:
+        if self._asked_at == self.changes:
             return False
-        self._asked_at = self._changes
+        self._asked_at = self.changes
         wanted = self.strategy.wanted(self.state)
         self.notes = [*dict.fromkeys([*self.notes, *self.strategy.notes(self.state)])]
         new = [trial for trial in wanted if trial.key not in self.state.wanted]
@@ -315,14 +311,31 @@ class Driver:
         return [entry for entry in entries if entry.key not in recorded or recorded[entry.key].describe() != entry.describe()]
 
     def _add(self, job: Job) -> None:
+        """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
         self.queue.jobs[job.key] = job
-        left, training = self._left(job.key), self.state.entries[job.key]
+        if job.key in self.queue.out:
+            return
+        left, training = self.state.unfinished(job.keys), self.state.entries[job.key]
         if training.ended and training.finished is None and left:
-            # Its training has no adapter, so there is nothing to cut.
+            # A training that has no adapter has nothing to cut.
             assert training.result is not None
             self.take(*(Ended(result=_as_its_training(key, training.result)) for key in left))
         elif left:
             self.queue.waiting[job.key] = job
+
+    def _wait_again(self, key: str) -> None:
+        if key in self.queue.jobs:
+            self._add(self.queue.jobs[key])
+
+    def _take_requests(self) -> None:
+        on_disk = self.flush()
+        for order in self.desk.orders(lambda: (self.plan, self.state), on_disk):
+            self.follow(order)
+
+    def _record_refused(self) -> None:
+        if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
+            refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
+            self.take(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
 
     def _draw(self) -> bool:
         """Lets a searcher draw; returns whether it did."""
@@ -332,8 +345,10 @@ class Driver:
         return bool(events)
 
     def _left(self, key: str) -> list[str]:
-        """Returns the keys of a job's trials that have not ended, in its order."""
-        return self.state.unfinished(self.queue.jobs[key].keys)
+        """Returns the keys of a job's trials that have not ended, in its order; those of what the engine has of it, if it has
+        it."""
+        job = self.queue.job(key)
+        return self.state.unfinished(job.keys) if job is not None else []
 
     def _relative(self, path: Path | None) -> str | None:
         if path is None:

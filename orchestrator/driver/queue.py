@@ -17,6 +17,8 @@ class Queue:
         jobs: all of them, by the key of their training.
         waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
         running: those that run, with the time of `time.monotonic` at which they started.
+        out: those that the engine has, as it got them: it starts a job some time after it takes it. What is wanted of a job may
+            change meanwhile.
     """
 
     def __init__(self, turns: Turns | None) -> None:
@@ -28,8 +30,11 @@ class Queue:
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, Job] = {}
         self.running: dict[str, float] = {}
-        self._out: set[str] = set()
-        """Keys of jobs that the engine has: it starts a job some time after it takes it."""
+        self.out: dict[str, Job] = {}
+
+    def job(self, key: str) -> Job | None:
+        """Returns a job as the engine has it, or as it is wanted; None if neither."""
+        return self.out.get(key) or self.jobs.get(key)
 
     def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
         """Returns the job that is to start now, which does not wait any more; None if all must wait.
@@ -39,13 +44,13 @@ class Queue:
         """
         waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
         if self._turns is not None:
-            busy = {state.entries[key].configuration for key in self._out}
+            busy = {state.entries[key].configuration for key in self.out}
             job = self._turns.choose(waiting.values(), busy, state)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)
         if job is not None:
             del self.waiting[job.key]
-            self._out.add(job.key)
+            self.out[job.key] = job
         return job
 
     def start(self, key: str) -> None:
@@ -56,18 +61,18 @@ class Queue:
         """Notes that a job neither waits nor runs."""
         self.waiting.pop(key, None)
         self.running.pop(key, None)
-        self._out.discard(key)
+        self.out.pop(key, None)
 
-    def wait(self, key: str) -> None:
-        """Notes that a job waits, for the first time or again."""
-        self.leave(key)
-        self.waiting[key] = self.jobs[key]
+    def sort(self, state: State) -> None:
+        """Lets all jobs wait that have something left to run and that the engine does not have, in their order."""
+        free = (job for key, job in self.jobs.items() if key not in self.out)
+        self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
 
     def restart(self, state: State) -> None:
-        """Notes that the engine has no job any more: all that have something left to run wait again, in their order."""
+        """Notes that the engine has no job any more."""
         self.running.clear()
-        self._out.clear()
-        self.waiting = {key: job for key, job in self.jobs.items() if state.unfinished(job.keys)}
+        self.out.clear()
+        self.sort(state)
 
 
 def _is_ready(job: Job, state: State) -> bool:

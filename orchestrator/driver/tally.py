@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,15 @@ class Tally:
         if trial is not None and not earlier:
             # Starting a process takes long, and those that come after use it again. A resumed trial took longer than here.
             self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
+
+    def count_again(self, entries: Sequence[Entry]) -> None:
+        """Counts all trials from the start, because others are wanted now or results are void."""
+        self.done = self.failed = 0
+        self.paused, self.best = {entry.key for entry in entries if entry.phase == "paused"}, None
+        for entry in entries:
+            if entry.ended and entry.is_trained:
+                self.end(entry, earlier=True)
+            self.compare(entry)
 
     def compare(self, entry: Entry) -> None:
         """Takes a trial that has ended as the best so far if it is."""

@@ -52,6 +52,10 @@ class Planner:
             self._resolves = True
         self._counter, self._memory = counter, memory
 
+    def of(self, sweep: Sweep) -> Planner:
+        """Returns a planner of another sweep that counts in the same way."""
+        return Planner(sweep) if self._resolves else Planner(sweep, self._counter, self._memory)
+
     def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
         """Returns what comes of `point`, and what breaks a constraint and is not among it.
 

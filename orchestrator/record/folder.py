@@ -60,6 +60,11 @@ class SweepFolder:
         return self.path / ".driver.json"
 
     @property
+    def requests(self) -> Path:
+        """What people ask of the driver (`orchestrator.control.request`)."""
+        return self.path / "requests"
+
+    @property
     def ray(self) -> Path:
         """Checkpoints of the trials, unless the sweep's `storage` names another place for them."""
         return self.path / "ray"

@@ -50,22 +50,30 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
     return lines
 
 
-def check_resume(folder: Path, sweep: Sweep) -> None:
-    """Compares `sweep` with the effective file in `folder`.
+def recorded_sweep(folder: Path) -> Sweep | None:
+    """Returns the sweep of the effective file in `folder`; None if there is none.
+
+    Raises:
+        SweepError: it cannot be read.
+    """
+    stored = SweepFolder(folder).effective
+    if not stored.exists():
+        return None
+    try:
+        return read_effective(yaml.safe_load(stored.read_text(encoding="utf-8")))
+    except (SweepError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        lines = getattr(error, "lines", [" ".join(str(error).split())])
+        raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
+
+
+def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> None:
+    """Compares `sweep` with the effective file in `folder`, or with `before`.
 
     Raises:
         SweepError: they are two sweeps; the message lists the differences.
     """
-    stored = SweepFolder(folder).effective
-    if not stored.exists():
-        return
-    try:
-        before = read_effective(yaml.safe_load(stored.read_text(encoding="utf-8")))
-    except (SweepError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        lines = getattr(error, "lines", [" ".join(str(error).split())])
-        raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
-    lines = contradictions(before, sweep)
-    if lines:
+    before = before or recorded_sweep(folder)
+    if before is not None and (lines := contradictions(before, sweep)):
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 

@@ -13,6 +13,8 @@
 `Interrupted`      trials do not run any more and have no result
 `Ended`            a trial has a result
 `Underway`         how far the running trials are, every 15 s
+`Applied`          another sweep file counts from here on: a person applied it while the driver ran
+`Asked`            a person pauses or continues the sweep, stops trials, or lets them run again
 `Filed`            a file belongs to the sweep's own run
 `SessionEnded`     a driver ends
 =================  ================================================================================
@@ -24,9 +26,11 @@ from __future__ import annotations
 
 import time as clock
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from orchestrator.state.entry import Entry, TrialResult
+
+Verb = Literal["pause", "continue", "retry", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +165,29 @@ class Underway(Event):
 
     left: float | None
     doing: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied(Event):
+    """`request` names the request that it answers. `difference` says in words what changes. `info` has the new values of
+    `SessionStarted.info`."""
+
+    durable = True
+    request: str
+    who: str
+    difference: list[str]
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Event):
+    """`keys` are the trials that are stopped, or run again."""
+
+    durable = True
+    request: str
+    who: str
+    verb: Verb
+    keys: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

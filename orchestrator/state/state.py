@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.state.entry import Entry, Report
+from orchestrator.state.entry import Entry, Report, TrialResult
 from orchestrator.state.events import (
+    Applied,
+    Asked,
     Ended,
     Event,
     Filed,
@@ -42,6 +44,8 @@ class State:
         ended: the end of the last session; None while one runs.
         underway: how far the running trials are.
         files: files of the sweep's own run, relative to its folder where they are inside.
+        held: the request to pause; None while jobs may start.
+        answered: names of the requests that were answered (`orchestrator.control`).
     """
 
     sweep: str = ""
@@ -55,6 +59,8 @@ class State:
     ended: SessionEnded | None = None
     underway: Underway | None = None
     files: tuple[str, ...] = ()
+    held: Asked | None = None
+    answered: frozenset[str] = frozenset()
 
     def after(self, event: Event) -> State:
         """Returns the state after one more event."""
@@ -175,6 +181,29 @@ def _ended(state: State, event: Ended) -> State:
     return state._with([replace(changed, result=event.result, adapter=event.adapter)])
 
 
+def _applied(state: State, event: Applied) -> State:
+    started = state.started and replace(state.started, info={**state.started.info, **event.info})
+    return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
+
+
+def _asked(state: State, event: Asked) -> State:
+    state, live = replace(state, answered=state.answered | {event.request}), _live(state, event.keys)
+    if event.verb == "stop":
+        return state._with(_stopped(_stop(entry, event.time), f"stopped by {event.who}") for entry in live)
+    if event.verb == "retry":
+        over = [entry for key in event.keys if (entry := state.entries.get(key)) and entry.ended and not entry.finished]
+        return state._with(replace(entry, phase="waiting", result=None, changed=event.time) for entry in over)
+    return replace(state, held=event if event.verb == "pause" else None)
+
+
+def _stopped(entry: Entry, note: str) -> Entry:
+    """Returns a trial that ends with its last evaluation."""
+    report = entry.report
+    metrics, steps = (dict(report.metrics), report.step) if report else ({}, 0)
+    result = TrialResult(entry.key, "stopped", metrics, steps=steps, seconds=entry.seconds, notes=[note])
+    return replace(entry, phase="ended", result=result)
+
+
 def _session_ended(state: State, event: SessionEnded) -> State:
     left = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
     return state._with(left, ended=event, underway=None)
@@ -203,6 +232,8 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Paused: _paused,
     Interrupted: _interrupted,
     Ended: _ended,
+    Applied: _applied,
+    Asked: _asked,
     Underway: lambda state, event: replace(state, underway=event),
     Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
     SessionEnded: _session_ended,

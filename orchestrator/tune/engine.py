@@ -2,7 +2,7 @@
 
     Jobs       Tune has room             -->  driver.next_job  -->  the job's training names Tune's trial
     Judge      a worker reports          -->  driver.record_report, record_end, show_outlook  -->  the trial continues, or waits
-    Recording  starts, deaths, ends      -->  driver.record_start, record_pause, record_failure, show_retry
+    Recording  starts, deaths, ends      -->  driver.record_start, record_leave, record_failure, show_retry
     Stopper    may the attempt continue?
 
 For Tune a trial that waits has ended: its checkpoint stays, and the driver gives it out again when it is its turn. It then
@@ -67,8 +67,12 @@ class Jobs(_NotPickled, Searcher):
         if job is not None:
             self._out.add(trial_id)
             return config_of(job)
-        over = not self._out if self._only else not self._out and self._driver.is_over
-        return Searcher.FINISHED if over else None
+        if self._out:
+            return None
+        if self._only or self._driver.is_over or self._driver.is_ending:
+            return Searcher.FINISHED
+        self._driver.tick()  # Tune takes no step while it has no trial and waits for one
+        return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._out.discard(trial_id)
@@ -84,7 +88,9 @@ class Jobs(_NotPickled, Searcher):
 
 
 class Judge(_NotPickled, FIFOScheduler):
-    """Hands each report to the driver, and ends trials that must wait."""
+    """Hands each report to the driver, and takes jobs back that must wait or are not wanted any more.
+
+    A job that runs is taken back at a report: its thread then waits for Tune, so that its process can be used again."""
 
     def __init__(self, driver: Driver, attempt: int) -> None:
         super().__init__()
@@ -111,7 +117,13 @@ class Judge(_NotPickled, FIFOScheduler):
             driver.record_end(key, [self._outcome(each, key, result.get("checkpoint_dir_name")) for each in results])
         elif "progress" in result and driver.record_report(key, json.loads(result["progress"])):
             return TrialScheduler.STOP
-        return TrialScheduler.CONTINUE
+        return TrialScheduler.STOP if driver.must_leave(key) else TrialScheduler.CONTINUE
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        for trial in [*tune_controller.get_live_trials()]:
+            if trial.status == trial.PENDING and self._driver.must_leave(trial.config["key"]):
+                tune_controller.stop_trial(trial)
+        return super().choose_trial_to_run(tune_controller)
 
     def _outcome(self, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
         """Returns a result with its adapter, which is in the job's last checkpoint."""
@@ -124,7 +136,8 @@ class Judge(_NotPickled, FIFOScheduler):
             adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
         except OSError:
             log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, driver.storage)
-        trial = next((trial for trial in driver.queue.jobs[job].trials if trial.key == result.key), None)
+        sent = driver.queue.job(job)
+        trial = next((trial for trial in sent.trials if trial.key == result.key), None) if sent else None
         try:
             if adapter is not None and trial is not None:
                 add_card(adapter, driver.folder.path.name, trial, result)
@@ -145,10 +158,8 @@ class Recording(_NotPickled, tune.Callback):
         self._driver.record_start(trial.config["key"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        # One with a result has ended already; one without waits.
-        key = trial.config["key"]
-        if not self._driver.stopping() and not self._driver.is_ended(key):
-            self._driver.record_pause(key)
+        if not self._driver.stopping():
+            self._driver.record_leave(trial.config["key"])
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._driver.stopping():

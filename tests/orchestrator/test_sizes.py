@@ -150,7 +150,7 @@ def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(t
         elif how == "interrupted":
             assert driver.stop() is None
         else:
-            driver.record_pause(job.key)
+            driver.record_leave(job.key)
             assert {driver.state.entries[key].phase for key in job.keys} == {"paused"}
             driver.end_waiting()
     entries = read_state(SweepFolder(tmp_path).record).entries

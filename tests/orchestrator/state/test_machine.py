@@ -24,6 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from craft.results import Counts
 from craft.spec import RunSpec
+from orchestrator.control.change import find_change
+from orchestrator.control.request import apply_request, new_request, pending
 from orchestrator.driver.display import Display
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
@@ -165,7 +167,7 @@ class SweepMachine(RuleBasedStateMachine):
             assert self.driver.state.entries[job.source].ended
         if self.driver.promotes:
             queue = self.driver.queue
-            busy = [self.out[key] if key in self.out else queue.jobs[key] for key in (*self.out, *queue.running)]
+            busy = [job_of(self.driver, key) for key in (*self.out, *queue.running)]
             assert job.training.configuration not in {other.training.configuration for other in busy}
         self.out[job.key] = job
 
@@ -184,9 +186,12 @@ class SweepMachine(RuleBasedStateMachine):
         if key in self.finished:  # its training is over, and it is being cut
             return
         self.steps[key] = step = max(1, min(STEPS, self.steps[key] + (not again)))
-        if self.driver.record_report(key, progress(self.driver.queue.jobs[key].training, step)):
+        if self.driver.record_report(key, progress(job_of(self.driver, key).training, step)):
             assert self.driver.promotes
-            self.driver.record_pause(key)
+            self.driver.record_leave(key)
+        elif self.driver.must_leave(key):
+            self.driver.record_leave(key)
+            assert key not in self.driver.queue.out
 
     @precondition(lambda self: self.driver.queue.running)
     @rule(data=st.data(), end=FAILURES)
@@ -194,7 +199,7 @@ class SweepMachine(RuleBasedStateMachine):
         self.end_job(data.draw(st.sampled_from(sorted(self.driver.queue.running))), end)
 
     def end_job(self, key: str, end: str = "finished") -> None:
-        job = self.driver.queue.jobs[key]
+        job = job_of(self.driver, key)
         if end == "lost":
             self.driver.record_failure(key, "its machine is gone")
         elif end == "diverged" and key not in self.finished:
@@ -205,8 +210,9 @@ class SweepMachine(RuleBasedStateMachine):
                 self.evaluate_last(job)
             trials = job.trials[:-1] if end == "no size" and len(job.trials) > 1 else job.trials
             results = {trial.key: finished(trial) for trial in trials}
+            left = self.driver.state.unfinished(results)  # a cut may have been stopped while its job ran
             self.driver.record_end(key, [Outcome(result) for result in results.values()])
-            self.finished = {**results, **self.finished}
+            self.finished = {key: results[key] for key in left} | self.finished
 
     def evaluate_last(self, job: Job) -> None:
         if self.driver.promotes and self.steps[job.key] < STEPS:
@@ -221,7 +227,89 @@ class SweepMachine(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
+        self.tell()
+
+    # What people ask.
+
+    @rule(variant=st.integers(0, 2))
+    def apply(self, variant: int) -> None:
+        """Another file is applied, twice."""
+        variant %= len(FILES[self.kind])
+        plan, folder = plan_of(self.kind, variant), SweepFolder(self.folder)
+        for again in (False, True):
+            change = find_change(self.driver.plan.sweep, plan, self.driver.state)
+            request = apply_request(plan.sweep, Path("sweep.yaml"), ())
+            request.write(folder)
+            self.tell()
+            if plan.sweep.scheduler != self.driver.plan.sweep.scheduler:
+                assert "scheduler: was" in (request.take_refusal(folder) or "")
+                return
+            assert request.take_refusal(folder) is None
+            assert same_file(self.driver.plan, plan)
+            assert (request.name in self.driver.state.answered) == bool(change)
+            assert not (again and change)
+            self.variant = variant
+
+    @rule(verb=st.sampled_from(["pause", "continue"]))
+    def hold(self, verb: Any) -> None:
+        new_request(verb).write(SweepFolder(self.folder))
+        self.tell()
+        assert (self.driver.state.held is not None) == (verb == "pause")
+
+    @rule(verb=st.sampled_from(["stop", "retry"]), data=st.data())
+    def stop_or_retry(self, verb: Any, data: st.DataObject) -> None:
+        keys, folder = [*self.driver.state.wanted], SweepFolder(self.folder)
+        if not keys:
+            return
+        entry = self.driver.state.entries[data.draw(st.sampled_from(keys))]
+        request = new_request(verb, entry.key)
+        request.write(folder)
+        self.tell()
+        refused, after = request.take_refusal(folder), self.driver.state.entries[entry.key]
+        if verb == "stop":
+            assert (refused is None) or entry.ended
+            assert after.ended
+            self.diverged = self.diverged or refused is None
+        else:
+            assert refused is None or not entry.ended or entry.finished
+            assert after.ended == (entry.finished is not None)
+
+    @rule(data=st.data(), variant=st.integers(0, 2), written=st.booleans())
+    def kill_between_request_and_answer(self, data: st.DataObject, variant: int, written: bool) -> None:
+        """The driver is killed before it has answered, or after that and before it has removed the request."""
+        plan = plan_of(self.kind, variant % len(FILES[self.kind]))
+        request = apply_request(plan.sweep, Path("sweep.yaml"), ())
+        request.write(SweepFolder(self.folder))
+        if written:
+            self.driver.tick()
+        while written and self.driver.desk.is_busy:
+            self.driver.tick()
+        self.note_file()
+        self.abandon()
+        self.driver.close()
+        self.start(self.variant)
+        self.tell()
+        assert not request.is_there(SweepFolder(self.folder))
+        same = plan.sweep.scheduler == self.driver.plan.sweep.scheduler
+        assert not same or written or same_file(self.driver.plan, plan)
+        self.note_file()
+
+    def note_file(self) -> None:
+        files = range(len(FILES[self.kind]))
+        self.variant = next(number for number in files if same_file(self.driver.plan, plan_of(self.kind, number)))
+
+    def tell(self) -> None:
+        """Lets the driver answer all requests."""
+        until = time.monotonic() + 6
+        while pending(SweepFolder(self.folder)):
+            self.driver.tick()
+            assert time.monotonic() < until
         self.driver.tick()
+        for key in [
+            key for key in self.out if self.driver.must_leave(key)
+        ]:  # they have not begun, and the engine gives them back
+            self.driver.record_leave(key)
+            del self.out[key]
 
     # Ends of a session.
 
@@ -301,9 +389,9 @@ class SweepMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_wanted_is_lost(self) -> None:
         driver = self.driver
-        at_hand = {
-            key for job in (*driver.queue.waiting, *driver.queue.running, *self.out) for key in driver.queue.jobs[job].keys
-        }
+        queue = driver.queue
+        at_hand = {key for job in queue.waiting.values() for key in job.keys}
+        at_hand |= {key for name in (*queue.running, *self.out) if name in queue.jobs for key in queue.jobs[name].keys}
         assert all(entry.ended or entry.key in at_hand for entry in driver.state.asked_for)
         assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}
 
@@ -333,6 +421,7 @@ class SweepMachine(RuleBasedStateMachine):
 
     def run_to_the_end(self) -> None:
         """Plays an engine under which nothing goes wrong."""
+        self.hold("continue")
         for key in [*self.out]:
             self.driver.record_start(key)
         self.out = {}
@@ -350,13 +439,26 @@ class SweepMachine(RuleBasedStateMachine):
         assert not self.driver.is_open
 
     def play(self, key: str) -> None:
-        job = self.driver.queue.jobs[key]
+        job = job_of(self.driver, key)
+        if self.driver.must_leave(key):
+            self.driver.record_leave(key)
+            return
         while key not in self.finished and self.steps[key] < STEPS:
             self.steps[key] += 1
             if self.driver.record_report(key, progress(job.training, self.steps[key])):
-                self.driver.record_pause(key)
+                self.driver.record_leave(key)
                 return
         self.end_job(key)
+
+
+def same_file(plan: Plan, other: Plan) -> bool:
+    return plan.sweep.model_dump() == other.sweep.model_dump()
+
+
+def job_of(driver: Driver, key: str) -> Job:
+    job = driver.queue.job(key)
+    assert job is not None
+    return job
 
 
 def progress(trial: Trial, step: int) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""`Change`: what a sweep file would change in a sweep that exists.
+
+    + 3 configurations: LoRA r16, q v · LoRA r32, q v · LoRA r64, q v
+    + seeds 3 4
+    - LoRA r4, q v (2 running)
+    budget.wall_clock: 24h -> 30h
+
+It compares the trials that the sweep asks for, by its state, with those that the file's strategy wants in this state; and the
+effective file with the new one, for settings that name no trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.plan.plan import Plan
+from orchestrator.record.resume import check_resume
+from orchestrator.search.stages import make_strategy
+from orchestrator.state.entry import Entry
+from orchestrator.state.state import State
+from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.sweepfile.sweep import Sweep
+
+NAMED = 4
+"""So many configurations of a line are named."""
+APART = ("name", "tasks", "seeds", "space", "storage", "tracking")
+"""Sections that show in the trials, or that an applied file does not change: they decide where the sweep is recorded."""
+SEPARATOR = " · "
+_ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
+    "configuration": lambda entry: entry.configuration,
+    "task": lambda entry: entry.task,
+    "seed": lambda entry: entry.seed,
+}
+"""In what trials differ, from the first to be named to the last."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference in words; false if there is none.
+
+    Attributes:
+        added: configurations, seeds, tasks and trials that the file adds.
+        removed: those that it does not have any more, with what of them runs.
+        changed: other settings, each as `key.path: was -> is`.
+    """
+
+    sweep: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each part."""
+        return [*(f"+ {part}" for part in self.added), *(f"- {part}" for part in self.removed), *self.changed]
+
+    @property
+    def text(self) -> str:
+        """The difference for a terminal."""
+        return "\n".join(self.lines) or f"nothing changes in {self.sweep}"
+
+
+def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:
+    """Returns what a sweep file changes.
+
+    Args:
+        before: the effective file of the sweep; None if there is no sweep of that name.
+        plan: of the new file.
+        state: how the sweep stands.
+    """
+    strategy = make_strategy(plan)
+    asked = {entry.key: entry for entry in state.asked_for or state.entries.values()}
+    wanted = {trial.key: trial.entry() for trial in strategy.wanted(state)}
+    added, removed = _compare(wanted, asked), _compare(asked, wanted)
+    changed = list(_differences(before, plan.sweep)) if before is not None else []
+    if before is not None and not (added or removed) and _space(before) != _space(plan.sweep):
+        changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
+    return Change(plan.sweep.name, tuple(added), tuple(removed), tuple(changed))
+
+
+def check_change(before: Sweep, now: Sweep) -> None:
+    """Checks that a driver that runs can take a file over from another one.
+
+    Raises:
+        SweepError: it cannot; the message says what can be done.
+    """
+    check_resume(now.folder, now, before)
+    lines = []
+    if before.scheduler != now.scheduler:
+        lines.append(f"scheduler: was {before.scheduler.name}, is {now.scheduler.name} ({now.where(('scheduler',))})")
+    new = [share for share in now.shares if share not in before.shares]
+    lines += [f"resources: no trial of the sweep has {shown(share.model_dump(exclude_defaults=True))} yet" for share in new]
+    if lines:
+        advice = "stop the sweep by Ctrl-C, which keeps the checkpoints, and apply the file again"
+        raise SweepError(["a driver that runs keeps what it was started with:", *(f"  {line}" for line in lines), advice])
+
+
+def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
+    """Returns in words what trials there are in `these` and not in `those`."""
+    parts, rest = list[str](), [entry for key, entry in these.items() if key not in those]
+    for noun, value in _ASPECTS.items():
+        before = {value(entry) for entry in those.values()}
+        new = [entry for entry in rest if value(entry) not in before]
+        if (new and those) or noun == "configuration":
+            parts += _named(noun, new, value)
+            rest = [entry for entry in rest if value(entry) in before]
+    return [*parts, *([f"{_count(len(rest), 'trial')}{_running(rest)}"] if rest else [])]
+
+
+def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashable]) -> list[str]:
+    groups: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(value(entry), []).append(entry)
+    if not groups:
+        return []
+    if noun != "configuration":
+        names = " ".join(map(str, groups))
+        return [f"{noun}{'s' if len(groups) > 1 else ''} {names}{_running(entries)}"]
+    labels = [f"{group[0].label}{_running(group)}" for group in groups.values()]
+    if len(labels) == 1:
+        return labels
+    more = [f"{len(labels) - NAMED} more{_running(e for group in [*groups.values()][NAMED:] for e in group)}"]
+    named = labels if len(labels) <= NAMED + 1 else labels[:NAMED] + more
+    return [f"{_count(len(labels), noun)}: {SEPARATOR.join(named)}"]
+
+
+def _running(entries: Iterable[Entry]) -> str:
+    running = sum(entry.phase == "running" for entry in entries)
+    return f" ({running} running)" if running else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _space(sweep: Sweep) -> Any:
+    return sweep.model_dump(mode="json")["space"]
+
+
+def _differences(before: Sweep, now: Sweep) -> Iterable[str]:
+    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+    for name in new:
+        if name not in APART:
+            yield from _walk(old[name], new[name], (name,))
+
+
+def _walk(old: Any, new: Any, path: tuple[str, ...]) -> Iterable[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _walk(old.get(key), new.get(key), (*path, str(key)))
+    elif old != new:
+        yield f"{dotted(path)}: {_word(old)} -> {_word(new)}"
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else shown(value)

@@ -1,0 +1,137 @@
+"""`Desk`: where a driver takes requests (`orchestrator.control.request`), one after another, between two events.
+
+A new file's plan is made in a thread, because counting parameters may take seconds; the driver continues meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.control.change import check_change, find_change
+from orchestrator.control.request import Request, pending
+from orchestrator.control.trials import affected
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.record.about import describe_plan, write_effective
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.overrides import Override, write_overrides
+from orchestrator.state.events import Applied, Asked
+from orchestrator.state.state import State
+from orchestrator.sweepfile.load import check
+from orchestrator.sweepfile.mistakes import SweepError
+
+logger = logging.getLogger(__name__)
+
+Look = Callable[[], tuple[Plan, State]]
+"""Says the plan of the file that counts now, and how the sweep stands."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the driver is to do: take the event, and follow the plan if there is one."""
+
+    event: Applied | Asked
+    plan: Plan | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The trials that it is about."""
+        return self.event.keys if isinstance(self.event, Asked) else []
+
+
+class _Planning(threading.Thread):
+    """Makes the plan of a request's file. `error` says what is wrong with it."""
+
+    def __init__(self, request: Request, before: Plan) -> None:
+        super().__init__(name=f"plan-{request.name}", daemon=True)
+        self.request, self._before = request, before
+        self.plan: Plan | None = None
+        self.error = ""
+
+    def run(self) -> None:
+        try:
+            sweep, mistakes = check(dict(self.request.sweep))
+            if sweep is None or mistakes:
+                raise SweepError([f"{self.request.file}: {mistake}" for mistake in mistakes])
+            check_change(self._before.sweep, sweep)
+            self.plan = make_plan(sweep, self._before.planner.of(sweep))
+        except Exception as error:  # whatever it is, the person who has asked hears of it, and the sweep runs
+            logger.warning("the request %s is refused", self.request.name, exc_info=error)
+            self.error = str(error) or type(error).__name__
+
+
+class Desk:
+    """The requests to the driver of the sweep in a folder."""
+
+    def __init__(self, folder: SweepFolder, file: Path | None) -> None:
+        """
+        Args:
+            file: the sweep file that the session was started with.
+        """
+        self._folder, self._file = folder, file
+        self._planning: _Planning | None = None
+        self._opened = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a file is being planned that is to be applied."""
+        return self._planning is not None
+
+    def orders(self, look: Look, on_disk: bool) -> Iterator[Order]:
+        """Yields what people have asked for since the last call. The driver obeys an order before it takes the next one.
+
+        Args:
+            on_disk: whether the disk has all events: before that no request is removed.
+        """
+        for request in pending(self._folder):
+            plan, state = look()
+            if request.name in state.answered:
+                if on_disk:
+                    request.remove(self._folder)
+            elif request.verb == "apply":
+                if self._is_out_of_date(request):
+                    request.remove(self._folder)
+                    continue
+                if (order := self._apply(request, plan, state)) is not None:
+                    yield order
+                if self._planning is not None:
+                    break  # those behind it wait
+            else:
+                try:
+                    keys = affected(state, request.verb, request.trial)
+                    yield Order(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
+                except SweepError as error:
+                    request.refuse(self._folder, str(error))
+        self._opened = True
+
+    def _is_out_of_date(self, request: Request) -> bool:
+        """Returns whether the session was started with this file after the file was edited again."""
+        if self._opened or self._file is None or self._file.absolute() != Path(request.file):
+            return False
+        return self._file.exists() and self._file.stat().st_mtime > request.time
+
+    def _apply(self, request: Request, plan: Plan, state: State) -> Order | None:
+        if self._planning is None:
+            self._planning = _Planning(request, plan)
+            self._planning.start()
+        if self._planning.is_alive():
+            return None
+        planning, self._planning = self._planning, None
+        if planning.request.name != request.name:
+            return None  # it was withdrawn meanwhile
+        if planning.plan is None:
+            request.refuse(self._folder, planning.error)
+            return None
+        change = find_change(plan.sweep, planning.plan, state)
+        if not change:
+            request.remove(self._folder)
+            return None
+        # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
+        write_overrides(self._folder.path, [Override(**row) for row in request.overrides])
+        write_effective(self._folder, planning.plan.sweep)
+        info = describe_plan(self._folder, planning.plan)
+        event = Applied(request=request.name, who=request.who, difference=change.lines, info=info)
+        return Order(event, planning.plan)

@@ -1,0 +1,127 @@
+"""`Request`: what a person asks of a sweep's driver, as a file in `runs/NAME/requests`.
+
+    apply, pause, continue, retry, stop  -->  ID.json  -->  driver, between two events  -->  `Applied` or `Asked` in the log
+                                                                     └── refused -->  ID.refused
+
+The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
+that no driver has answered is answered by the next one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from craft.disk import replacing
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.overrides import Override
+from orchestrator.state.events import Verb
+from orchestrator.sweepfile.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request.
+
+    Attributes:
+        name: names the request and its file; requests are answered in the order of their names.
+        verb: what is asked for.
+        who: user@machine.
+        time: when it was written, in seconds since 1970.
+        trial: the key of the trial that `stop` or `retry` is about.
+        sweep: with `apply`: the sweep file, checked, with every default written out.
+        file: the path of that file.
+        overrides: what flags change in it, as `Override` has it.
+    """
+
+    name: str
+    verb: Verb | Literal["apply"]
+    who: str
+    time: float
+    trial: str | None = None
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    overrides: Sequence[Mapping[str, Any]] = ()
+
+    def write(self, folder: SweepFolder) -> None:
+        """Hands the request in."""
+        folder.requests.mkdir(exist_ok=True)
+        with replacing(self._file(folder)) as aside:
+            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    def remove(self, folder: SweepFolder) -> None:
+        """Removes the request, answered or withdrawn."""
+        self._file(folder).unlink(missing_ok=True)
+
+    def refuse(self, folder: SweepFolder, why: str) -> None:
+        """Removes the request, and leaves the reason to the person who has asked."""
+        with suppress(OSError), replacing(self._file(folder).with_suffix(".refused")) as aside:
+            aside.write_text(why, encoding="utf-8")
+        self.remove(folder)
+
+    def is_there(self, folder: SweepFolder) -> bool:
+        """Returns whether the request waits for its answer, or for being removed after it."""
+        return self._file(folder).exists()
+
+    def take_refusal(self, folder: SweepFolder) -> str | None:
+        """Returns why the request was refused, and removes that answer; None if it was not refused."""
+        file = self._file(folder).with_suffix(".refused")
+        try:
+            why = file.read_text(encoding="utf-8")
+        except OSError:
+            return None
+        file.unlink(missing_ok=True)
+        return why
+
+    def _file(self, folder: SweepFolder) -> Path:
+        return folder.requests / f"{self.name}.json"
+
+
+def new_request(verb: Verb | Literal["apply"], trial: str | None = None) -> Request:
+    """Returns a request of this process's user."""
+    return Request(_new_name(), verb, _whoami(), time.time(), trial)
+
+
+def apply_request(sweep: Sweep, file: Path, overrides: Sequence[Override]) -> Request:
+    """Returns a request that another sweep file counts from now on."""
+    plain = sweep.model_dump(mode="json")
+    rows = [asdict(override) for override in overrides]
+    return Request(_new_name(), "apply", _whoami(), time.time(), None, plain, str(file.absolute()), rows)
+
+
+def pending(folder: SweepFolder) -> list[Request]:
+    """Returns the requests that wait, in their order. A file that is no request is left alone."""
+    try:
+        files = sorted(file for file in folder.requests.iterdir() if file.suffix == ".json" and file.name[0] != ".")
+    except OSError:
+        return []
+    return [request for file in files if (request := _read(file)) is not None]
+
+
+def _read(file: Path) -> Request | None:
+    try:
+        request = Request(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    is_sound = request.name == file.stem and request.verb in ("apply", *get_args(Verb))
+    return request if is_sound else None
+
+
+def _new_name() -> str:
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
+
+
+def _whoami() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,63 @@
+"""Which trials a person means by `stop TRIAL` and `retry TRIAL`."""
+
+from __future__ import annotations
+
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Verb
+from orchestrator.state.state import State
+from orchestrator.sweepfile.mistakes import SweepError
+
+SHORTEST = 4
+"""Digits of a key that may name a trial."""
+NAMED = 5
+
+
+def affected(state: State, verb: Verb, name: str | None) -> list[str]:
+    """Returns the keys of the trials that a request stops or lets run again; none for `pause` and `continue`.
+
+    A training takes along what is cut from its adapter. A cut whose training failed takes this along.
+
+    Args:
+        name: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`.
+
+    Raises:
+        SweepError: there is no such trial, or nothing of it can be stopped or run again.
+    """
+    if verb not in _MAY:
+        return []
+    entry = _find(state, verb, name or "")
+    source = state.entries.get(str(entry.parameters.get("cut_from")))
+    family = [other for other in state.entries.values() if other.parameters.get("cut_from") == entry.key]
+    if source is not None and verb == "retry" and not source.finished:
+        family.append(source)
+    keys = [other.key for other in (entry, *family) if _MAY[verb](other)]
+    if not keys:
+        how = entry.result.status if entry.ended and entry.result is not None else entry.phase
+        rule = "runs or waits" if verb == "stop" else "has failed, or was stopped"
+        raise SweepError([f"{verb} {_said(entry)}: it is {how}; {verb} is for a trial that {rule}"])
+    return keys
+
+
+_MAY = {"stop": lambda entry: not entry.ended, "retry": lambda entry: entry.ended and not entry.finished}
+
+
+def _find(state: State, verb: Verb, name: str) -> Entry:
+    entries = state.asked_for or [*state.entries.values()]
+    exact = [entry for entry in entries if name in (entry.key, _name(entry))]
+    begun = [entry for entry in entries if len(name) >= SHORTEST and entry.key.startswith(name)]
+    matches = exact or begun
+    if len(matches) == 1:
+        return matches[0]
+    candidates = matches or [entry for entry in entries if _MAY[verb](entry)]
+    listed = [f"  {_said(entry)}" for entry in candidates[:NAMED]]
+    more = [f"  and {len(candidates) - NAMED} more"] if len(candidates) > NAMED else []
+    wrong = f"{name!r} names {len(matches)} trials" if matches else f"the sweep {state.sweep} has no trial {name!r}"
+    raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"It has none to {verb}."), *listed, *more])
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.label} · {entry.task} · seed {entry.seed}"
+
+
+def _said(entry: Entry) -> str:
+    return f"{entry.key} ({_name(entry)})"

@@ -1,0 +1,151 @@
+"""The door to a sweep that exists: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops and retries.
+
+    a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
+    none does         `apply` continues the sweep as `run --resume` does; a request of `ask` waits for the next session
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from orchestrator.control.change import Change, check_change, find_change
+from orchestrator.control.request import Request, apply_request, new_request, pending
+from orchestrator.control.trials import affected
+from orchestrator.driver.preparation import needs_of, prepare
+from orchestrator.plan.plan import Plan
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import holder_of
+from orchestrator.record.overrides import Override
+from orchestrator.record.resume import check_data, recorded_sweep
+from orchestrator.start import Call, plan_call, run_plan
+from orchestrator.state.events import Verb
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
+from orchestrator.sweepfile.mistakes import SweepError
+
+if TYPE_CHECKING:
+    from orchestrator.driver.outcome import SweepOutcome
+
+ANSWER_SECONDS = 120.0
+"""A driver that lives answers within a second, and makes a plan in some more; one on another machine may be gone."""
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came of a file.
+
+    Attributes:
+        change: what it changes.
+        applied: whether that is made so.
+        outcome: of the session that did it, where no driver ran.
+    """
+
+    change: Change
+    applied: bool = False
+    outcome: SweepOutcome | None = None
+
+
+def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda change: True) -> Applied:
+    """Makes a sweep file the one that counts for the sweep of its name, which runs, was stopped, or has ended.
+
+    Args:
+        agree: shows the change to a person, and says whether it is to be made; not called if there is none.
+
+    Raises:
+        ValueError: the file is refused; nothing has changed.
+    """
+    plan, overrides = plan_call(replace(call, resume=True), console)
+    folder = SweepFolder(plan.sweep.folder)
+    before, state = recorded_sweep(folder.path), read_state(folder.record)
+    change = find_change(before, plan, state)
+    if change and _is_driven(folder):
+        assert before is not None, "a driver writes the effective file first"
+        check_change(before, plan.sweep)
+        _check_data(plan, state)
+    if not change or not agree(change):
+        return Applied(change)
+    if _is_driven(folder) and _hand_in(folder, apply_request(plan.sweep, Path(call.file), overrides)):
+        return Applied(change, applied=True)
+    return Applied(change, applied=True, outcome=_continue(folder, plan, call, overrides, console))
+
+
+def ask(folder: Path, verb: Verb, trial: str | None = None) -> str:
+    """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it.
+
+    Args:
+        folder: of the sweep, `runs/NAME`.
+        trial: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`; with `stop` and `retry`.
+
+    Raises:
+        ValueError: there is no such sweep or trial, or nothing of it can be stopped or run again.
+    """
+    place = SweepFolder(folder.absolute())
+    if not place.record.exists():
+        raise SweepError([f"{folder} holds no sweep that has begun"])
+    state = read_state(place.record)
+    keys = affected(state, verb, trial)
+    names = ", ".join(f"{entry.label} · {entry.task} · seed {entry.seed}" for entry in map(state.entries.__getitem__, keys))
+    action = f"{verb}{': ' if names else ''}{names}"
+    request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
+    if _is_driven(place):
+        if _hand_in(place, request):
+            return f"done: {action}"
+    request.write(place)
+    return f"{action}: no driver runs; the next session does it first"
+
+
+def _is_driven(folder: SweepFolder) -> bool:
+    """Returns whether a driver runs, as far as this machine can know."""
+    holder = holder_of(folder.path)
+    return holder is not None and holder.is_alive is not False
+
+
+def _hand_in(folder: SweepFolder, request: Request) -> bool:
+    """Gives the driver a request, and waits for the answer; False if the driver has ended without one.
+
+    Raises:
+        SweepError: the driver refuses it, or does not answer.
+    """
+    request.write(folder)
+    until = time.monotonic() + ANSWER_SECONDS
+    while request.is_there(folder):
+        if not _is_driven(folder):
+            request.remove(folder)
+            return request.name in read_state(folder.record).answered
+        if time.monotonic() >= until:
+            raise SweepError(
+                [f"{holder_of(folder.path)} has not answered in {ANSWER_SECONDS:.0f} s; the request waits for it, or for the next session"]
+            )
+        time.sleep(LOOK_SECONDS)
+    if (why := request.take_refusal(folder)) is not None:
+        raise SweepError(why.splitlines())
+    return True
+
+
+def _continue(
+    folder: SweepFolder, plan: Plan, call: Call, overrides: list[Override], console: Console
+) -> SweepOutcome:
+    """Does what `run --resume` does with the file. What was asked for by older files is out of date."""
+    for request in pending(folder):
+        if request.verb == "apply":
+            request.remove(folder)
+    return run_plan(plan, call, overrides, True, console)
+
+
+def _check_data(plan: Plan, state: State) -> None:
+    """Looks at the data of what is new, before the driver gets it.
+
+    Raises:
+        ValueError: the data cannot be had, or are wrong, or have changed.
+    """
+    results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
+    new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
+    if new:
+        check_data(results.values(), plan.trials, prepare(needs_of(new), elsewhere=True))
