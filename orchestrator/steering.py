@@ -1,7 +1,7 @@
-"""The door to a sweep that exists: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops and retries.
+"""A sweep that exists is changed: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops, retries.
 
-    a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
-    none does         `apply` continues the sweep as `run --resume` does; a request of `ask` waits for the next session
+a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
+none does         `apply` continues the sweep as `run --resume` does; a request of `ask` waits for the next session
 """
 
 from __future__ import annotations
@@ -94,9 +94,8 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> str:
     names = ", ".join(f"{entry.label} · {entry.task} · seed {entry.seed}" for entry in map(state.entries.__getitem__, keys))
     action = f"{verb}{': ' if names else ''}{names}"
     request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
-    if _is_driven(place):
-        if _hand_in(place, request):
-            return f"done: {action}"
+    if _is_driven(place) and _hand_in(place, request):
+        return f"done: {action}"
     request.write(place)
     return f"{action}: no driver runs; the next session does it first"
 
@@ -120,18 +119,15 @@ def _hand_in(folder: SweepFolder, request: Request) -> bool:
             request.remove(folder)
             return request.name in read_state(folder.record).answered
         if time.monotonic() >= until:
-            raise SweepError(
-                [f"{holder_of(folder.path)} has not answered in {ANSWER_SECONDS:.0f} s; the request waits for it, or for the next session"]
-            )
+            silence = f"{holder_of(folder.path)} has not answered in {ANSWER_SECONDS:.0f} s"
+            raise SweepError([f"{silence}; the request waits for it, or for the next session"])
         time.sleep(LOOK_SECONDS)
     if (why := request.take_refusal(folder)) is not None:
         raise SweepError(why.splitlines())
     return True
 
 
-def _continue(
-    folder: SweepFolder, plan: Plan, call: Call, overrides: list[Override], console: Console
-) -> SweepOutcome:
+def _continue(folder: SweepFolder, plan: Plan, call: Call, overrides: list[Override], console: Console) -> SweepOutcome:
     """Does what `run --resume` does with the file. What was asked for by older files is out of date."""
     for request in pending(folder):
         if request.verb == "apply":

@@ -47,7 +47,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return self.function.partition(":")[2]
+        return self.function.partition(":")[2].rstrip("_")
 
 
 COMMANDS = (
@@ -91,6 +91,17 @@ COMMANDS = (
             ),
         ),
     ),
+    Row(
+        "orchestrator.commands.control:apply",
+        (
+            ("apply sweeps/ranks.yaml", "what the edited file would change in its sweep, and, if you agree, do it"),
+            ("apply sweeps/ranks.yaml --set 'seeds=[0,1,2]' --yes", "two more seeds, while the sweep runs or after it"),
+        ),
+    ),
+    Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
+    Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),
+    Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins so"),)),
+    Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
     Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
     Row(
         "orchestrator.commands.results:status",
@@ -250,8 +261,8 @@ def build() -> typer.Typer:
             raise typer.Exit
 
     for row in COMMANDS:
-        module, _, name = row.function.partition(":")
-        program.command(name, epilog=_epilog(row), context_settings=settings)(getattr(import_module(module), name))
+        module, _, function = row.function.partition(":")
+        program.command(row.name, epilog=_epilog(row), context_settings=settings)(getattr(import_module(module), function))
     return program
 
 

@@ -1,0 +1,109 @@
+"""`apply`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.commands.options import (
+    Address,
+    AsJson,
+    Changes,
+    Folders,
+    Name,
+    Storage,
+    Store,
+    Sweep,
+    SweepFile,
+    Within,
+    screen,
+)
+from orchestrator.start import Call
+
+if TYPE_CHECKING:
+    from orchestrator.control.change import Change
+    from orchestrator.state.events import Verb
+
+Trial = Annotated[
+    str, typer.Argument(metavar="TRIAL", help="A trial's key, its beginning, or 'CONFIGURATION · TASK · seed N'; see `status`.")
+]
+
+
+def apply(
+    sweep: SweepFile,
+    changes: Changes = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    within: Within = None,
+    name: Name = None,
+    storage: Storage = None,
+    tracking_uri: Store = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make an edited sweep file the one that counts.
+
+    The sweep of its name may run, be stopped, or have ended. Prints what would change, asks, and makes it so: a driver that
+    runs takes the file over, and keeps what runs and is still wanted; else the sweep is continued here with the file.
+
+    Exit status: that of `craft-sweeps run` where the sweep is continued here; 2 the file is refused, and nothing has changed.
+    """
+    from orchestrator.commands.run import again, exit_status
+    from orchestrator.steering import apply as apply_file
+
+    overrides = [word for change in changes or () for word in ("--set", change)]
+    later = again(["craft-sweeps", "run"], [sweep, *overrides, *(["--name", name] if name else [])])
+    call = Call(
+        sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume=True, address=address,
+        verbosity="quiet" if as_json else "normal", again=later,
+    )  # fmt: skip
+    console = screen(quiet=as_json)
+
+    def agree(change: Change) -> bool:
+        console.print(change.text, markup=False, soft_wrap=True)
+        return yes or (not as_json and typer.confirm("Apply it?"))
+
+    done = apply_file(call, console, agree)
+    if as_json:
+        from orchestrator.reports.change import apply_report
+
+        change = done.change
+        print(apply_report(change.sweep, done.applied, change.added, change.removed, change.changed, change.text).to_json())
+    elif not done.change:
+        console.print(done.change.text, markup=False, soft_wrap=True)
+    elif done.applied and done.outcome is None:
+        console.print("applied: the driver continues with this file", markup=False, soft_wrap=True)
+    return exit_status(done.outcome) if done.outcome is not None else 0
+
+
+def pause(sweep: Sweep, storage: Folders = None) -> None:
+    """Let no further trial of a sweep start.
+
+    Trials that run leave at their next evaluation and keep their checkpoints; `continue` lets them run on."""
+    _ask(sweep, storage, "pause")
+
+
+def continue_(sweep: Sweep, storage: Folders = None) -> None:
+    """Let a paused sweep start trials again."""
+    _ask(sweep, storage, "continue")
+
+
+def stop(sweep: Sweep, trial: Trial, storage: Folders = None) -> None:
+    """Stop a trial that runs or waits.
+
+    It ends with its last evaluation and does not count as failed."""
+    _ask(sweep, storage, "stop", trial)
+
+
+def retry(sweep: Sweep, trial: Trial, storage: Folders = None) -> None:
+    """Let a trial run again that has failed or was stopped.
+
+    It continues from its last checkpoint."""
+    _ask(sweep, storage, "retry", trial)
+
+
+def _ask(sweep: str, storage: str | None, verb: Verb, trial: str | None = None) -> None:
+    from orchestrator.review.past_sweep import find_folder
+    from orchestrator.steering import ask
+
+    screen().print(ask(find_folder(sweep, storage), verb, trial), markup=False, soft_wrap=True)
