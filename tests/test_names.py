@@ -20,7 +20,7 @@ ALLOWED = {"craft": 4, "orchestrator": 9, "dashboards": 0}
 VERB = re.compile(r"(?!This|Its|Always|As\b|Args|Sizes|Nothing)[A-Z][a-z]+s\b")
 """The third person of a verb: `Returns`, `Checks`."""
 
-COMMANDS = {row.name for row in app.COMMANDS}
+COMMANDS = {row.function.partition(":")[2] for row in app.COMMANDS}
 """Functions whose docstring is the help of a command: it begins with the verb that the command is."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

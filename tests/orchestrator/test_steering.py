@@ -1,0 +1,81 @@
+"""What people ask of a sweep that exists: how a change is said, and what becomes of it with and without a driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.commands.app import main
+from orchestrator.control.change import find_change
+from orchestrator.control.request import pending
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
+from orchestrator.steering import ask
+from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.driven import driving, outcomes
+from tests.orchestrator.state.test_machine import plan_of
+
+
+def run_one(folder: Path) -> State:
+    """A sweep of which one training has ended and one runs when its driver is killed."""
+    with driving(plan_of("grid", 0), folder) as driver:
+        job = driver.next_job()
+        assert job is not None
+        driver.record_start(job.key)
+        driver.record_end(job.key, outcomes(job, lambda trial: 60.0))
+        job = driver.next_job()
+        assert job is not None
+        driver.record_start(job.key)
+        return driver.state
+
+
+def test_a_change_is_said_in_configurations_seeds_and_settings(tmp_path: Path) -> None:
+    state, before = run_one(tmp_path / "t"), plan_of("grid", 0).sweep
+    assert not find_change(before, plan_of("grid", 0), state)
+    assert find_change(before, plan_of("grid", 1), state).lines == ["+ seed 1"]
+    lines = find_change(before, plan_of("grid", 2), state).lines
+    assert [line.split(":")[0] for line in lines] == ["+ 2 configurations", "- 4 configurations"]
+    assert "LoRA r4" in lines[0]
+    assert lines[1].count("(1 running)") == 1
+
+
+def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    state = run_one(folder)
+    done, left = state.in_phase("ended"), [entry for entry in state.asked_for if not entry.ended]
+    with pytest.raises(SweepError, match=re.escape("it is finished; stop is for a trial that runs or waits")):
+        ask(folder, "stop", done[0].key)
+    with pytest.raises(SweepError, match="has no trial 'nonsense'"):
+        ask(folder, "stop", "nonsense")
+    assert "no driver runs; the next session does it first" in ask(folder, "stop", left[0].key[:8])
+    ask(folder, "pause")
+    assert len(pending(SweepFolder(folder))) == 2
+    with driving(plan_of("grid", 0), folder) as driver:
+        driver.tick()
+        assert driver.next_job() is None, "paused"
+        assert driver.state.entries[left[0].key].result is not None
+        ask(folder, "continue")
+        driver.tick()
+        assert driver.next_job() is not None
+        driver.tick()
+    assert pending(SweepFolder(folder)) == []
+    assert len(read_state(SweepFolder(folder).record).answered) == 3
+
+
+def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text(
+        "name: t\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
+    )
+    assert main(["apply", "t.yaml", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["report"] == "apply"
+    assert not report["applied"]
+    assert report["added"] == ["Head alone"]
+    assert not Path("runs").exists()
