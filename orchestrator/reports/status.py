@@ -39,7 +39,7 @@ class Counts(Part):
     paused: int = Field(description="Those that wait for their turn at a rung.")
     finished: int = Field(description="Those with a score.")
     failed: int = Field(description="Those that failed.")
-    stopped: int = Field(description="Those that ended because they were never promoted.")
+    stopped: int = Field(description="Those that ended because they were never promoted, or because a person stopped them.")
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Counts:
@@ -128,6 +128,9 @@ class StatusReport(Report):
     seconds_passed: Number = Field(description="Seconds of the present or last session.")
     seconds_left: Number = Field(description="Seconds until the sweep ends, as far as that can be said. Null if not running.")
     doing: str = Field(description="What the running trials do.")
+    held_for: str | None = Field(
+        description="Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."
+    )
     trainings: Counts = Field(description="The trials that are trained.")
     trainings_planned: Count = Field(description="The most trainings that the sweep file asks for. Null if not known.")
     trials: Counts = Field(description="All trials, with those whose adapters are cut from a training's.")
@@ -170,6 +173,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
         if phase == "running" and underway is not None and underway.left is not None
         else None,
         doing=underway.doing if phase == "running" and underway is not None else "",
+        held_for=state.held.who if state.held is not None else None,
         trainings=Counts.of(entry for entry in state.asked_for if entry.is_trained),
         trainings_planned=int(info["trials"]) if str(info.get("trials", "")).isdecimal() else None,
         trials=Counts.of(state.asked_for),
@@ -238,6 +242,8 @@ def _budget(info: dict[str, Any], seconds: float | None) -> BudgetPart:
 def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], answer: Answer | None) -> list[Command]:
     info, place = state.started.info if state.started is not None else {}, shlex.quote(str(folder))
     again, commands = str(info.get("again") or ""), dict[str, str]()
+    if state.held is not None:
+        commands["let trials start again"] = f"craft-sweeps continue {place}"
     if phase in ("lost", "interrupted") and again:
         commands["continue it"] = again
     if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.asked_for):

@@ -12,6 +12,7 @@ from orchestrator.commands.app import main
 from orchestrator.control.change import find_change
 from orchestrator.control.request import pending
 from orchestrator.record.folder import SweepFolder
+from orchestrator.reports.status import read_status
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.steering import ask
@@ -57,6 +58,9 @@ def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) 
     with driving(plan_of("grid", 0), folder) as driver:
         driver.tick()
         assert driver.next_job() is None, "paused"
+        report = read_status(folder)
+        assert report.held_for
+        assert f"craft-sweeps continue {folder}" in [step.command for step in report.next]
         assert driver.state.entries[left[0].key].result is not None
         ask(folder, "continue")
         driver.tick()
