@@ -37,6 +37,8 @@ from orchestrator.worker.worker import stderr_left
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+NO_CHECKPOINT = -1
+"""The number before the first checkpoint of a Tune trial."""
 
 
 class _NotPickled:
@@ -104,6 +106,7 @@ class Judge(_NotPickled, FIFOScheduler):
         if key in self._checkpoints:
             trial.relative_logdir = trial.storage.trial_dir_name = trial.custom_dirname
             trial.storage.current_checkpoint_index = self._checkpoints[key]
+        self._checkpoints.setdefault(key, NO_CHECKPOINT)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         key, driver = trial.config["key"], self._driver
