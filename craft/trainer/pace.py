@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from craft.factors.ticking import tick
 from craft.results import Outlook, Progress
-from craft.scoring.texts import Tick
+
+if TYPE_CHECKING:
+    from craft.scoring.texts import Tick
 
 FORWARD = 1 / 3
 REPORT_EVERY = 8.0

@@ -49,8 +49,9 @@ def test_a_grid_and_a_mistaken_file_are_checked_with_nothing_heavy(folder: Path)
     assert loaded(mistaken, folder) == set()
 
 
-def test_a_sweep_is_planned_and_the_trials_of_a_grid_are_handed_out_without_optuna(folder: Path) -> None:
+def test_a_sweep_is_planned_without_optuna_and_driven_without_torch(folder: Path) -> None:
     overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"
     plan = f"from orchestrator.run import main; assert main(['sweep.yaml', '--plan', {overrides}]) == 0"
     assert not loaded(plan, folder) & {"optuna", "ray", "mlflow"}
-    assert "optuna" not in loaded("import orchestrator.tune.runner", folder)
+    driver = loaded("import orchestrator.session, orchestrator.tune.runner", folder)
+    assert not driver & {"optuna", "torch", "transformers", "peft"}
