@@ -128,10 +128,11 @@ def typed(text: str) -> Any:
 
 
 def build_frames(name: str, experiment_id: str, rows: Iterable[RunRow]) -> Frames:
-    """Sorts a sweep's runs by kind and builds its tables. Runs without a `craft.kind` tag are foreign and left out."""
+    """Sorts a sweep's runs by kind and builds its tables. Runs without a `craft.kind` tag are foreign and left out, and so is
+    what the sweep file does not ask for any more."""
     kinds: dict[str, list[RunRow]] = {tags.SWEEP_KIND: [], tags.CONFIGURATION_KIND: [], tags.TRIAL_KIND: []}
     for row in rows:
-        if (kind := row.tags.get(tags.KIND, "")) in kinds:
+        if (kind := row.tags.get(tags.KIND, "")) in kinds and row.tags.get(tags.ASKED) != "false":
             kinds[kind].append(row)
     sweep = max(kinds[tags.SWEEP_KIND], key=lambda row: row.started or 0, default=None)
     frame, summaries = _configurations(name, experiment_id, kinds[tags.CONFIGURATION_KIND], kinds[tags.TRIAL_KIND])

@@ -55,7 +55,8 @@ class Gallery:
         if end is not None and end is not self._end:
             self._end, self._verdict = end, Verdict.of(end, self._describe)
             entries = {}  # each run is marked
-        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry]
+        asked = before.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
+        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in asked]
         touched = {self._families[entry.configuration] for entry in changed}
         for name, members in self._groups.items():
             if len(groups.get(name, ())) != len(members) or (before.ended is not state.ended and _has_left(members)):
@@ -76,9 +77,9 @@ class Gallery:
             if kind == SWEEP_KIND:
                 yield picture_sweep(state, verdict, self._folder)
             elif kind == TRIAL_KIND:
-                yield picture_trial(state.entries[key], verdict, self._folder)
+                yield picture_trial(state.entries[key], verdict, state, self._folder)
             elif key in summaries:
-                yield picture_configuration(self._groups[key], summaries[key], verdict, state.ended is None, sweep, self._uri)
+                yield picture_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
             else:
                 yield picture_refused(state.refused[key], sweep)
 

@@ -92,7 +92,8 @@ class StoreReader:
         def fetch(key: str, scratch: Path) -> Path:
             return self._fetch(trials[key], scratch)
 
-        return StoredSweep(file, [self._entry(run) for run in trials.values()], fetch)
+        asked_for = [run for run in trials.values() if run.data.tags.get(names.ASKED) != "false"]
+        return StoredSweep(file, [self._entry(run) for run in asked_for], fetch)
 
     def _entry(self, run: Run) -> Entry:
         entry, last = read_entry(run.data.tags, run.data.params, run.data.metrics), run.data.params.get("total_steps")

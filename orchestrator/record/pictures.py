@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,17 +111,18 @@ def picture_refused(event: Refused, sweep: Place) -> Picture:
 
 
 def picture_configuration(
-    entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, open_session: bool, sweep: Place, uri: str
+    entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, state: State, uri: str
 ) -> Picture:
     """Returns the picture of a configuration. While it runs, its trials alone tell how it does.
 
     Args:
         summary: the verdict's, if that holds.
-        open_session: whether trials that wait will run.
+        state: how the sweep stands: whether trials that wait will run, and which are asked for.
     """
+    sweep = (names.SWEEP_KIND, state.sweep)
     first, tracked = entries[0], summary.tracked()
-    status = _configuration_status(entries, summary, open_session) or tracked["status"]
-    tags = _identity(first.configuration, first.label, first.method, first.protocol)
+    status = _configuration_status(entries, summary, state.ended is None) or tracked["status"]
+    tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
     tags |= {names.TUNES: first.tunes} if first.tunes else {}
     tags |= _marks(first.configuration, verdict)
     numbers: dict[str, float] = {}
@@ -143,12 +144,12 @@ def picture_configuration(
     )
 
 
-def picture_trial(entry: Entry, verdict: Verdict | None, folder: Path) -> Picture:
+def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path) -> Picture:
     """Returns the picture of a trial that has begun."""
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
     tags = _identity(entry.configuration, entry.label, entry.method, entry.protocol)
-    tags |= {names.TASK: entry.task, names.SEED: str(entry.seed), names.STATUS: status}
+    tags |= {names.TASK: entry.task, names.SEED: str(entry.seed), names.STATUS: status} | _asked(state, [entry])
     tags |= {names.TUNES: entry.tunes} if entry.tunes else {}
     tags |= {names.CARRIED: entry.carried} if entry.carried else {}
     # What an earlier try of the trial left there is no longer true.
@@ -187,6 +188,11 @@ def short_name(method: str, label: str, size: float | None = None) -> str:
 def _identity(configuration: str, label: str, method: str, protocol: str) -> dict[str, str]:
     values = (configuration, label, text(method), protocol)
     return dict(zip((names.CONFIGURATION, names.LABEL, names.METHOD, names.PROTOCOL), values, strict=True))
+
+
+def _asked(state: State, entries: Iterable[Entry]) -> dict[str, str]:
+    """Returns the tag that says whether the session asks for any of these trials; before it has asked for any, all count."""
+    return {names.ASKED: "" if not state.wanted or any(entry.key in state.wanted for entry in entries) else "false"}
 
 
 def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:

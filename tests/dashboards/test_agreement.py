@@ -205,3 +205,27 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         assert browser.complaints() == []
     finally:
         browser.quit()
+
+
+def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    uri, file = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "memory.yaml"
+    for text in (SWEEP, SWEEP.replace("[0, 1, 2]", "[0, 1]").replace("[1, 2, 4, 8, 16, 32]", "[2, 4, 16]")):
+        file.write_text(text)
+        sweep = load_sweep(file, [f"storage={tmp_path / 'runs'}"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Session, "run", stand_in)
+            patch.setattr(session, "_prepare", lambda *given: None)
+            plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
+            session.run_session(plan, RunOptions(sweep.folder, resume=True), uri, Console(file=io.StringIO()), "again")
+    store = Store(uri)
+    feed = store.feed("memory")
+    feed.refresh()
+    trials = feed.snapshot()[1].trials
+    assert sorted(zip(trials["label"], trials["seed"], strict=True)) == [
+        (f"LoRA r{rank}, q v", seed) for rank in (16, 2, 4) for seed in (0, 1)
+    ]
+    page = {(summary.label, summary.finished, summary.score.mean) for summary in feed.snapshot()[1].summaries.values()}
+    assert {label for label, *_ in page} == {f"LoRA r{rank}, q v" for rank in (2, 4, 16)}
+    for past in (find_sweep(str(sweep.folder)), find_sweep("memory", uri)):
+        assert {(summary.label, summary.finished, summary.score.mean) for summary in past.summaries} == page
