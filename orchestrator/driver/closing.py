@@ -50,13 +50,11 @@ def show_outcome(
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
-def _next(plan: Plan, uri: str, rule: str) -> dict[str, str]:
+def _next(plan: Plan, uri: str, rule: str | None) -> dict[str, str]:
     sweep = plan.sweep
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
-    commands = {
-        "take an adapter:": f"craft-sweeps take {shown_path(sweep.folder)} --pick {rule} --to adapter",
-        "open the page:": f"craft-sweeps page{store}",
-    }
+    take = f"craft-sweeps take {shown_path(sweep.folder)} --pick {rule} --to adapter"
+    commands = ({"take an adapter:": take} if rule else {}) | {"open the page:": f"craft-sweeps page{store}"}
     if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{redact(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"

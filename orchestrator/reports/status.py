@@ -252,7 +252,6 @@ def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], an
         commands["know more"] = answer.command
     if any(summary.finished for summary in summaries):
         commands["see the front"] = f"craft-sweeps front {place}"
-    if any(summary.complete for summary in summaries) and (answer is None or answer.kind != "chance"):
-        rule = rule_of(summaries, recorded_objectives(info.get("objectives")))
+    if rule := rule_of(summaries, recorded_objectives(info.get("objectives"))):
         commands["take an adapter"] = f"craft-sweeps take {place} --pick {rule} --to adapter"
     return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

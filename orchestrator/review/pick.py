@@ -75,8 +75,11 @@ def titles(summaries: Sequence[Summary], objectives: Objectives, enough: Enough 
     return aliased
 
 
-def rule_of(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """Returns the rule that picks what most people want from this sweep."""
+def rule_of(summaries: Sequence[Summary], objectives: Objectives) -> str | None:
+    """Returns the rule that picks what most people want from this sweep; None if nothing complete is above chance."""
+    complete = [summary for summary in summaries if summary.complete]
+    if not complete or not above_chance(complete):
+        return None
     if any(summary.enough for summary in summaries):
         return "enough"
     return "knee" if len(objectives) == 2 else "best"

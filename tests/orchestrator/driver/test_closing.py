@@ -29,8 +29,12 @@ space: [{{method: lora, rank: {{values: [1, 2]}}}}]
 """
 
 
-@pytest.mark.parametrize(("seeds", "rule"), [([0], "knee"), ([0, 1, 2], "enough")])
-def test_the_adapter_to_take_is_the_one_that_is_enough(tmp_path: Path, seeds: list[int], rule: str) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "chance", "rule"), [([0], 50.0, "knee"), ([0, 1, 2], 50.0, "enough"), ([0, 1, 2], 95.0, None)]
+)
+def test_the_adapter_to_take_is_the_one_that_is_enough(
+    tmp_path: Path, seeds: list[int], chance: float, rule: str | None
+) -> None:
     (tmp_path / "mail.csv").write_text("text,label\n" + "".join(f"letter {row},{row % 2}\n" for row in range(40)))
     (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
     sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
@@ -38,14 +42,15 @@ def test_the_adapter_to_take_is_the_one_that_is_enough(tmp_path: Path, seeds: li
     entries = []
     for trial in plan.trials:
         score = 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed
-        result = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0)
+        result = TrialResult(trial.key, "finished", {"score": score}, {"chance": chance}, 3, 1.0)
         entries.append(replace(trial.entry(result, plan.counts[trial.configuration]), phase="ended"))
     summaries = mark_front(summarize_entries(entries), sweep.objectives)
     keys = {entry.key: entry for entry in entries}
     state = State(entries=keys, wanted=dict.fromkeys(keys))
     console = Console(file=io.StringIO(), width=200)
     show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", [])
-    assert f"--pick {rule} --to adapter" in console.file.getvalue()  # type: ignore[attr-defined]
+    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    assert (f"--pick {rule} --to adapter" in screen) if rule else ("--pick" not in screen)
 
 
 @pytest.mark.parametrize(
