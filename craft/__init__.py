@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
+    from craft.audit.audit import Data, audit_adapter
     from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.trainer.adapter_folder import load_adapter
     from craft.tuners.craft.config import CraftConfig
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from craft.tuners.craft.rates import rank_scaled_adamw
 
 __version__ = "0.1.0"
-__all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter", "rank_scaled_adamw"]
+__all__ = ["CraftConfig", "CraftModel", "Data", "TuckerFactors", "audit_adapter", "hosvd", "load_adapter", "rank_scaled_adamw"]
 
 _PUBLIC = {
+    "Data": "craft.audit.audit",
+    "audit_adapter": "craft.audit.audit",
     "CraftConfig": "craft.tuners.craft.config",
     "CraftModel": "craft.tuners.craft.model",
     "TuckerFactors": "craft.factors.hosvd",

@@ -33,6 +33,7 @@ FLOORS = {
         ("craft.spec",),
         ("craft.scoring",),
         ("craft.trainer",),
+        ("craft.audit",),
         ("craft.train", "craft.tucker", "craft.store", "craft"),
     ),
     "orchestrator": (

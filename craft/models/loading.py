@@ -137,9 +137,13 @@ def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str |
     return config
 
 
-def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Loads the model's tokenizer, padding on the right; its padding token is the end of sequence if it has no other."""
-    source = resolve_model(name, revision)
+def load_tokenizer(name: str, *, revision: str | None = None, files: Path | None = None) -> PreTrainedTokenizerBase:
+    """Loads the model's tokenizer, padding on the right; its padding token is the end of sequence if it has no other.
+
+    Args:
+        files: a folder with the tokenizer's files alone, instead of the model's.
+    """
+    source = resolve_model(name, revision) if files is None else str(files)
     with quiet_libraries(), _explained(name, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
         _refuse_without_words(name, Path(source), tokenizer)

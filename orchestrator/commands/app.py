@@ -134,6 +134,17 @@ COMMANDS = (
         ),
     ),
     Row(
+        "orchestrator.commands.audit:audit",
+        (
+            ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters do?"),
+            (
+                "audit my-lora --data held_out.csv --label queue --train train.csv --to smaller",
+                "each size is trained on for a few steps; the smallest that is enough is written",
+            ),
+        ),
+        "stopped; nothing is left half-written",
+    ),
+    Row(
         "orchestrator.commands.results:compare",
         (
             ("compare longer ranks", "the best configuration of each, best by the search score"),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from orchestrator.reports.audit import AuditReport
 from orchestrator.reports.change import ApplyReport
 from orchestrator.reports.check import CheckReport
 from orchestrator.reports.compare import CompareReport
@@ -19,7 +20,15 @@ from orchestrator.sweepfile.reference import DOCS, json_text
 SCHEMA_FILE = "reports.schema.json"
 
 AnyReport = Annotated[
-    PlanReport | CheckReport | ApplyReport | StatusReport | FrontReport | CompareReport | TakeReport | ErrorReport,
+    PlanReport
+    | CheckReport
+    | ApplyReport
+    | StatusReport
+    | FrontReport
+    | CompareReport
+    | TakeReport
+    | AuditReport
+    | ErrorReport,
     Field(discriminator="report"),
 ]
 

@@ -1,0 +1,188 @@
+"""What an adapter changes in each module of its base model, as singular values; and a smaller LoRA with the largest of them.
+
+    change of a module  =  U diag(s) Vᵀ            LoRA: s B A, thin          all others: merged weights less the base's
+
+One threshold over all singular values decides what is kept (`craft.factors.low_rank`). The result is a LoRA of the same modules
+with a scale of 1: it loads with plain PEFT, and where LoRA is served.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from craft.audit.folder import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Folder
+from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
+from craft.trainer.checkpoint import write_folder
+
+NOISE = 1e-6
+"""Singular values up to this share of the largest may be rounding errors of float32."""
+_COPIED = (".json", ".txt", ".model", ".jinja")
+_NOT_COPIED = (CONFIG_FILE, "trainer_state.json", "run.json", "manifest.json")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The change of every module that an adapter changes, by the module's name in the base model.
+
+    Attributes:
+        spectra: U, s, Vᵀ of each.
+        costs: parameters of one direction: d_out + d_in.
+        parameters: of the adapter, without a task head.
+        transposed: whether the base keeps weights as (d_in, d_out).
+    """
+
+    spectra: Mapping[str, Spectrum]
+    costs: Mapping[str, int]
+    parameters: int
+    transposed: bool
+
+    @property
+    def values(self) -> dict[str, torch.Tensor]:
+        return {name: s for name, (_, s, _) in self.spectra.items()}
+
+    @property
+    def most(self) -> int:
+        """The parameters of a LoRA that loses nothing."""
+        return sum(len(s) * self.costs[name] for name, s in self.values.items())
+
+    def shares(self) -> dict[str, float]:
+        """Returns each module's share of the squared singular values."""
+        squares = {name: float((s**2).sum()) for name, s in self.values.items()}
+        total = sum(squares.values()) or 1.0
+        return {name: square / total for name, square in squares.items()}
+
+
+def changes_of(model: Any) -> Changes:
+    """Returns the changes of a PEFT model's adapter.
+
+    Raises:
+        ValueError: it changes something else than linear layers, or nothing.
+    """
+    spectra, costs, transposed = dict[str, Spectrum](), dict[str, int](), False
+    for name, layer in _layers(model):
+        base = layer.get_base_layer()
+        if not isinstance(base, nn.Linear | Conv1D):
+            raise ValueError(f"the adapter changes {name}, a {type(base).__name__}; linear layers alone are cut")
+        transposed |= isinstance(base, Conv1D)
+        with torch.no_grad():
+            u, s, vt = _spectrum(layer, isinstance(base, Conv1D))
+        sound = int((s > NOISE * s.max()).sum()) if len(s) and s.max() > 0 else 0
+        spectra[name] = u[:, :sound].cpu(), s[:sound].cpu(), vt[:sound].cpu()
+        costs[name] = u.shape[0] + vt.shape[1]
+    if not any(len(s) for _, s, _ in spectra.values()):
+        raise ValueError("the adapter changes no weight: it was not trained, or its weights are zeros")
+    return Changes(spectra, costs, _count(model), transposed)
+
+
+def _layers(model: Any) -> Iterator[tuple[str, BaseTunerLayer]]:
+    for name, module in model.get_base_model().named_modules():
+        if isinstance(module, BaseTunerLayer) and not isinstance(module, ModulesToSaveWrapper):
+            yield name, module
+
+
+def switch(model: Any, on: bool) -> None:
+    """Switches the adapter's change of weights on or off. The task head stays as it was trained."""
+    for _, layer in _layers(model):
+        layer.enable_adapters(on)
+
+
+def _count(model: Any) -> int:
+    """Returns the parameters of the adapter that train, without copies of whole modules, such as a task head."""
+    copies = {id(weight) for part in model.modules() if isinstance(part, ModulesToSaveWrapper) for weight in part.parameters()}
+    model.set_requires_grad(model.active_adapter, requires_grad=True)
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
+
+
+def _spectrum(layer: Any, transposed: bool) -> Spectrum:
+    (adapter,) = layer.active_adapters
+    if isinstance(layer, LoraLayer) and not getattr(layer, "use_dora", {}).get(adapter, False):
+        b, a = (getattr(layer, name)[adapter].weight for name in ("lora_B", "lora_A"))
+        return product_svd(b, a, layer.scaling[adapter])
+    base = layer.get_base_layer()
+    before = base.weight.data.clone()
+    layer.merge(safe_merge=False, adapter_names=[adapter])
+    change = base.weight.data.double() - before.double()
+    layer.merged_adapters.clear()
+    base.weight.data = before
+    u, s, vt = torch.linalg.svd(change.T if transposed else change, full_matrices=False)
+    return u, s, vt
+
+
+def ranks_for(changes: Changes, parameters: int) -> dict[str, int]:
+    """Returns the rank of every module under the lowest threshold that so many parameters allow; all 0 if one direction is too
+    many."""
+    return ranks_within(changes.values, changes.costs, parameters)
+
+
+def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path) -> Folder:
+    """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
+
+    Returns:
+        The new folder.
+    """
+    nonzero = {name: rank for name, rank in ranks.items() if rank}
+    own = {
+        name: weight
+        for name, weight in load_file(folder.path / WEIGHTS_FILE).items()
+        if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
+    }
+    for name, rank in nonzero.items():
+        for half, matrix in zip("BA", halves(changes.spectra[name], rank), strict=True):
+            own[f"{PREFIX}{name}.lora_{half}.weight"] = matrix.float().contiguous()
+    largest = max(nonzero.values())
+    smaller = {name: rank for name, rank in nonzero.items() if rank < largest}
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,
+        "r": largest,
+        "lora_alpha": largest,
+        "rank_pattern": smaller,
+        "alpha_pattern": smaller,
+        "target_modules": sorted(nonzero),
+        "modules_to_save": folder.config.get("modules_to_save"),
+        "task_type": folder.config.get("task_type"),
+        "fan_in_fan_out": changes.transposed,
+        "inference_mode": True,
+    }
+
+    def fill(aside: Path) -> None:
+        for file in folder.path.iterdir():
+            if file.is_file() and file.suffix in _COPIED and file.name not in _NOT_COPIED:
+                shutil.copy(file, aside)
+        save_file(own, aside / WEIGHTS_FILE, metadata={"format": "pt"})
+        (aside / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+    write_folder(to, fill)
+    return Folder(to, config, {name: tuple(weight.shape) for name, weight in own.items()}, folder.base)
+
+
+def warnings_of(changes: Changes) -> list[str]:
+    """Returns sentences on what is odd about where an adapter's change is."""
+    shares, lines = changes.shares(), list[str]()
+    dead = [name for name, share in shares.items() if share < 0.01 / len(shares)]
+    if dead:
+        lines.append(f"{len(dead)} of {len(shares)} modules hardly change ({', '.join(dead[:3])}{', ...' if dead[3:] else ''})")
+    layers: dict[str, float] = {}
+    for name, share in shares.items():
+        layer = next((part for part in name.split(".") if part.isdigit()), name)
+        layers[layer] = layers.get(layer, 0.0) + share
+    layer, most = max(layers.items(), key=lambda item: item[1])
+    if len(layers) > 2 and most > 0.5:
+        lines.append(f"layer {layer} holds {100 * most:.0f} % of the change")
+    full = [name for name, s in changes.values.items() if len(s) > 1 and float(s[-1]) > 0.5 * float(s.mean())]
+    if len(full) > len(shares) / 2:
+        lines.append(f"{len(full)} modules use their rank to its end: a larger one may be better, sweep it")
+    return lines

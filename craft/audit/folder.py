@@ -1,0 +1,165 @@
+"""An adapter's folder as PEFT writes it, whoever trained it: what it holds, and its model. No record of a run is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peft import PeftModel, PeftType, get_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+
+from craft.models.compute import compute_device
+from craft.models.loading import load_model, load_tokenizer, resolve_model
+from craft.models.quiet import quiet_libraries
+from craft.tasks.task import Kind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Begins the names of saved weights of the base model's modules."""
+NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
+"""Types that put vectors before the text, and change no weight."""
+_HEAD = re.compile(r"base_model\.model\.(score|\w*classifier|classification_head)(\.out_proj)?\.weight")
+_VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embeddings)\.(weight|base_layer\.weight)")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder holds, read from its two files.
+
+    Attributes:
+        config: PEFT's.
+        shapes: of its weights, by name.
+        base: name or folder of the base model.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    base: str
+
+    @property
+    def peft_type(self) -> str:
+        return str(self.config["peft_type"])
+
+    @property
+    def outputs(self) -> int | None:
+        """The number of outputs of its task head; None if it has none."""
+        rows = [shape[0] for name, shape in self.shapes.items() if _HEAD.fullmatch(name) and len(shape) == 2]
+        return rows[-1] if rows else None
+
+    @property
+    def is_language_model(self) -> bool:
+        task = self.config.get("task_type")
+        return task == "CAUSAL_LM" or (task is None and self.outputs is None)
+
+    @property
+    def words(self) -> int | None:
+        """The rows of its own embeddings; None if it has the base's."""
+        return next((shape[0] for name, shape in self.shapes.items() if _VOCABULARY.fullmatch(name)), None)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Returns the tokenizer that was saved with it, else the base's."""
+        names = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+        own = (self.path / "tokenizer_config.json").is_file() and any((self.path / name).is_file() for name in names)
+        return load_tokenizer(self.base, files=self.path if own else None)
+
+    def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None, *, trains: bool = False) -> PeftModel:
+        """Loads base model and adapter, on this machine's device.
+
+        Raises:
+            ValueError: the adapter does not fit its base model.
+        """
+        model = load_model(self.base, kind, labels, pad_token_id=pad_token_id)
+        if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
+            with quiet_libraries():
+                model.resize_token_embeddings(self.words)
+        try:
+            with quiet_libraries():
+                loaded = PeftModel.from_pretrained(model, str(self.path), is_trainable=trains)
+        except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(
+                f"the adapter in {self.path} does not fit {self.base}: {reason}. Give the base that it was trained on as --base"
+            ) from error
+        lost = sorted(get_peft_model_state_dict(loaded, save_embedding_layers=False).keys() - self.shapes.keys())
+        if lost:
+            raise ValueError(
+                f"the adapter in {self.path} has no weights for {len(lost)} parts of {self.base} ({', '.join(lost[:2])}, ...). "
+                "Give the base model that it was trained on as --base"
+            )
+        return loaded.eval().to(compute_device())
+
+
+def read_folder(path: Path, base: str | None = None) -> Folder:
+    """Reads an adapter's folder.
+
+    Args:
+        base: name or folder of the base model here, if it is not the name in the folder.
+
+    Raises:
+        ValueError: it holds no adapter that can be audited; the message says what it holds, and what to give.
+    """
+    path = path.expanduser()
+    if not (path / CONFIG_FILE).is_file():
+        raise ValueError(f"{path} holds no adapter: {_described(path)}. Give the folder with {CONFIG_FILE}")
+    try:
+        config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
+        kind = PeftType(config["peft_type"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path / CONFIG_FILE} is no configuration of PEFT: {error}") from error
+    if kind in NO_WEIGHTS:
+        raise ValueError(
+            f"{path} holds {kind.value}: it puts vectors before the text and changes no weight, so nothing can be cut"
+        )
+    if not (path / WEIGHTS_FILE).is_file():
+        pickled = (path / "adapter_model.bin").is_file()
+        advice = "its weights are pickled (adapter_model.bin), and no pickle is read; save it again with a PEFT of today"
+        raise ValueError(f"{path} has no {WEIGHTS_FILE}: {advice if pickled else 'copy it from where the adapter was trained'}")
+    if config.get("bias", "none") != "none":
+        raise ValueError(
+            f"{path} trains biases too (bias: {config['bias']}), which no SVD makes smaller; such adapters are not audited"
+        )
+    try:
+        with safe_open(path / WEIGHTS_FILE, "pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path / WEIGHTS_FILE} is damaged ({error}); copy it again from where the adapter was trained"
+        ) from error
+    name = base or config.get("base_model_name_or_path")
+    if not name:
+        raise ValueError(f"{path / CONFIG_FILE} names no base model; give it as --base")
+    _refuse_quantized(path, str(name))
+    return Folder(path, config, shapes, str(name))
+
+
+def _described(path: Path) -> str:
+    """Returns what a folder without an adapter holds."""
+    if not path.is_dir():
+        return "there is no such folder"
+    if inner := sorted(file.parent.name for file in path.glob(f"*/{CONFIG_FILE}")):
+        return f"adapters are in {', '.join(inner[:5])}"
+    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        return (
+            "it is a whole model, perhaps with an adapter merged into its weights, where the adapter's change is not to be seen"
+        )
+    names = sorted(entry.name for entry in path.iterdir())
+    return f"it holds {', '.join(names[:6])}" if names else "it is empty"
+
+
+def _refuse_quantized(path: Path, base: str) -> None:
+    try:
+        config = json.loads((Path(resolve_model(base)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # of a hub id; loading it says what is wrong
+    if "quantization_config" in config:
+        raise ValueError(
+            f"the base of {path}, {base}, is stored with quantized weights. Give the same model with whole weights as --base"
+        )

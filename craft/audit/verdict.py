@@ -1,0 +1,101 @@
+"""`Audit`: what came of an audit, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from craft.audit.folder import Folder
+from craft.audit.paired import Difference
+
+SERVED = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's --max-lora-rank."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The adapter at one size. `parameters` are those of the LoRA without a task head; `ranks` by module."""
+
+    parameters: int
+    ranks: Mapping[str, int]
+    score: float
+    difference: Difference
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What came of an audit.
+
+    Attributes:
+        parameters: of the adapter, without a task head.
+        score, without: with the adapter, and without its change of weights (the base; its head as it was trained).
+        sizes: from large to small.
+        enough: the smallest that loses at most `within` points with the chance `sure`; None if none does.
+        shares: each module's share of the change.
+        warnings: what is odd about it.
+    """
+
+    folder: Folder
+    metric: str
+    rows: int
+    parameters: int
+    score: float
+    without: float
+    sizes: tuple[Size, ...]
+    within: float
+    sure: float
+    trained: bool
+    shares: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+    @property
+    def enough(self) -> Size | None:
+        good = [size for size in self.sizes if size.difference.chance(self.within) >= self.sure]
+        return min(good, key=lambda size: size.parameters, default=None)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in words."""
+        size = self.enough
+        if size is not None:
+            gap = size.difference
+            ranks = sorted(rank for rank in size.ranks.values() if rank)
+            form = f"a LoRA of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"a LoRA of ranks {ranks[0]} to {ranks[-1]}"
+            return (
+                f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
+                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:g}) {gap.chance(self.within):.2f}; {form}."
+            )
+        rows = [(size.difference.rows_to_decide(self.within, self.sure), size) for size in self.sizes]
+        near = [(count, size) for count, size in rows if count is not None]
+        if not near:
+            advice = "" if self.trained else ", or give --train: cuts that are trained on lose less"
+            loss = f"each loses more than {self.within:g} points on these rows"
+            return f"No size is enough: {loss}. Keep the adapter as it is{advice}."
+        count, size = min(near, key=lambda pair: (pair[0], pair[1].parameters))
+        gap, need = size.difference, max(count, self.rows + 1)
+        return (
+            f"Not decided: with {size.parameters:,} of its {self.parameters:,} parameters the score changes by {gap.mean:+.1f} "
+            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows would show whether {self.within:g} is "
+            f"lost; there are {self.rows:,}."
+        )
+
+    @property
+    def highest_rank(self) -> int:
+        """The highest rank in the smallest that is enough; 0 if none is."""
+        return max(self.enough.ranks.values()) if self.enough else 0
+
+    @property
+    def served_rank(self) -> int:
+        """The least of the ranks that servers of LoRA are built for which fits."""
+        return next((rank for rank in SERVED if rank >= self.highest_rank), self.highest_rank)
+
+    def picture(self, rows: int) -> Iterator[str]:
+        """Yields a line for each of the layers with the largest shares of the change, with a bar."""
+        shares: dict[str, float] = {}
+        for name, share in self.shares.items():
+            layer = next((f"layer {part}" for part in name.split(".") if part.isdigit()), name)
+            shares[layer] = shares.get(layer, 0.0) + share
+        for layer, share in sorted(shares.items(), key=lambda item: -item[1])[:rows]:
+            yield f"  {layer:<10} {100 * share:3.0f} % of the change  {'#' * round(40 * share)}"

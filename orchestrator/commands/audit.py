@@ -1,0 +1,73 @@
+"""`audit`: how much smaller could an adapter be that somebody trained, and what would that cost?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.commands.options import AsJson, check_empty, plain_screen
+
+LAYERS_SHOWN = 12
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The adapter: a folder with adapter_config.json.")],
+    data: Annotated[str, typer.Option(metavar="FILE", help="Held-out rows that are scored: CSV, JSONL or parquet.")],
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of classes or numbers.")] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A text column; twice for pairs. All but the label's if not given."),
+    ] = None,
+    prompt: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Of a language model: what is asked.")] = None,
+    response: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the answer.")] = None,
+    messages: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: chats.")] = None,
+    train: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Rows on which each cut is trained on. If not given, cuts stay as cut.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(metavar="'NAME ...'", help="The classes in the order of the head.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, ...")
+    ] = None,
+    max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
+    within: Annotated[float, typer.Option(metavar="POINTS", help="So much may be lost.")] = 1.0,
+    sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="With this chance at most that is lost.")] = 0.9,
+    base: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The base model here, if it is not found under its name.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest that is enough.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Ask whether an adapter could be smaller, and at what cost.
+
+    It may be of any method of PEFT whose change of weights can be merged, trained by any program. It is cut to sizes by SVD,
+    and each size answers the same held-out rows as the whole.
+
+    Exit status: 0 a smaller one is enough; 1 none is, or the rows are too few to say; 2 the call is wrong.
+    """
+    from craft.audit.audit import Data, audit_adapter
+
+    screen = plain_screen(quiet=as_json)
+    columns = Data(
+        data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
+        tuple(labels.split()) if labels else None, metric, max_length,
+    )  # fmt: skip
+    result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
+    if as_json:
+        from orchestrator.reports.audit import audit_report
+
+        print(audit_report(result, to).to_json())
+    else:
+        for line in result.picture(LAYERS_SHOWN):
+            screen.print(line)
+        for warning in result.warnings:
+            screen.print(warning)
+        screen.print(result.verdict)
+        if to is not None and result.enough is not None:
+            screen.print(f"Written to {to}: PeftModel.from_pretrained(base, {str(to)!r})")
+            if result.folder.is_language_model:
+                screen.print(f"vllm serve {result.folder.base} --enable-lora --max-lora-rank {result.served_rank}")
+    return 0 if result.enough is not None else 1

@@ -1,0 +1,83 @@
+"""`audit`: an adapter at several sizes, and which of them is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from orchestrator.reports.base import Number, Part, Report
+
+if TYPE_CHECKING:
+    from craft.audit.verdict import Audit
+
+
+class SizePart(Part):
+    """The adapter at one size."""
+
+    parameters: int = Field(description="Parameters of the LoRA, without a task head.")
+    ranks: dict[str, int] = Field(description="The rank of each module; 0 where nothing is left.")
+    score: Number = Field(description="Its score on the held-out rows, in points.")
+    difference: Number = Field(description="Its score less that of the whole adapter, in points.")
+    low: Number = Field(description="The lower end of the 95 % interval of that, over rows.")
+    high: Number = Field(description="The upper end.")
+    p_within: Number = Field(description="The chance that at most `within` points are lost on new rows.")
+
+
+class AuditReport(Report):
+    """What came of an audit."""
+
+    report: Literal["audit"] = Field("audit", description="The kind of this report.")
+    adapter: str = Field(description="The folder of the adapter.")
+    method: str = Field(description="PEFT's name of its method.")
+    base: str = Field(description="Its base model.")
+    metric: str = Field(description="The score.")
+    rows: int = Field(description="The number of held-out rows.")
+    trained: bool = Field(description="Whether the cuts were trained on.")
+    parameters: int = Field(description="Parameters of the adapter, without a task head.")
+    score: Number = Field(description="The adapter's score, in points.")
+    without: Number = Field(description="The score without its change of weights: of the base, or of the head alone.")
+    within: float = Field(description="The points that may be lost.")
+    sure: float = Field(description="The chance with which at most these are lost.")
+    sizes: list[SizePart] = Field(description="From large to small.")
+    enough: int | None = Field(description="The parameters of the smallest that is enough. Null if none is.")
+    path: str | None = Field(description="Where it was written. Null if it was not.")
+    shares: dict[str, float] = Field(description="Each module's share of the change's squared singular values.")
+    warnings: list[str] = Field(description="What is odd about the change, in sentences.")
+    text: str = Field(description="The verdict as the terminal shows it.")
+
+
+def audit_report(audit: Audit, to: Path | None) -> AuditReport:
+    """Returns the report on an audit; `to` is where the smallest that is enough was to be written."""
+    enough = audit.enough
+    return AuditReport(
+        adapter=str(audit.folder.path),
+        method=audit.folder.peft_type,
+        base=audit.folder.base,
+        metric=audit.metric,
+        rows=audit.rows,
+        trained=audit.trained,
+        parameters=audit.parameters,
+        score=audit.score,
+        without=audit.without,
+        within=audit.within,
+        sure=audit.sure,
+        sizes=[
+            SizePart(
+                parameters=size.parameters,
+                ranks=dict(size.ranks),
+                score=size.score,
+                difference=size.difference.mean,
+                low=size.difference.low,
+                high=size.difference.high,
+                p_within=size.difference.chance(audit.within),
+            )
+            for size in audit.sizes
+        ],
+        enough=enough.parameters if enough else None,
+        path=str(to) if to is not None and enough else None,
+        shares=dict(audit.shares),
+        warnings=list(audit.warnings),
+        text=audit.verdict,
+    )

@@ -1,0 +1,216 @@
+"""Audits of adapters that plain PEFT wrote: PEFT's own merge, and simulated rows, are the references."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from craft.audit.audit import Data, audit_adapter
+from craft.audit.changes import changes_of, ranks_for, write_lora
+from craft.audit.folder import WEIGHTS_FILE, read_folder
+from craft.audit.paired import Answers, compare_answers
+
+BOTH = ["query", "value"]
+CONFIGS = {
+    "lora": peft.LoraConfig(r=4, target_modules=BOTH),
+    "rslora": peft.LoraConfig(r=4, lora_alpha=16, use_rslora=True, target_modules=BOTH),
+    "patterns": peft.LoraConfig(
+        r=4, target_modules=BOTH, rank_pattern={"layer.0.attention.self.query": 2}, alpha_pattern={"value": 3}
+    ),
+    "dora": peft.LoraConfig(r=4, use_dora=True, target_modules=BOTH),
+    "loha": peft.LoHaConfig(r=2, target_modules=BOTH),
+    "vera": peft.VeraConfig(r=8, target_modules=BOTH),
+    "boft": peft.BOFTConfig(boft_block_size=4, target_modules=BOTH),
+}
+
+
+def saved(base: str, config: Any, folder: Path, labels: int = 2) -> Any:
+    """An adapter with random weights, written by PEFT, and its model."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=labels)
+    config.task_type, config.modules_to_save = "SEQ_CLS", None
+    adapted = peft.get_peft_model(model, config)
+    with torch.no_grad():
+        for weight in adapted.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn_like(weight))
+    adapted.save_pretrained(folder)
+    return adapted
+
+
+def merged(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.merge_and_unload().state_dict().items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_path: Path) -> None:
+    whole = merged(saved(tiny_bert, CONFIGS[name], tmp_path / "whole"))
+    folder = read_folder(tmp_path / "whole")
+    changes = changes_of(folder.load("classification", ("0", "1"), 0))
+    written = write_lora(folder, changes, ranks_for(changes, changes.most), tmp_path / "cut")
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
+    again = merged(peft.PeftModel.from_pretrained(base, str(written.path)))
+    assert again.keys() == whole.keys()
+    assert all(torch.allclose(again[key], whole[key], atol=1e-5) for key in whole)
+
+
+def test_a_cut_is_peft_s_count_and_the_nearest_of_its_ranks(tiny_bert: str, tmp_path: Path) -> None:
+    model = saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    deltas = {
+        name: module.get_delta_weight("default").detach()
+        for name, module in model.get_base_model().named_modules()
+        if isinstance(module, peft.tuners.lora.Linear)
+    }
+    folder = read_folder(tmp_path / "whole")
+    changes = changes_of(folder.load("classification", ("0", "1"), 0))
+    assert changes.parameters == 6 * 4 * 64
+    ranks = ranks_for(changes, changes.parameters // 2)
+    written = write_lora(folder, changes, ranks, tmp_path / "cut")
+    weights = load_file(written.path / WEIGHTS_FILE)
+    own = {key: weight for key, weight in weights.items() if "lora_" in key}
+    assert sum(weight.numel() for weight in own.values()) == sum(64 * rank for rank in ranks.values()) <= 6 * 4 * 32
+    for name, rank in ranks.items():
+        left = torch.linalg.svdvals(deltas[name])[rank:]
+        b, a = (own.get(f"base_model.model.{name}.lora_{half}.weight", torch.zeros(32, 0)) for half in "BA")
+        product = b @ a if rank else torch.zeros(32, 32)
+        assert torch.linalg.norm(deltas[name] - product) == pytest.approx(float(torch.linalg.norm(left)), rel=1e-3, abs=1e-5)
+
+
+def rows(folder: Path, many: int = 40) -> str:
+    file = folder / "rows.csv"
+    file.write_text("text,label\n" + "".join(f"row {at} is {'good' if at % 2 else 'bad'},{at % 2}\n" for at in range(many)))
+    return str(file)
+
+
+def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
+    assert [size.parameters for size in audit.sizes] == [768, 384, 192, 64]
+    assert audit.rows == 40
+    assert audit.enough == audit.sizes[-1]
+    assert "64 of its 1,536 parameters are enough" in audit.verdict
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
+    model = peft.PeftModel.from_pretrained(base, str(tmp_path / "small"))
+    trained = load_file(tmp_path / "whole" / WEIGHTS_FILE)["base_model.model.classifier.weight"]
+    assert torch.equal(model.get_base_model().classifier.modules_to_save["default"].weight, trained)
+    again = audit_adapter(tmp_path / "small", Data(rows(tmp_path), label="label"), within=100)
+    assert again.score == audit.sizes[-1].score
+
+
+def test_the_chance_is_right_about_new_rows() -> None:
+    """Of audits that say `within a point` with a chance from 0.9 to 0.99, about so many are right."""
+    random, said, came = np.random.default_rng(3), list[float](), list[bool]()
+    for _ in range(400):
+        worse, better = random.uniform(0, 0.05, 2)
+        labels = np.ones(400)
+        change = random.choice([-1, 0, 1], 400, p=[worse, 1 - worse - better, better])
+        first = np.where(change < 0, 1, np.where(change > 0, 0, 1))
+        gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (first + change, labels)))
+        chance = gap.chance(1.0)
+        if 0.9 <= chance <= 0.99:
+            said.append(chance)
+            came.append(100 * (better - worse) >= -1)
+    assert len(said) > 30
+    assert np.mean(came) == pytest.approx(np.mean(said), abs=0.07)
+
+
+def test_rows_to_decide_would_decide() -> None:
+    labels, first = np.ones(200), np.ones(200)
+    second = np.r_[np.zeros(1), np.ones(199)]
+    gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (second, labels)))
+    need = gap.rows_to_decide(1.0, 0.9)
+    assert need is not None
+    times = need // 200 + 1
+    more = [Answers("accuracy", (np.tile(side, times), np.tile(labels, times))) for side in (first, second)]
+    assert gap.chance(1.0) < 0.9 <= compare_answers(*more).chance(1.0)
+
+
+def _remove(name: str) -> Any:
+    return lambda folder: (folder / name).unlink()
+
+
+def _damage(folder: Path) -> None:
+    file = folder / WEIGHTS_FILE
+    file.write_bytes(file.read_bytes()[:200])
+
+
+def _pickle(folder: Path) -> None:
+    (folder / WEIGHTS_FILE).rename(folder / "adapter_model.bin")
+
+
+def _config(**changes: Any) -> Any:
+    def change(folder: Path) -> None:
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def _without_head(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS_FILE)
+    save_file({name: weight for name, weight in weights.items() if "classifier" not in name}, folder / WEIGHTS_FILE)
+
+
+def _merged(folder: Path) -> None:
+    (folder / "adapter_config.json").unlink()
+    (folder / WEIGHTS_FILE).rename(folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+
+
+def _nested(folder: Path) -> None:
+    shutil.copytree(folder, folder.parent / "inner")
+    for file in [*folder.iterdir()]:
+        file.unlink()
+    shutil.move(folder.parent / "inner", folder / "checkpoint-9")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_merged, "it is a whole model"),
+        (_nested, "adapters are in checkpoint-9"),
+        (_remove(WEIGHTS_FILE), "copy it from where the adapter was trained"),
+        (_pickle, "its weights are pickled"),
+        (_damage, "is damaged"),
+        (_without_head, "holds no task head"),
+        (_config(base_model_name_or_path=None), "give it as --base"),
+        (_config(base_model_name_or_path="./nowhere"), "does not exist"),
+        (_config(bias="all"), "trains biases too"),
+        (_config(peft_type="PROMPT_TUNING"), "puts vectors before the text"),
+        (_config(peft_type="NEW"), "no configuration of PEFT"),
+        (_config(r=5), "does not fit"),
+        (_config(target_modules=["query", "value", "key"]), "has no weights for 6 parts"),
+    ],
+)
+def test_folders_that_cannot_be_audited_are_refused_in_words(change: Any, said: str, tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, peft.LoraConfig(r=4, target_modules=BOTH), tmp_path / "whole")
+    change(tmp_path / "whole")
+    with pytest.raises(ValueError, match=said):
+        audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
+
+
+def test_classes_in_another_order_are_noticed(tiny_bert: str, tmp_path: Path) -> None:
+    model = saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    texts = [f"{word} {at}" for at in range(20) for word in ("good", "bad")]
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    gap = logits[:, 1] - logits[:, 0]
+    weights = load_file(tmp_path / "whole" / WEIGHTS_FILE)
+    weights["base_model.model.classifier.bias"][0] += gap.median()
+    save_file(weights, tmp_path / "whole" / WEIGHTS_FILE)
+    file = tmp_path / "rows.csv"
+    lines = [f"{text},{'no' if other else 'yes'}" for text, other in zip(texts, gap > gap.median(), strict=True)]
+    file.write_text("\n".join(["text,label", *lines]) + "\n")
+    with pytest.raises(ValueError, match="with `yes no` it is in 100 %"):
+        audit_adapter(tmp_path / "whole", Data(str(file), label="label"))
+    assert audit_adapter(tmp_path / "whole", Data(str(file), label="label", labels=("yes", "no"))).score == 100
