@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.review.comparing import Compared
     from orchestrator.review.past_sweep import PastSweep
     from orchestrator.review.pick import Pick
+    from orchestrator.review.taking import Form
     from orchestrator.state.state import State
 
 SweepLike = str | Path | Mapping[str, Any]
@@ -107,14 +108,14 @@ class Choice:
         """The sentence that says why it is this one."""
         return self.pick.reason
 
-    def save(self, to: str | Path, *, task: str | None = None, seed: int | None = None, merge: bool = False) -> list[Path]:
+    def save(self, to: str | Path, *, task: str | None = None, seed: int | None = None, form: Form = "adapter") -> list[Path]:
         """Writes its adapter with a model card, for each task, and returns the folders: `craft-sweeps take`.
 
         Args:
             to: a folder that is not there yet.
             task: the only task to write.
             seed: the seed of the trial, instead of the best by the search score.
-            merge: whether it is merged into the base model, in float32.
+            form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
 
         Raises:
             ValueError: `to` is there, or no trial has finished.
@@ -123,7 +124,7 @@ class Choice:
 
         if Path(to).exists():
             raise ValueError(f"{to} is there already; nothing is written over")
-        with take_adapters(self.record, self.pick, Path(to), task=task, seed=seed, merge=merge) as taken:
+        with take_adapters(self.record, self.pick, Path(to), task=task, seed=seed, form=form) as taken:
             pass
         return [adapter.folder for adapter in taken]
 

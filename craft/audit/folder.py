@@ -146,7 +146,7 @@ def _described(path: Path) -> str:
         return "there is no such folder"
     if inner := sorted(file.parent.name for file in path.glob(f"*/{CONFIG_FILE}")):
         return f"adapters are in {', '.join(inner[:5])}"
-    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+    if (path / "config.json").is_file() and any(path.glob("model*.safetensors")):
         return (
             "it is a whole model, perhaps with an adapter merged into its weights, where the adapter's change is not to be seen"
         )

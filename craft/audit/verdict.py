@@ -13,6 +13,11 @@ SERVED = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's --max-lora-rank."""
 
 
+def served_rank(rank: int) -> int:
+    """Returns the least of vLLM's ranks which fits."""
+    return next((served for served in SERVED if served >= rank), rank)
+
+
 @dataclass(frozen=True)
 class Size:
     """The adapter at one size. `parameters` are those of the LoRA without a task head; `ranks` by module."""
@@ -89,7 +94,7 @@ class Audit:
     @property
     def served_rank(self) -> int:
         """The least of the ranks that servers of LoRA are built for which fits."""
-        return next((rank for rank in SERVED if rank >= self.highest_rank), self.highest_rank)
+        return served_rank(self.highest_rank)
 
     def picture(self, rows: int) -> Iterator[str]:
         """Yields a line for each of the layers with the largest shares of the change, with a bar."""

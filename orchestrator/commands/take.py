@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, plain_screen
 
+Form = Literal["adapter", "lora", "merged"]
 Base = Annotated[
     str | None, typer.Option(metavar="FOLDER|ID", help="The base model, if it is not found under its name in the sweep.")
 ]
@@ -28,9 +29,15 @@ def take(
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="The trial with this seed, instead of the best by the search score.")
     ] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Merged into the base model: a full model, written in float32.")
-    ] = False,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            metavar="FORM",
+            help="adapter: as it was trained; lora: the same change of weights as a LoRA, for programs that load nothing else; "
+            "merged: a full model in float32.",
+        ),
+    ] = "adapter",
     base: Base = None,
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also (or only) make it a version of this registered model.")
@@ -41,7 +48,7 @@ def take(
 ) -> None:
     """Take an adapter out of a sweep, with a model card.
 
-    It is written to a folder, as it is or merged into the base model, or becomes a registered model.
+    It is written to a folder, as it is, as a LoRA or merged into the base model, or becomes a registered model.
 
     \b
     --pick takes
@@ -72,20 +79,21 @@ def take(
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-registered-") as scratch:
         folder = to or Path(scratch) / "adapter"
-        with take_adapters(record, chosen, folder, task=task, seed=seed, merge=merge, base=base) as taken:
+        with take_adapters(record, chosen, folder, task=task, seed=seed, form=form, base=base) as taken:
             for adapter in taken:
                 console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
-            registered = list(register_adapters(record, taken, register, merge, tracking_uri)) if register is not None else []
+            name, merged = register, form == "merged"
+            registered = list(register_adapters(record, taken, name, merged, tracking_uri)) if name is not None else []
             for line in registered:
                 console.print(line)
         for adapter in taken if to is not None else ():
             console.print(f"{adapter.entry.task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with")
-            for line in how_to_load(adapter, merge):
+            for line in how_to_load(adapter, form):
                 console.print(f"    {line}")
         if as_json:
             from orchestrator.reports.take import take_report
 
-            report = take_report(record, chosen, taken, merged=merge, written=to is not None, registered=registered)
+            report = take_report(record, chosen, taken, merged=merged, written=to is not None, registered=registered)
             print(report.to_json())
 
 

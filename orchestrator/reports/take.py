@@ -81,5 +81,5 @@ def _adapter(taken: Taken, merged: bool, written: bool) -> AdapterPart:
         reasons=list(taken.reasons),
         path=str(folder) if written else None,
         files=sorted(str(path.relative_to(folder)) for path in files),
-        load=how_to_load(taken, merged) if written else [],
+        load=how_to_load(taken, "merged" if merged else "adapter") if written else [],
     )

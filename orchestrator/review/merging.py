@@ -45,7 +45,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     model, tokenizer = load_adapter(adapter, base)
     model = model.float()
     compute_as_stored(model)
-    probe = _probe(tokenizer)
+    probe = probe_texts(tokenizer)
     with torch.no_grad():
         before = model(**probe).logits
     with quiet_libraries():
@@ -56,18 +56,18 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         except RuntimeError as error:  # safetensors: two names for the memory of one weight
             raise ValueError(
                 f"method {method} cannot be merged here: layers of its model share weights (layer_replication, tied weights), "
-                "which a file of weights cannot say; take the adapter without --merge"
+                "which a file of weights cannot say; take the adapter without --as merged"
             ) from error
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
         again = auto.from_pretrained(str(folder), use_safetensors=True, trust_remote_code=False).eval()
     with torch.no_grad():
         after = again(**probe).logits
-    difference = _difference(before, after)
+    difference = output_difference(before, after)
     if not difference <= TOLERANCE:
         raise ValueError(
             f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
-            "the adapter without --merge"
+            "the adapter without --as merged"
         )
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     trained = record["spec"]["training"]["precision"]
@@ -96,18 +96,20 @@ def _merged(model: nn.Module, method: str) -> Any:
         return model  # it trained the model's own weights
     if not hasattr(model.base_model, "merge_and_unload"):
         raise ValueError(
-            f"method {method} adds no change to weights, so there is nothing to merge; take the adapter without --merge"
+            f"method {method} adds no change to weights, so there is nothing to merge; take the adapter without --as merged"
         )
     try:
         return model.merge_and_unload()
     except (NotImplementedError, AttributeError, ValueError) as error:
-        raise ValueError(f"method {method} cannot be merged here: {error}; take the adapter without --merge") from error
+        raise ValueError(f"method {method} cannot be merged here: {error}; take the adapter without --as merged") from error
 
 
-def _probe(tokenizer: Any) -> dict[str, Tensor]:
+def probe_texts(tokenizer: Any) -> dict[str, Tensor]:
+    """Returns two sentences as a model's input."""
     texts = ["A short text.", "A longer one, with numbers 1 2 3 and more words than the other, to fill a few more positions."]
     return dict(tokenizer(texts, padding=True, return_tensors="pt"))
 
 
-def _difference(before: Tensor, after: Tensor) -> float:
+def output_difference(before: Tensor, after: Tensor) -> float:
+    """Returns the largest difference of outputs, as a share of the largest output."""
     return float((before - after).abs().max() / before.abs().max().clamp_min(1e-12))

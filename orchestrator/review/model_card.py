@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,18 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
     if not merged:
         load = ["from craft import load_adapter", f"model, tokenizer = load_adapter({folder!r})"]
     return "\n".join([*load, *_asking(record, pair)])
+
+
+def serving(record: Mapping[str, Any], folder: Path) -> list[str]:
+    """Returns the command that serves a language model with the LoRA in `folder`; empty for other models."""
+    from craft.audit.verdict import served_rank
+
+    if record["kind"] != "generation":
+        return []
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    base = shlex.quote(base_name(str(record["spec"]["model"])))
+    rank, name = served_rank(config["r"]), shlex.quote(str(folder))
+    return [f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules adapter={name}"]
 
 
 def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, peft_type: str | None) -> list[str]:

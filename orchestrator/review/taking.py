@@ -17,15 +17,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from craft.trainer.checkpoint import MANIFEST_FILE
 from orchestrator.results.summary import Entry
 from orchestrator.review.merging import RECORD_FILE, reads_pairs
 from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
-from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of
+from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of, serving
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import unknown
+
+Form = Literal["adapter", "lora", "merged"]
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,14 @@ def take_adapters(
     *,
     task: str | None = None,
     seed: int | None = None,
-    merge: bool = False,
+    form: Form = "adapter",
     base: str | None = None,
 ) -> Iterator[list[Taken]]:
     """Writes the adapters of a configuration beside the folder `to`, which gets them when the block ends without an error. The
     list has the folders that are valid: those beside it in the block, those in `to` after it.
 
     Args:
-        merge: whether they are merged into the base model, in float32.
+        form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
         base: the place of the base model, if it is not found under its name in the sweep.
     """
     aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
@@ -83,7 +86,7 @@ def take_adapters(
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             taken = choose_trials(record, chosen, aside, task, seed)
             for number, adapter in enumerate(taken):
-                _write_adapter(record, adapter, Path(scratch) / str(number), merge, base)
+                _write_adapter(record, adapter, Path(scratch) / str(number), form, base)
         yield taken
         to.parent.mkdir(parents=True, exist_ok=True)
         aside.rename(to)
@@ -92,36 +95,42 @@ def take_adapters(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
-    """Writes one adapter, or merged model, with its model card to `taken.folder`."""
+def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str | None) -> None:
+    """Writes one adapter in its form with its model card to `taken.folder`."""
     from craft.trainer.adapter_folder import RUN_FILE
 
     adapter = record.adapter(taken.entry.key, scratch)
     run = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     merged = None
     taken.folder.mkdir(parents=True)
-    if merge:
+    if form == "merged":
         from orchestrator.review.merging import write_merged
 
         merged = write_merged(adapter, taken.folder, base)
+    elif form == "lora":
+        from orchestrator.review.converting import write_as_lora
+
+        taken = replace(taken, reasons=(*taken.reasons, f"{write_as_lora(adapter, taken.folder, base)}."))
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(taken.folder))
     answers = record.predictions(taken.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
         (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
     (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
 
 
-def how_to_load(taken: Taken, merged: bool) -> list[str]:
-    """Returns lines of Python that load an adapter, or a merged model, from its folder."""
+def how_to_load(taken: Taken, form: Form) -> list[str]:
+    """Returns lines of Python that load an adapter, or a merged model, from its folder; and the command that serves a LoRA."""
     from craft.trainer.adapter_folder import RUN_FILE
 
+    merged = form == "merged"
     run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
-    return loading(run, pair=reads_pairs(run), merged=merged, folder=str(taken.folder)).splitlines()
+    lines = loading(run, pair=reads_pairs(run), merged=merged, folder=str(taken.folder)).splitlines()
+    return [*lines, *(serving(run, taken.folder) if form == "lora" else [])]
 
 
 def slug(name: str) -> str:

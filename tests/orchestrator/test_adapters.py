@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from safetensors.numpy import load_file
 
 import craft
+from craft.models.loading import MINILM, resolve_model
 from orchestrator.commands.app import main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.model_card import Origin, model_card
@@ -230,7 +231,7 @@ def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
 
 @pytest.mark.slow
 def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
-    flags = ["--pick", "best", "--task", "toy/paraphrase", "--merge", "--to", str(tmp_path / "merged")]
+    flags = ["--pick", "best", "--task", "toy/paraphrase", "--as", "merged", "--to", str(tmp_path / "merged")]
     assert main(["take", str(small_sweep.folder), *flags]) == 0
     ask = (
         "import sys\n"
@@ -244,6 +245,29 @@ def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path,
     wanted = model(**tokenizer("a cat sleeps", "a dog runs", return_tensors="pt")).logits.tolist()
     np.testing.assert_allclose(json.loads(done.stdout), wanted, atol=1e-5)
     assert "merged into the weights" in (tmp_path / "merged" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_lora_loads_with_plain_peft(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
+    flags = ["--pick", "CRAFT", "--task", "toy/sentiment", "--as", "lora", "--to", str(tmp_path / "lora")]
+    assert main(["take", str(small_sweep.folder), *flags]) == 0
+    ask = (
+        "import sys\n"
+        "for name in ('craft', 'orchestrator'): sys.modules[name] = None\n"
+        "from peft import PeftModel\n"
+        "from transformers import AutoConfig, AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
+        f"folder = {str(tmp_path / 'lora')!r}\n"
+        f"base = M.from_pretrained({resolve_model(MINILM)!r}, config=AutoConfig.from_pretrained(folder))\n"
+        "model, tokenizer = PeftModel.from_pretrained(base, folder).eval(), T.from_pretrained(folder)\n"
+        "print(model.peft_config['default'].peft_type.value, model(**tokenizer('fine', return_tensors='pt')).logits.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    kind, logits = done.stdout.split(" ", 1)
+    assert main(["take", str(small_sweep.folder), *flags[:4], "--to", str(tmp_path / "own")]) == 0
+    model, tokenizer = craft.load_adapter(tmp_path / "own")
+    assert (kind, model.peft_type.value) == ("LORA", "CRAFT")
+    np.testing.assert_allclose(json.loads(logits), model(**tokenizer("fine", return_tensors="pt")).logits.tolist(), atol=1e-5)
+    assert "Written as a LoRA of rank" in (tmp_path / "lora" / "README.md").read_text()
 
 
 @pytest.mark.slow

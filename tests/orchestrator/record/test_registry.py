@@ -69,7 +69,7 @@ def answers(address: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("task", "extra"), [("toy/paraphrase", ()), ("toy/sentiment", ("--merge",))])
+@pytest.mark.parametrize(("task", "extra"), [("toy/paraphrase", ()), ("toy/sentiment", ("--as", "merged"))])
 def test_what_is_served_answers_with_the_logits_that_were_scored(
     small_sweep: SmallSweep, tmp_path: Path, task: str, extra: tuple[str, ...]
 ) -> None:

@@ -23,5 +23,5 @@ def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:
     parameters = {"peft_type": "LORA", "config": config}
     spec = RunSpec(model=base, task="toy/sentiment", method="peft", parameters=parameters, training=training)
     adapter = train_run(spec, tmp_path / "run").adapter
-    with pytest.raises(ValueError, match=r"method peft LORA cannot be merged here: .*take the adapter without --merge"):
+    with pytest.raises(ValueError, match=r"method peft LORA cannot be merged here: .*take the adapter without --as merged"):
         write_merged(adapter, tmp_path / "merged")
