@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import numpy as np
 from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
-from craft.audit.changes import Changes, changes_of, ranks_for, switch, warnings_of, write_lora
+from craft.audit.changes import Changes, changes_of, ranks_for, switch, warnings_of, write_craft, write_lora
 from craft.audit.folder import WEIGHTS_FILE, Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
+from craft.methods import find_cutting
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.choose import make_scorer, splits_of
@@ -43,6 +44,9 @@ from craft.trainer.steps import total_steps
 NAME = "audited"
 SHARES = (2, 4, 8, 16)
 """A LoRA is cut to its parameters divided by these; another adapter to so many directions on average in each module."""
+CRAFT = "CRAFT"
+OWN_CUT = ("LORA", CRAFT)
+"""Types whose sizes are of the same type."""
 RATE = 1e-3
 MISNAMED = 20.0
 """So many points more by another order of the labels show that the order is wrong."""
@@ -125,7 +129,7 @@ class _Auditor:
         self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
         sizes = [size for budget in _budgets(self._folder, changes) if (size := self._size(changes, budget, uncut))]
         lines = warnings_of(changes)
-        if self._folder.peft_type != "LORA":
+        if self._folder.peft_type not in OWN_CUT:
             lines.append(f"a size of {self._folder.peft_type} is a LoRA: it may take more parameters than the adapter itself")
         return Audit(
             self._folder, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
@@ -136,12 +140,10 @@ class _Auditor:
         return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id, trains=trains)
 
     def _size(self, changes: Changes, budget: int, uncut: Answers) -> Size | None:
-        ranks = ranks_for(changes, budget)
-        parameters = sum(rank * changes.costs[name] for name, rank in ranks.items())
-        if not parameters:
+        written = self._cut(changes, budget, self._scratch / str(budget) / "adapter")
+        if written is None:
             return None
-        place = self._scratch / str(budget)
-        cut = write_lora(self._folder, changes, ranks, place / "adapter")
+        cut, ranks, parameters = written
         model = self._load(cut, trains=self._data.train is not None)
         if self._data.train is not None:
             self._train_on(model, cut.path)
@@ -149,6 +151,17 @@ class _Auditor:
         gap = compare_answers(uncut, answers)
         self._tell(f"{parameters:,} parameters: {answers.score():.1f} ({gap.mean:+.1f}, {gap.low:+.1f} to {gap.high:+.1f})")
         return Size(parameters, ranks, answers.score(), gap, cut.path)
+
+    def _cut(self, changes: Changes, budget: int, to: Path) -> tuple[Folder, Mapping[str, int], int] | None:
+        """Writes the adapter with at most so many parameters; None if one direction takes more."""
+        if self._folder.peft_type == CRAFT:
+            written = write_craft(self._folder, budget, to)
+            return written if any(written[1].values()) else None
+        ranks = ranks_for(changes, budget)
+        if not any(ranks.values()):
+            return None
+        parameters = sum(rank * changes.costs[name] for name, rank in ranks.items())
+        return write_lora(self._folder, changes, ranks, to), ranks, parameters
 
     def _scorer(self, model: Any) -> Scorer:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.
@@ -158,7 +171,10 @@ class _Auditor:
         scorer = self._scorer(model)
         steps = math.ceil(RECOVERY * total_steps(self._spec.training, scorer.examples["train_examples"]))
         short = self._spec.training.model_copy(update={"max_steps": steps, "evaluate_every": "end"})
-        loop = Loop(self._spec.model_copy(update={"training": short}), self._task.kind, model, scorer.train, Meter())
+        make_hold = find_cutting("craft").hold if self._folder.peft_type == CRAFT else None
+        hold = make_hold(model) if make_hold is not None else lambda: None
+        run = self._spec.model_copy(update={"training": short})
+        loop = Loop(run, self._task.kind, model, scorer.train, Meter(), hold=hold)
         for _ in loop.train():
             pass
         model.eval()
@@ -203,7 +219,7 @@ class _Auditor:
 
 
 def _budgets(folder: Folder, changes: Changes) -> list[int]:
-    if folder.peft_type == "LORA":
+    if folder.peft_type in OWN_CUT:
         return [changes.parameters // share for share in SHARES]
     each = sum(changes.costs.values())
     return [budget for share in SHARES[::-1] if (budget := each * share) < changes.most] or [changes.most]

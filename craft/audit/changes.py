@@ -25,6 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from craft.audit.folder import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Folder
 from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
+from craft.methods import find_cutting
 from craft.trainer.checkpoint import write_folder
 
 NOISE = 1e-6
@@ -158,15 +159,37 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
         "inference_mode": True,
     }
 
+    return _write(folder, own, config, to)
+
+
+def write_craft(folder: Folder, parameters: int, to: Path) -> tuple[Folder, dict[str, int], int]:
+    """Writes a CRAFT adapter with each J - I cut to a lower rank (`craft.methods.cutting`).
+
+    Returns:
+        The new folder, the rank of each J - I, all 0 if one direction takes more parameters, and the parameters that are left.
+    """
+    tensors, ranks = load_file(folder.path / WEIGHTS_FILE), dict[str, int]()
+
+    def choose(values: dict[str, torch.Tensor], costs: dict[str, int]) -> Mapping[str, int]:
+        ranks.update(ranks_within(values, costs, parameters))
+        return ranks
+
+    config, left = find_cutting("craft").cut(tensors, dict(folder.config), choose)
+    return _write(folder, tensors, config, to), ranks, left
+
+
+def _write(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, Any], to: Path) -> Folder:
+    """Writes an adapter with the tokenizer and the template of another one's folder."""
+
     def fill(aside: Path) -> None:
         for file in folder.path.iterdir():
             if file.is_file() and file.suffix in _COPIED and file.name not in _NOT_COPIED:
                 shutil.copy(file, aside)
-        save_file(own, aside / WEIGHTS_FILE, metadata={"format": "pt"})
+        save_file(weights, aside / WEIGHTS_FILE, metadata={"format": "pt"})
         (aside / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
     write_folder(to, fill)
-    return Folder(to, config, {name: tuple(weight.shape) for name, weight in own.items()}, folder.base)
+    return Folder(to, config, {name: tuple(weight.shape) for name, weight in weights.items()}, folder.base)
 
 
 def warnings_of(changes: Changes) -> list[str]:

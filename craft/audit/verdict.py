@@ -67,7 +67,8 @@ class Audit:
         if size is not None:
             gap = size.difference
             ranks = sorted(rank for rank in size.ranks.values() if rank)
-            form = f"a LoRA of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"a LoRA of ranks {ranks[0]} to {ranks[-1]}"
+            method = "CRAFT" if self.folder.peft_type == "CRAFT" else "a LoRA"
+            form = f"{method} of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"{method} of ranks {ranks[0]} to {ranks[-1]}"
             return (
                 f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
                 f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:g}) {gap.chance(self.within):.2f}; {form}."

@@ -12,8 +12,9 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+import craft
 from craft.audit.audit import Data, audit_adapter
 from craft.audit.changes import changes_of, ranks_for, write_lora
 from craft.audit.folder import WEIGHTS_FILE, read_folder
@@ -104,6 +105,79 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert torch.equal(model.get_base_model().classifier.modules_to_save["default"].weight, trained)
     again = audit_adapter(tmp_path / "small", Data(rows(tmp_path), label="label"), within=100)
     assert again.score == audit.sizes[-1].score
+
+
+@pytest.mark.parametrize("metric", [None, "exact_match"])
+def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.3 * torch.randn_like(weight))
+    model.save_pretrained(tmp_path / "whole")
+    file = tmp_path / "rows.jsonl"
+    pairs = [{"ask": f"say {at}", "reply": f"{at} it is"} for at in range(12)]
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    data = Data(str(file), prompt=("ask",), response="reply", metric=metric)
+    audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "small")
+    assert audit.metric == (metric or "likelihood")
+    assert audit.sizes
+    assert audit.enough is not None
+    if metric is None:
+        assert audit.without != audit.score
+    again = audit_adapter(tmp_path / "small", data, within=100)
+    assert again.score == pytest.approx(audit.enough.score)
+    with pytest.raises(ValueError, match="--prompt and --response, or --messages"):
+        audit_adapter(tmp_path / "whole", Data(str(file)))
+
+
+def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
+    file = rows(tmp_path)
+    data = Data(file, train=file, label="label", labels=("0", "1"))
+    audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "small")
+    assert audit.parameters == 2 * (3**2 + 8**2 + 8**2)
+    assert all(size.parameters <= audit.parameters // share for size, share in zip(audit.sizes, (2, 4, 8, 16), strict=False))
+    assert audit.enough is not None
+    js = {name: j for name, j in load_file(tmp_path / "small" / WEIGHTS_FILE).items() if "craft_J" in name}
+    ranks = {name: int(torch.linalg.matrix_rank(j - torch.eye(len(j)), atol=1e-4)) for name, j in js.items()}
+    assert ranks == dict(audit.enough.ranks), "training on keeps the ranks"
+
+
+def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
+    tokenizer.add_tokens(["<ask>", "<reply>"])
+    base.resize_token_embeddings(len(tokenizer))
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.requires_grad or "embed_tokens" in name:
+                weight.add_(0.3 * torch.randn_like(weight))
+    model.save_pretrained(tmp_path / "whole", save_embedding_layers=True)
+    tokenizer.save_pretrained(tmp_path / "whole")
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"ask": f"<ask> {at}", "reply": f"<reply> {at}"}) + "\n" for at in range(12)))
+    audit = audit_adapter(
+        tmp_path / "whole", Data(str(file), prompt=("ask",), response="reply"), within=100, to=tmp_path / "cut"
+    )
+    assert audit.folder.words == len(tokenizer)
+    before, after = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("whole", "cut"))
+    embeddings = [name for name in before if "embed_tokens" in name]
+    assert embeddings
+    assert all(torch.equal(before[name], after[name]) for name in embeddings)
+
+
+def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    file = rows(tmp_path)
+    for name, train in (("cut", None), ("trained", file)):
+        audit_adapter(tmp_path / "whole", Data(file, train=train, label="label"), within=100, to=tmp_path / name)
+    cut, trained = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("cut", "trained"))
+    assert {name: weight.shape for name, weight in cut.items()} == {name: weight.shape for name, weight in trained.items()}
+    assert all(not torch.equal(cut[name], trained[name]) for name in cut)
 
 
 def test_the_chance_is_right_about_new_rows() -> None:
