@@ -48,7 +48,7 @@ class Method:
             the model would not be the base model.
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
             a small learning rate are smaller than bfloat16 can add to a weight.
-        copies: how many float32 copies of an adapted module's input, and of its output, the backward pass keeps in addition to
+        copies: how many copies of an adapted module's input, and of its output, the backward pass keeps in addition to
             what the base keeps, for estimates.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.

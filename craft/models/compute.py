@@ -9,6 +9,9 @@ Where weights of the base itself train (full fine-tuning, BitFit, GaLore, Houlsb
 too, and their products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a
 step of less than a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
 
+An adapter multiplies in the format of its base layer's output, whatever the method: PEFT's by `multiply_as_base`, those of this
+project by themselves.
+
 Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
 that is read back from its adapter compute the same. The task head computes in float32 under every precision.
 """
@@ -31,6 +34,10 @@ WEIGHTS = {
 
 PRODUCTS = WEIGHTS | {"bf16-mixed": torch.bfloat16}
 """Format of the base's products under each precision."""
+
+
+CASTS = "cast_input_dtype_enabled"
+"""PEFT's switch of a layer: whether it casts its input to the dtype of the adapter's weights."""
 
 
 def compute_device() -> torch.device:
@@ -60,6 +67,19 @@ def compute_in_bfloat16(model: nn.Module, heads: Iterable[str] = ()) -> None:
         head = model.get_submodule(name)
         _switch(head, False)
         head.register_forward_pre_hook(inputs_in_float32)
+
+
+def multiply_as_base(model: nn.Module) -> None:
+    """Makes the adapters that PEFT puts on a bfloat16 base multiply in bfloat16, as the base does; their weights stay float32.
+
+    PEFT itself casts the input to float32, keeps that copy for the backward pass, and multiplies in float32.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer  # imports this package's tuners, which import this module
+
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer) and hasattr(module, CASTS):
+            setattr(module, CASTS, False)
+            _switch(module, True)
 
 
 def computes_in_bfloat16(model: nn.Module) -> bool:

@@ -27,7 +27,7 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
+from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
@@ -130,6 +130,8 @@ def load_adapter(
             if trains and spec.training.gradient_checkpointing:
                 checkpoint_activations(model)
             model = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
+            if spec.training.precision == "bfloat16" and not row.master_weights:
+                multiply_as_base(model)
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
             model = row.build(model, parameters, context)

@@ -174,8 +174,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of a product; with gradient
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average.
-    of the method       micro-batch x length x the inputs of adapted modules: float32 copies where the base is bfloat16,
-                        bfloat16 ones under autocast, each input once otherwise; and the outputs by `Method.copies`
+    of the method       micro-batch x length x the inputs of adapted modules: bfloat16 copies under autocast, each input once
+                        otherwise; and the outputs by `Method.copies`
     logits              micro-batch x length x vocabulary x 8 for a language-model head
                         (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
 
@@ -194,8 +194,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     activations = numbers * (3 if autocast else product.itemsize)
     adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.copies
-    inputs = 2 * adapted.inputs if autocast else 4 * (adapted.inputs if product == torch.bfloat16 else adapted.shared)
-    copied = tokens * (copies_in * inputs + copies_out * 4 * adapted.outputs)
+    inputs = 2 * adapted.inputs if autocast else product.itemsize * adapted.shared
+    copied = tokens * (copies_in * inputs + copies_out * product.itemsize * adapted.outputs)
     activations += copied // (layers if training.gradient_checkpointing else 1)
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
     trained = counts.trainable_parameters + counts.head_parameters

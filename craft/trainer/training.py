@@ -27,7 +27,7 @@ from torch import nn
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
+from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_tokenizer, refuse_other_words
@@ -162,8 +162,8 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=steps)
     with meter.phase("decompose"):
         model = method.build(base, parameters, context)
-    if method.master_weights and training.precision == "bfloat16":
-        narrow_frozen(model)
+    if training.precision == "bfloat16":
+        narrow_frozen(model) if method.master_weights else multiply_as_base(model)
     # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
     starts = _adapter_weights(model) if method.decays_to_start and training.weight_decay else None
     if fresh and spec.warm_start is not None and not start_from(model, spec.warm_start, spec):

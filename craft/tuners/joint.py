@@ -6,7 +6,7 @@
       └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
 
 A method is a configuration, a `JointAdapter` with its equation, and a `JointTuner` that names the two. Trained tensors are
-float32 under any base; the change is computed in float32 and cast to the dtype of the base layer's output. CRAFT has layers and
+float32 under any base; products have the format of the base layer's output. CRAFT has layers and
 adapters of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 """
 
@@ -75,8 +75,8 @@ class JointAdapter(nn.Module, ABC):
         """Computes the change that is added to the output of the module at `path`.
 
         Args:
-            x: the module's input (..., d_in), float32.
-            y: the module's output (..., d_out), float32.
+            x: the module's input (..., d_in).
+            y: the module's output (..., d_out), in whose format the products are.
 
         Returns:
             (..., d_out).
@@ -107,8 +107,8 @@ class JointLayer(nn.Module, BaseTunerLayer):
             return y
         result = y
         for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
-            with no_autocast(x.device):
-                change = part.change(self.path, x.float(), y.float())
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=y.dtype == torch.bfloat16):
+                change = part.change(self.path, x, y)
             result = result + change.to(y.dtype)
         return result
 

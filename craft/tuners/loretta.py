@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from craft.models.compute import no_autocast
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, key_of, parameter
 
 
@@ -64,10 +65,11 @@ class Train(nn.Module):
             nn.init.zeros_(self.cores[0])
 
     def matrix(self) -> Tensor:
-        """Multiplies the train to (rows, columns)."""
+        """Multiplies the train to (rows, columns), in float32: it is short."""
         product: Tensor = self.cores[0]
-        for core in list(self.cores)[1:]:
-            product = torch.tensordot(product, core, dims=1)
+        with no_autocast(product.device):
+            for core in list(self.cores)[1:]:
+                product = torch.tensordot(product, core, dims=1)
         return product.reshape(self.shape)
 
 

@@ -81,6 +81,7 @@ IA3: Method = Method(
     reference="Liu et al. 2022, arXiv 2205.05638",
     parameters=Ia3Parameters,
     build=build_ia3,
+    copies=(2, 0),
     label=lambda parameters: " ".join(parameters.projections),
     decays_to_start=True,
     rates=HIGH_RATES,
