@@ -107,8 +107,9 @@ class JointLayer(nn.Module, BaseTunerLayer):
             return y
         result = y
         for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=y.dtype == torch.bfloat16):
-                change = part.change(self.path, x, y)
+            narrow = y.dtype == torch.bfloat16
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=narrow):
+                change = part.change(self.path, *((x, y) if narrow else (x.float(), y.float())))
             result = result + change.to(y.dtype)
         return result
 
