@@ -77,7 +77,7 @@ def multiply_as_base(model: nn.Module) -> None:
     from peft.tuners.tuners_utils import BaseTunerLayer  # imports this package's tuners, which import this module
 
     for module in model.modules():
-        if isinstance(module, BaseTunerLayer) and hasattr(module, CASTS):
+        if isinstance(module, BaseTunerLayer) and type(module).__module__.startswith("peft."):
             setattr(module, CASTS, False)
             _switch(module, True)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from craft.methods import METHODS
 from craft.models.compute import compute_as_stored, compute_in_bfloat16, computes_in_bfloat16
@@ -189,3 +191,29 @@ def test_a_launchers_variables_change_nothing(
     trained = _weights(tiny_bert, tmp_path)
     assert {name for name in plain if not torch.equal(plain[name], trained[name])} == set()
     assert {name: os.environ[name] for name in pairs} == pairs, "they are the caller's again"
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "vera", "pfeiffer", "lotr", "craft"])
+def test_every_adapter_multiplies_in_bfloat16_over_a_bfloat16_base(method: str, tiny_bert: str, tmp_path: Path) -> None:
+    result, _ = trained(spec_of(tiny_bert, method, "bfloat16"), tmp_path)
+    model, _ = load_adapter(result.adapter)
+    products = list[tuple[str, torch.dtype]]()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            result = function(*arguments, **(named or {}))
+            if function._schema.name in ("aten::mm", "aten::addmm") and tokens in result.shape:
+                products.append((function._schema.name, result.dtype))
+            return result
+
+    layer = next(part for part in model.modules() if isinstance(part, BaseTunerLayer))
+    layer.register_forward_pre_hook(lambda *_: watch.__enter__() and None)
+    layer.register_forward_hook(lambda *_: watch.__exit__(None, None, None), prepend=True)
+    watch = Watch()
+    tokens = 13  # no other size here is 13
+    with torch.no_grad():
+        model(input_ids=torch.arange(1000, 1000 + tokens)[None])
+    assert len(products) > 1
+    assert {dtype for _, dtype in products} == {torch.bfloat16}, products
+    weights = load_file(next(result.adapter.glob("*.safetensors")))
+    assert {weight.dtype for weight in weights.values() if weight.is_floating_point()} == {torch.float32}
