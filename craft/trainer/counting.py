@@ -173,7 +173,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     copies              where autocast rounds float32 weights: 2 bytes a weight of a linear layer, kept for the backward pass
     activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of a product; with gradient
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
-                        stream stay float32: 3 bytes on average.
+                        stream stay float32: 3 bytes on average. While the backward pass of a layer runs, three gradients
+                        of the intermediate size are there beside what was kept.
     of the method       micro-batch x length x the inputs of adapted modules: bfloat16 copies under autocast, each input once
                         otherwise; and the outputs by `Method.copies`
     logits              micro-batch x length x vocabulary x 8 for a language-model head
@@ -192,6 +193,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
+    numbers += 3 * inner * tokens
     activations = numbers * (3 if autocast else product.itemsize)
     adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.copies
     inputs = 2 * adapted.inputs if autocast else product.itemsize * adapted.shared

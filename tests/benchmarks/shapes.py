@@ -54,10 +54,11 @@ SHAPES = {
         Shape("llama3-8b-2layers", LlamaConfig(**LLAMA3 | {"vocab_size": 2048, "num_hidden_layers": 2}), 4, 256),
         # As sweeps/commonsense/llama3_8b.yaml trains it.
         Shape("llama3-8b", LlamaConfig(**LLAMA3), 4, 256, checkpointing=True),
+        Shape("llama3-8b-long", LlamaConfig(**LLAMA3), 16, 512, checkpointing=True),  # enough tokens to keep a large GPU busy
     )
 }
 
-ON_GPU = ("llama3-8b",)
+ON_GPU = ("llama3-8b", "llama3-8b-long")
 """16 GB of weights: a CPU would take minutes a step."""
 
 

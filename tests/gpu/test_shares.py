@@ -22,12 +22,16 @@ from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.fences import fence_gpu
 from orchestrator.worker.gpus import keep_to_share, require_gpu
 from orchestrator.worker.run_job import run_job
 from tests.gpu.elsewhere import in_new_process
+from tests.orchestrator.plans import count
+from tests.orchestrator.recorded import results_of
+from tests.orchestrator.tune.test_gpus import sweep_of
 
 Figure = Callable[[str], None]
 ABSENT = "99"
@@ -57,8 +61,7 @@ def cluster(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str
         yield start
 
 
-def seen(share: float) -> int:
-    keep_to_share(share)
+def seen() -> int:
     return torch.cuda.device_count()
 
 
@@ -68,7 +71,7 @@ def required() -> Gpu:
 
 
 def test_without_a_share_a_process_sees_none() -> None:
-    assert in_new_process(seen, 0) == 0
+    assert in_new_process(seen, gpu=0) == 0
 
 
 @pytest.mark.gpus(1)
@@ -80,7 +83,7 @@ def test_with_a_share_it_multiplies_on_it(figure: Figure) -> None:
 
 def test_a_gpu_that_is_hidden_is_refused_with_the_reason(figure: Figure) -> None:
     with pytest.raises(Unavailable) as refused:
-        in_new_process(required, hidden=True)
+        in_new_process(required, gpu=0)
     figure(str(refused.value))
     assert "gave a GPU that torch cannot use" in str(refused.value)
 
@@ -89,7 +92,6 @@ def test_trials_of_a_sweep_see_their_shares(
     device: torch.device, cluster: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
     from orchestrator.tune.runner import run_sweep
-    from tests.orchestrator.tune.test_gpus import plan_of
 
     log = str(tmp_path / "log")
 
@@ -109,8 +111,8 @@ def test_trials_of_a_sweep_see_their_shares(
 
     blocks = "[{method: lora, rank: 2}, {method: full, resources: {gpu: 0.5}}]"
     options = RunOptions(tmp_path / "t", address=cluster("0"), verbosity="quiet")
-    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", blocks), options, train=train)
-    assert len(outcome.finished) == 4, outcome.results
+    outcome = run_sweep(count(sweep_of(tmp_path, "{cpu: 1}", blocks)), options, train=train)
+    assert len(outcome.ended("finished")) == 4, results_of(outcome)
     lines = set(Path(log).read_text().splitlines())
     figure("; ".join(sorted(lines)))
     assert lines == {"lora none 0", f"full 0 {1 if device.type == 'cuda' else 0}"}
@@ -120,11 +122,10 @@ def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_a
     cluster: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
     from orchestrator.tune.runner import run_sweep
-    from tests.orchestrator.tune.test_gpus import plan_of
 
     options = RunOptions(tmp_path / "t", address=cluster(ABSENT), max_failures=0, verbosity="quiet")
-    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1, gpu: 1}", count=False), options)
-    results = [outcome.results[key] for key in outcome.failed]
+    outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), options)
+    results = [results_of(outcome)[entry.key] for entry in outcome.ended("failed")]
     assert len(results) == 2
     figure(results[0].error or "")
     assert all("gave a GPU that torch cannot use" in (result.error or "") for result in results)
@@ -211,7 +212,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(
 ) -> None:
     run = tiny_spec(training={"batch_size": 16, "epochs": 1, "learning_rate": 1e-3})
     quiet = train_run(run, tmp_path / "quiet").metrics["search_loss"]
-    tried, result = in_new_process(shrinks, run, tmp_path / "trial")
+    tried, result = in_new_process(shrinks, run, tmp_path / "trial", gpu=0.5)
     figure(f"micro-batches {', '.join(map(str, dict.fromkeys(tried)))}")
     assert result.status == "finished", result.error
     assert list(dict.fromkeys(tried)) == [16, 8, 4]
