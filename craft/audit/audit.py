@@ -128,7 +128,7 @@ class _Auditor:
         del model
         self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
         sizes = [size for budget in _budgets(self._folder, changes) if (size := self._size(changes, budget, uncut))]
-        lines = warnings_of(changes)
+        lines = [*_doubts(uncut, without, self._task.kind == "classification"), *warnings_of(changes)]
         if self._folder.peft_type not in OWN_CUT:
             lines.append(f"a size of {self._folder.peft_type} is a LoRA: it may take more parameters than the adapter itself")
         return Audit(
@@ -216,6 +216,21 @@ class _Auditor:
                 f"the head seems to have its classes in another order than {' '.join(self._task.labels)}, by which it is right "
                 f"in {as_named:.0f} %: with `{order}` it is in {best:.0f} %. Give the order of its training as --labels"
             )
+
+
+def _doubts(uncut: Answers, without: Answers, has_classes: bool) -> list[str]:
+    """Returns sentences on what these rows do not show of the whole adapter: without it, a smaller one is enough of nothing."""
+    lines = []
+    if (gain := compare_answers(without, uncut)).low <= 0:
+        interval = f"{gain.mean:+.1f} points, {gain.low:+.1f} to {gain.high:+.1f}"
+        lines.append(f"these rows do not show that the adapter's change helps ({interval}), so any size may seem enough")
+    if has_classes:
+        labels = uncut.sides[1]
+        names, counts = np.unique(labels, return_counts=True)
+        constant = Answers(uncut.metric, (np.full_like(uncut.sides[0], names[counts.argmax()]), labels))
+        if compare_answers(constant, uncut).low <= 0:
+            lines.append(f"it is not shown to be above the most frequent class ({constant.score():.1f})")
+    return lines
 
 
 def _budgets(folder: Folder, changes: Changes) -> list[int]:

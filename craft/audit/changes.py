@@ -128,8 +128,11 @@ def ranks_for(changes: Changes, parameters: int) -> dict[str, int]:
     return ranks_within(changes.values, changes.costs, parameters)
 
 
-def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path) -> Folder:
+def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, one_rank: bool = False) -> Folder:
     """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
+
+    Args:
+        one_rank: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
 
     Returns:
         The new folder.
@@ -140,11 +143,13 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
         for name, weight in load_file(folder.path / WEIGHTS_FILE).items()
         if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
     }
-    for name, rank in nonzero.items():
-        for half, matrix in zip("BA", halves(changes.spectra[name], rank), strict=True):
-            own[f"{PREFIX}{name}.lora_{half}.weight"] = matrix.float().contiguous()
     largest = max(nonzero.values())
-    smaller = {name: rank for name, rank in nonzero.items() if rank < largest}
+    smaller = {} if one_rank else {name: rank for name, rank in nonzero.items() if rank < largest}
+    for name, rank in nonzero.items():
+        b, a = halves(changes.spectra[name], rank)
+        more = largest - rank if one_rank else 0
+        own[f"{PREFIX}{name}.lora_B.weight"] = nn.functional.pad(b, (0, more)).float().contiguous()
+        own[f"{PREFIX}{name}.lora_A.weight"] = nn.functional.pad(a, (0, 0, 0, more)).float().contiguous()
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,

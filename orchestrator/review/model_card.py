@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import METRICS, amount, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.table import full_label
+from orchestrator.review.elsewhere import peft_config, served_by, trained_by
 from orchestrator.review.merging import reads_pairs
 from orchestrator.state.entry import TrialResult
 
@@ -61,7 +61,13 @@ class Origin:
 
 
 def model_card(
-    origin: Origin, record: Mapping[str, Any], *, pair: bool, merged: str | None = None, peft_type: str | None = None
+    origin: Origin,
+    record: Mapping[str, Any],
+    *,
+    pair: bool,
+    merged: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    trained: Mapping[str, Any] | None = None,
 ) -> str:
     """Writes the card's text.
 
@@ -69,7 +75,8 @@ def model_card(
         record: the content of the adapter's run.json.
         pair: whether the model reads two texts.
         merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
-        peft_type: PEFT's word for the method; None if PEFT does not load the folder.
+        config: PEFT's configuration of the adapter; None if PEFT does not load the folder.
+        trained: the same of the adapter as it was trained.
     """
     spec, summary, entry = record["spec"], origin.summary, origin.entry
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
@@ -83,7 +90,8 @@ def model_card(
         [
             *head,
             "## Load it",
-            *_loading(record, pair, merged, peft_type),
+            *_loading(record, pair, merged, config),
+            *_serving(record, config, merged is not None),
             "## Scores",
             _scores(origin),
             "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
@@ -96,6 +104,7 @@ def model_card(
             _table({"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
             "## Costs",
             _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
+            *(["## The same training elsewhere", recipes] if (recipes := trained_by(record, trained)) else []),
         ]
     ) + "\n"  # fmt: skip
 
@@ -106,13 +115,8 @@ def add_card(adapter: Path, sweep: str, trial: Trial, result: TrialResult) -> No
     (summary,) = summarize_entries([entry])
     run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
     origin = Origin(sweep, summary, entry, ())
-    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), peft_type=peft_type_of(adapter)))
-
-
-def peft_type_of(adapter: Path) -> str | None:
-    """Returns PEFT's name of the method of an adapter's folder; None if PEFT does not load it."""
-    config = adapter / "adapter_config.json"
-    return str(json.loads(config.read_text(encoding="utf-8"))["peft_type"]) if config.is_file() else None
+    config = peft_config(adapter)
+    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), config=config, trained=config))
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
@@ -127,30 +131,36 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
     return "\n".join([*load, *_asking(record, pair)])
 
 
-def serving(record: Mapping[str, Any], folder: Path) -> list[str]:
-    """Returns the command that serves a language model with the LoRA in `folder`; empty for other models."""
-    from craft.audit.verdict import served_rank
-
+def _serving(record: Mapping[str, Any], config: Mapping[str, Any] | None, merged: bool) -> list[str]:
+    """Returns the card's part on servers of language models."""
     if record["kind"] != "generation":
         return []
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    base = shlex.quote(base_name(str(record["spec"]["model"])))
-    rank, name = served_rank(config["r"]), shlex.quote(str(folder))
-    return [f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules adapter={name}"]
+    commands = served_by(record, config, merged=merged)
+    if not commands:
+        return [
+            "## Serve it",
+            "vLLM, TGI and llama.cpp read no adapters of this form: take it with `--as lora` or `--as merged`.",
+        ]
+    code = "\n".join(commands)
+    return ["## Serve it", f"With vLLM, TGI and llama.cpp, as far as each reads it:\n\n```\n{code}\n```"]
 
 
-def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, peft_type: str | None) -> list[str]:
+def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, config: Mapping[str, Any] | None) -> list[str]:
     """Returns the card's part on loading: with plain transformers and PEFT if they can, and with `craft`."""
     ours = f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```"
     name = str(record["spec"]["model"])
-    if merged or peft_type is None or is_gguf(name):
+    if merged or config is None or is_gguf(name):
         return [ours, merged or _base(record)]
     from craft.tuners.registration import TUNERS
 
     auto, answers_in_words = _auto(record["kind"]), record["kind"] == "generation"
     labels = "" if answers_in_words else ', config=AutoConfig.from_pretrained(".")'
     lines = [
-        *(["import craft  # makes this method known to PEFT; from the project craft-sweeps"] if peft_type in TUNERS else []),
+        *(
+            ["import craft  # makes this method known to PEFT; from the project craft-sweeps"]
+            if config["peft_type"] in TUNERS
+            else []
+        ),
         "from peft import PeftModel",
         f"from transformers import {'' if answers_in_words else 'AutoConfig, '}{auto}, AutoTokenizer",
         f"base = {auto}.from_pretrained({json.dumps(base_name(name), ensure_ascii=False)}{labels})",

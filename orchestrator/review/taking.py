@@ -21,9 +21,10 @@ from typing import Literal
 
 from craft.trainer.checkpoint import MANIFEST_FILE
 from orchestrator.results.summary import Entry
+from orchestrator.review.elsewhere import peft_config, served_by
 from orchestrator.review.merging import RECORD_FILE, reads_pairs
 from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
-from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of, serving
+from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import unknown
@@ -116,7 +117,8 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(taken.folder))
+    configs = {"config": peft_config(taken.folder), "trained": peft_config(adapter)}
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, **configs)
     answers = record.predictions(taken.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
         (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
@@ -124,13 +126,13 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
 
 
 def how_to_load(taken: Taken, form: Form) -> list[str]:
-    """Returns lines of Python that load an adapter, or a merged model, from its folder; and the command that serves a LoRA."""
+    """Returns lines of Python that load an adapter, or a merged model, from its folder; and commands that serve it."""
     from craft.trainer.adapter_folder import RUN_FILE
 
     merged = form == "merged"
     run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
     lines = loading(run, pair=reads_pairs(run), merged=merged, folder=str(taken.folder)).splitlines()
-    return [*lines, *(serving(run, taken.folder) if form == "lora" else [])]
+    return [*lines, *served_by(run, peft_config(taken.folder), str(taken.folder), merged=merged)]
 
 
 def slug(name: str) -> str:

@@ -64,6 +64,25 @@ def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_
     assert all(torch.allclose(again[key], whole[key], atol=1e-5) for key in whole)
 
 
+def test_zeros_fill_up_to_one_rank_and_one_scale(tiny_bert: str, tmp_path: Path) -> None:
+    """vLLM scales by alpha / r, llama.cpp by alpha over the rank of each tensor."""
+    saved(tiny_bert, CONFIGS["patterns"], tmp_path / "whole")
+    folder = read_folder(tmp_path / "whole")
+    changes = changes_of(folder.load("classification", ("0", "1"), 0))
+    ranks = ranks_for(changes, changes.most // 2)
+    assert len(set(ranks.values())) > 1
+    two = [write_lora(folder, changes, ranks, tmp_path / name, one_rank=name == "filled") for name in ("ragged", "filled")]
+    config = two[1].config
+    assert (config["rank_pattern"], config["lora_alpha"]) == ({}, config["r"])
+    ragged, filled = (load_file(each.path / WEIGHTS_FILE) for each in two)
+    assert ragged.keys() == filled.keys()
+    for key in filled:
+        if ".lora_A." in key:
+            other = key.replace(".lora_A.", ".lora_B.")
+            assert len(filled[key]) == config["r"]
+            assert torch.equal(filled[other] @ filled[key], ragged[other] @ ragged[key])
+
+
 def test_a_cut_is_peft_s_count_and_the_nearest_of_its_ranks(tiny_bert: str, tmp_path: Path) -> None:
     model = saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     deltas = {
@@ -99,6 +118,8 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert audit.rows == 40
     assert audit.enough == audit.sizes[-1]
     assert "64 of its 1,536 parameters are enough" in audit.verdict
+    assert any("do not show that the adapter's change helps" in line for line in audit.warnings)  # its weights are random
+    assert any("above the most frequent class (50.0)" in line for line in audit.warnings)
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
     model = peft.PeftModel.from_pretrained(base, str(tmp_path / "small"))
     trained = load_file(tmp_path / "whole" / WEIGHTS_FILE)["base_model.model.classifier.weight"]
