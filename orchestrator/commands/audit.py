@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from craft.words import redact
 from orchestrator.commands.options import AsJson, check_empty, plain_screen
 
 LAYERS_SHOWN = 12
@@ -39,6 +40,9 @@ def audit(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest that is enough.")
     ] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="Also write it to this MLflow store, into the experiment `audits`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Ask whether an adapter could be smaller, and at what cost.
@@ -49,17 +53,27 @@ def audit(
     Exit status: 0 a smaller one is enough; 1 none is, or the rows are too few to say; 2 the call is wrong.
     """
     from craft.audit.audit import Data, audit_adapter
+    from orchestrator.record.mlflow_client import check_store
+    from orchestrator.record.tracking_uri import resolve_uri
+    from orchestrator.reports.audit import audit_report
 
     screen = plain_screen(quiet=as_json)
+    store = resolve_uri(tracking_uri) if tracking_uri is not None else None
+    if store is not None:
+        check_store(store)
     columns = Data(
         data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
         tuple(labels.split()) if labels else None, metric, max_length,
     )  # fmt: skip
     result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
-    if as_json:
-        from orchestrator.reports.audit import audit_report
+    report = audit_report(result, to)
+    if store is not None:
+        from orchestrator.record.audited import record_audit
 
-        print(audit_report(result, to).to_json())
+        run = record_audit(report.model_dump(), to if report.path else None, store)
+        screen.print(f"Recorded in {redact(store)}: experiment audits, run {run}")
+    if as_json:
+        print(report.to_json())
     else:
         for line in result.picture(LAYERS_SHOWN):
             screen.print(line)

@@ -1,0 +1,64 @@
+"""An audit in the tracking store: the experiment `audits` has a run of each adapter, and inside it one of each size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.record.artifacts import upload
+from orchestrator.record.mlflow_client import make_sqlite, quiet_mlflow
+from orchestrator.record.tracking_uri import sqlite_file
+from orchestrator.results.tags import KIND, NOTE, PARENT
+
+EXPERIMENT, AUDIT_KIND = "audits", "audit"
+PARAMETERS = ("adapter", "method", "base", "metric", "rows", "trained", "within", "sure")
+OF_SIZE = ("score", "difference", "low", "high", "p_within")
+
+
+def record_audit(report: Mapping[str, Any], smaller: Path | None, uri: str) -> str:
+    """Writes a report on an audit, as a program gets it, to the store at `uri`.
+
+    Args:
+        smaller: the folder of the smallest adapter that is enough, if one was written.
+
+    Returns:
+        The id of its run.
+    """
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    file = sqlite_file(uri)
+    if file is not None:
+        make_sqlite(file)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    if experiment is None:
+        home = file.parent if file is not None else Path.cwd()
+        location = None if uri.startswith("http") else (home / "mlartifacts" / EXPERIMENT).as_uri()
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        place = client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
+    else:
+        place = str(experiment.experiment_id)
+        if experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(place)
+
+    def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
+        run = str(client.create_run(place, run_name=name, tags={KIND: AUDIT_KIND, **tags}).info.run_id)
+        for key, value in values.items():
+            client.log_param(run, key, str(value))
+        for key, number in metrics.items():
+            client.log_metric(run, key, number)
+        return run
+
+    values = {name: report[name] for name in PARAMETERS}
+    whole = {"score": report["score"], "without": report["without"], "trainable_parameters": report["parameters"]}
+    run = write(Path(report["adapter"]).name, {NOTE: report["text"]}, values, whole)
+    for size in report["sizes"]:
+        told = {name: size[name] for name in OF_SIZE} | {"trainable_parameters": size["parameters"]}
+        client.set_terminated(write(f"{size['parameters']:,} parameters", {PARENT: run}, values, told))
+    client.log_dict(run, dict(report), "audit.json")
+    if smaller is not None:
+        upload(client, run, "adapter", smaller)
+    client.set_terminated(run)
+    return run
