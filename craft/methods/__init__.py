@@ -46,7 +46,10 @@ def find_cutting(name: str) -> Cutting:
     cutting = find_method(name).cutting
     if cutting is None:
         able = ", ".join(row.name for row in METHODS.values() if row.cutting is not None)
-        raise ValueError(f"adapters of {name} cannot be cut: no SVD makes what they learn smaller. Those of {able} can")
+        raise ValueError(
+            f"adapters of {name} cannot be cut: no SVD makes what they learn smaller. Those of {able} can; "
+            "`craft-sweeps audit` cuts others to a LoRA"
+        )
     return cutting
 
 

@@ -43,12 +43,13 @@ def record_audit(report: Mapping[str, Any], smaller: Path | None, uri: str) -> s
         if experiment.lifecycle_stage == "deleted":
             client.restore_experiment(place)
 
-    def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
+    def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], metrics: Mapping[str, float | None]) -> str:
         run = str(client.create_run(place, run_name=name, tags={KIND: AUDIT_KIND, **tags}).info.run_id)
         for key, value in values.items():
             client.log_param(run, key, str(value))
         for key, number in metrics.items():
-            client.log_metric(run, key, number)
+            if number is not None:  # a score that is no number
+                client.log_metric(run, key, number)
         return run
 
     values = {name: report[name] for name in PARAMETERS}

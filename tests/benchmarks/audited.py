@@ -1,0 +1,92 @@
+"""Tables of docs/measurements/audit.md from the record of audits: were the verdicts right on rows that they did not see?
+
+    python -m tests.benchmarks.audited docs/measurements/records/audits.csv
+
+A row is an adapter at one size: cut, cut and trained on, or (`own`) trained at that size from the start by a plain script. An
+audit's verdict is by the first half of the held-out rows (a), and judged by the second (b).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+WITHIN, SURE = 1.0, 0.9
+KINDS = {"cut": "as cut", "trained": "trained on for a tenth of the steps"}
+
+
+def main(file: Path) -> None:
+    rows = pd.read_csv(file)
+    for table in (verdicts, beside_own, of_methods, costs):
+        print("\n".join(table(rows)), end="\n\n")
+
+
+def verdicts(rows: pd.DataFrame) -> Iterable[str]:
+    """How many sizes are enough by a, and how many of these lose more than a point on b."""
+    yield "| sizes | enough by the first half | lose over a point on the second | mean loss there | all sizes: mean loss |"
+    yield "| --- | --- | --- | --- | --- |"
+    for kind, title in KINDS.items():
+        sizes = rows[rows.kind == kind]
+        sure = sizes[sizes.p_a >= SURE]
+        wrong = sure[sure.difference_b < -WITHIN]
+        yield (
+            f"| {len(sizes)}, {title} | {len(sure)} of {sizes.adapter.nunique()} adapters | {len(wrong)} | "
+            f"{-sure.difference_b.mean():.2f} | {-sizes.difference_b.mean():.2f} |"
+        )
+
+
+def beside_own(rows: pd.DataFrame) -> Iterable[str]:
+    """Cuts of LoRA beside trainings of their own with as many parameters; the means of all adapters of a task."""
+    yield "| task | size | cut from larger ones | cut and trained on | trained at that size |"
+    yield "| --- | --- | --- | --- | --- |"
+    lora = rows[rows.method == "lora"]
+    for task in sorted(lora.task.unique()):
+        own = lora[(lora.task == task) & (lora.kind == "own")]
+        for size in sorted(own["size"].unique(), reverse=True):
+            same = lora[(lora.task == task) & (lora["size"] == size)]
+            cells = [_spread(same[same.kind == kind].score) for kind in (*KINDS, "own")]
+            yield f"| {task} | {size:,} | {' | '.join(cells)} |"
+
+
+def of_methods(rows: pd.DataFrame) -> Iterable[str]:
+    """Other methods' changes as LoRA, on the tasks that have them."""
+    budgets = (36864, 18432, 9216)
+    yield "| task | adapter | whole: parameters, score | " + " | ".join(f"{budget:,}" for budget in budgets) + " |"
+    yield "| --- | --- | --- |" + " --- |" * len(budgets)
+    tasks = {task for task in rows.task if {"dora", "vera"} <= {*rows[rows.task == task].method}}
+    for task in sorted(tasks):
+        for name in rows[(rows.task == task) & rows.kind.isin(["whole"])].sort_values("parameters").adapter:
+            own = rows[rows.adapter == name]
+            whole = own[own.kind == "whole"].iloc[0]
+            if whole.method == "lora" and not name.endswith("r16"):
+                continue
+            cells = []
+            for budget in budgets:
+                # A cut keeps at most its size.
+                near = own[(own["size"] <= budget) & (own["size"] > 0.9 * budget)]
+                told = [near[near.kind == kind].score for kind in KINDS]
+                cells.append(", ".join(f"{each.iloc[0]:.1f}" if len(each) else "-" for each in told))
+            yield f"| {task} | {name} | {whole.parameters:,}, {whole.score:.1f} | {' | '.join(cells)} |"
+
+
+def costs(rows: pd.DataFrame) -> Iterable[str]:
+    """Seconds of an audit beside those of the training."""
+    yield "| | seconds, median (range) |"
+    yield "| --- | --- |"
+    kinds = {"whole": "the training"} | {kind: f"the audit, {title}" for kind, title in KINDS.items()}
+    for kind, title in kinds.items():
+        seconds = rows[rows.kind == kind].groupby("adapter").seconds.first()
+        yield f"| {title} | {seconds.median():.0f} ({seconds.min():.0f} to {seconds.max():.0f}) |"
+
+
+def _spread(scores: pd.Series) -> str:
+    if scores.empty:
+        return "-"
+    return f"{scores.mean():.1f}" + (f" ({scores.min():.1f} to {scores.max():.1f})" if len(scores) > 1 else "")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
