@@ -128,7 +128,7 @@ class _Auditor:
         del model
         self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
         sizes = [size for budget in _budgets(self._folder, changes) if (size := self._size(changes, budget, uncut))]
-        lines = [*_doubts(uncut, without, self._task.kind == "classification"), *warnings_of(changes)]
+        lines = [*_doubts(uncut, without, within, self._task.kind == "classification"), *warnings_of(changes)]
         if self._folder.peft_type not in OWN_CUT:
             lines.append(f"a size of {self._folder.peft_type} is a LoRA: it may take more parameters than the adapter itself")
         return Audit(
@@ -218,12 +218,13 @@ class _Auditor:
             )
 
 
-def _doubts(uncut: Answers, without: Answers, has_classes: bool) -> list[str]:
+def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) -> list[str]:
     """Returns sentences on what these rows do not show of the whole adapter: without it, a smaller one is enough of nothing."""
     lines = []
-    if (gain := compare_answers(without, uncut)).low <= 0:
-        interval = f"{gain.mean:+.1f} points, {gain.low:+.1f} to {gain.high:+.1f}"
-        lines.append(f"these rows do not show that the adapter's change helps ({interval}), so any size may seem enough")
+    if (gain := compare_answers(without, uncut)).low <= within:
+        interval = f"{gain.mean:+.1f}, {gain.low:+.1f} to {gain.high:+.1f}"
+        shown = f"these rows do not show that the adapter's change helps by more than the {within:g} points that may be lost"
+        lines.append(f"{shown} ({interval}), so any size may seem enough")
     if has_classes:
         labels = uncut.sides[1]
         names, counts = np.unique(labels, return_counts=True)

@@ -82,6 +82,6 @@ def audit(
         screen.print(result.verdict)
         if to is not None and result.enough is not None:
             screen.print(f"Written to {to}: PeftModel.from_pretrained(base, {str(to)!r})")
-            if result.folder.is_language_model:
+            if result.folder.is_language_model and not result.folder.config.get("modules_to_save"):
                 screen.print(f"vllm serve {result.folder.base} --enable-lora --max-lora-rank {result.served_rank}")
     return 0 if result.enough is not None else 1

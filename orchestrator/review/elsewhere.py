@@ -1,6 +1,6 @@
 """Language models outside this project: commands that serve an adapter, and its run's settings for programs that train LoRA.
 
-Sources: vLLM 0.30 `vllm/lora/peft_helper.py` (one scale, alpha / r, for all modules; no DoRA), llama.cpp's
+Sources: vLLM 0.30 `vllm/lora/peft_helper.py` (one scale, alpha / r, for all modules; no DoRA, no whole modules), llama.cpp's
 `llama_adapter_lora_weight` (alpha over the rank of each tensor; no rsLoRA), text-generation-inference's guide to LoRA; the keys
 of trl 1.16 (`SFTConfig`, `ModelConfig`), axolotl 0.19 (`axolotl.utils.schemas`) and llamafactory 0.9.5 (`hparams`).
 """
@@ -96,7 +96,7 @@ def served_by(
             f"text-generation-launcher --model-id {place}",
             f"python convert_hf_to_gguf.py {place} --outfile model.gguf && llama-server -m model.gguf",
         ]
-    if not _is_lora(config) or config.get("use_dora"):
+    if not _is_lora(config) or config.get("use_dora") or config.get("modules_to_save"):
         return []
     commands = [f"vllm serve {base} --enable-lora --max-lora-rank {served_rank(config['r'])} --lora-modules adapter={place}"]
     if not config.get("rank_pattern"):

@@ -27,7 +27,7 @@ from orchestrator.sweepfile.sweep import Sweep
 if TYPE_CHECKING:
     from craft.trainer.probe import Speed
 
-_ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
+_TIMING_SETTINGS = ("batch_size", "gradient_accumulation", "max_length", "precision")
 """Settings on which the time of a step depends most."""
 
 
@@ -95,7 +95,7 @@ def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     mine = sweep.training.model_dump()
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
         settings = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
-        if settings["model"] == sweep.model and all(settings["training"].get(name) == mine[name] for name in _ALIKE):
+        if settings["model"] == sweep.model and all(settings["training"].get(name) == mine[name] for name in _TIMING_SETTINGS):
             entries = read_state(SweepFolder(folder).record).entries.values()
             return [entry.result for entry in entries if entry.result is not None]
     return ()

@@ -25,7 +25,7 @@ class _Rung:
         self._costs = np.empty((0, costs))
         self._scores = np.empty(0)
         self._rivals, self._better, self._equals = (np.empty(0, int) for _ in range(3))
-        self._went_on = np.empty(0, bool)
+        self._promoted = np.empty(0, bool)
 
     def arrive(self, entrant: Entrant, score: float) -> None:
         costs = np.array(entrant.costs, dtype=float)
@@ -35,23 +35,23 @@ class _Rung:
         self._better[held_against & (self._scores < score)] += 1
         self._rivals = np.append(self._rivals, rivals.sum() + 1)  # itself among them
         self._better = np.append(self._better, (rivals & (self._scores > score)).sum())
-        self._equals = np.append(self._equals, (rivals & self._went_on & (self._scores == score)).sum())
+        self._equals = np.append(self._equals, (rivals & self._promoted & (self._scores == score)).sum())
         self._costs, self._scores = np.vstack([self._costs, costs]), np.append(self._scores, score)
-        self._went_on = np.append(self._went_on, False)
+        self._promoted = np.append(self._promoted, False)
         self._places[entrant.configuration] = len(self._names)
         self._names.append(entrant.configuration)
 
-    def go_on(self, configuration: str) -> None:
+    def promote(self, configuration: str) -> None:
         place = self._places[configuration]
-        self._went_on[place] = True
+        self._promoted[place] = True
         self._equals[(self._costs >= self._costs[place]).all(axis=1) & (self._scores == self._scores[place])] += 1
 
-    def may_go_on(self, configuration: str, factor: float) -> bool:
+    def may_be_promoted(self, configuration: str, factor: float) -> bool:
         return bool(self._may(factor)[self._places[configuration]])
 
     def ready(self, factor: float) -> list[str]:
-        """Configurations that wait here and may go on, in the order of their arrival."""
-        return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._went_on)]
+        """Configurations that wait here and may be promoted, in the order of their arrival."""
+        return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._promoted)]
 
     def _may(self, factor: float) -> np.ndarray:
         if (self._scores == self._scores[0]).all():
@@ -94,7 +94,7 @@ class Promotion:
         if not isinstance(score, int | float) or not math.isfinite(score) or epoch <= epochs.get(entrant.key, -math.inf):
             return False
         epochs[entrant.key] = epoch
-        self.go_on(entrant.configuration)  # it came further, so it went on
+        self.promote(entrant.configuration)  # it came further, so it was promoted
         self._latest.setdefault(entrant.group, {})[entrant.key] = score
         level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
         if level is None or level <= self._level.get(entrant.key, -1):
@@ -103,20 +103,20 @@ class Promotion:
         rung = self._rungs.setdefault((entrant.group, level), _Rung(len(entrant.costs)))
         rung.arrive(entrant, score)
         self._standing[entrant.configuration] = rung
-        if last or not self.may_go_on(entrant.configuration):
+        if last or not self.may_be_promoted(entrant.configuration):
             return True
-        self.go_on(entrant.configuration)
+        self.promote(entrant.configuration)
         return False
 
-    def may_go_on(self, configuration: str) -> bool:
+    def may_be_promoted(self, configuration: str) -> bool:
         """Returns whether a configuration need not wait: it is at no rung, or among the best there."""
         rung = self._standing.get(configuration)
-        return rung is None or rung.may_go_on(configuration, self.factor)
+        return rung is None or rung.may_be_promoted(configuration, self.factor)
 
-    def go_on(self, configuration: str) -> None:
+    def promote(self, configuration: str) -> None:
         """Lets the configuration continue from its rung."""
         if configuration in self._standing:
-            self._standing.pop(configuration).go_on(configuration)
+            self._standing.pop(configuration).promote(configuration)
 
     def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
         """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
@@ -137,7 +137,7 @@ class Promotion:
         if not promoted and not free:
             return None
         chosen = max([*promoted, *free], key=lambda configuration: sum(self._epochs.get(configuration, {}).values()))
-        self.go_on(chosen)
+        self.promote(chosen)
         begun = self._epochs.get(chosen, {})
         return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
 

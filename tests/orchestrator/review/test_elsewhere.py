@@ -44,6 +44,7 @@ def record(kind: str = "generation", **training: Any) -> dict[str, Any]:
         ({"rank_pattern": {"model.layers.0.self_attn.q_proj": 2}}, ["vllm"]),
         ({"use_rslora": True}, ["vllm", "text-generation-launcher"]),
         ({"use_dora": True}, []),
+        ({"modules_to_save": ["lm_head"]}, []),
         ({"peft_type": "VERA"}, []),
     ],
 )

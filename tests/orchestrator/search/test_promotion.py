@@ -20,7 +20,7 @@ def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entra
     return Entrant(f"{name} {task} {seed}", name, (task, seed), (cost,))
 
 
-def may_go_on(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
+def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
     """The definition, over all reports so far, each of which is at one rung: whether the trial of report `at` may go on.
 
     Args:
@@ -52,16 +52,16 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
             False,
         )
         reports.append(told)
-        expected = may_go_on(reports, went, number, factor)
+        expected = may_be_promoted(reports, went, number, factor)
         assert rule.pauses(*told) is not expected
         if expected:
             went.append(number)
         for place in range(number):
             if place not in went:
-                expected = may_go_on(reports, went, place, factor)
-                assert rule.may_go_on(reports[place][0].configuration) is expected
+                expected = may_be_promoted(reports, went, place, factor)
+                assert rule.may_be_promoted(reports[place][0].configuration) is expected
                 if expected and draw.random() < 0.5:
-                    rule.go_on(reports[place][0].configuration)
+                    rule.promote(reports[place][0].configuration)
                     went.append(place)
                     later += 1
     assert later
@@ -71,18 +71,18 @@ def test_a_report_that_is_known_changes_nothing() -> None:
     rule = Promotion(1.0, 2.0)
     for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
         rule.pauses(one(name), 1.0, score)
-    assert not rule.may_go_on("b")
+    assert not rule.may_be_promoted("b")
     assert not rule.pauses(one("b"), 1.0, 9.0), "a worker that continues from a checkpoint reports again what it had reported"
-    assert not rule.may_go_on("b")
+    assert not rule.may_be_promoted("b")
     assert not any(rule.pauses(one("c"), 2.0, score) for score in (None, float("nan"), "high"))
 
 
 def test_the_end_of_a_trial_is_a_rung_too() -> None:
     rule = Promotion(100.0, 2.0)
     assert all(rule.pauses(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)))
-    assert [rule.may_go_on(name) for name in "abc"] == [True, False, False]
+    assert [rule.may_be_promoted(name) for name in "abc"] == [True, False, False]
     rule.pauses(one("d"), 2.0, 0.0, last=True)
-    assert [rule.may_go_on(name) for name in "abcd"] == [True, True, False, False]
+    assert [rule.may_be_promoted(name) for name in "abcd"] == [True, True, False, False]
 
 
 def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
