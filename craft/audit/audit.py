@@ -43,7 +43,7 @@ from craft.trainer.steps import total_steps
 
 NAME = "audited"
 SHARES = (2, 4, 8, 16)
-"""A LoRA is cut to its parameters divided by these; another adapter to so many directions on average in each module."""
+"""An adapter is cut to its parameters divided by these."""
 CRAFT = "CRAFT"
 OWN_CUT = ("LORA", CRAFT)
 """Types whose sizes are of the same type."""
@@ -127,10 +127,11 @@ class _Auditor:
         without = self._answer(model, "without")
         del model
         self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
-        sizes = [size for budget in _budgets(self._folder, changes) if (size := self._size(changes, budget, uncut))]
+        budgets = [changes.parameters // share for share in SHARES]
+        sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
         lines = [*_doubts(uncut, without, within, self._task.kind == "classification"), *warnings_of(changes)]
         if self._folder.peft_type not in OWN_CUT:
-            lines.append(f"a size of {self._folder.peft_type} is a LoRA: it may take more parameters than the adapter itself")
+            lines.append(f"a size of {self._folder.peft_type} is a LoRA of the same modules")
         return Audit(
             self._folder, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines),
@@ -232,13 +233,6 @@ def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) 
         if compare_answers(constant, uncut).low <= 0:
             lines.append(f"it is not shown to be above the most frequent class ({constant.score():.1f})")
     return lines
-
-
-def _budgets(folder: Folder, changes: Changes) -> list[int]:
-    if folder.peft_type in OWN_CUT:
-        return [changes.parameters // share for share in SHARES]
-    each = sum(changes.costs.values())
-    return [budget for share in SHARES[::-1] if (budget := each * share) < changes.most] or [changes.most]
 
 
 def _describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:

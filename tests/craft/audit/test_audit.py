@@ -128,6 +128,15 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert again.score == audit.sizes[-1].score
 
 
+@pytest.mark.parametrize("name", ["vera", "loha"])
+def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
+    audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100)
+    assert audit.sizes
+    assert all(size.parameters <= audit.parameters // 2 for size in audit.sizes)
+    assert f"a size of {name.upper()} is a LoRA of the same modules" in audit.warnings
+
+
 @pytest.mark.parametrize("metric", [None, "exact_match"])
 def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
