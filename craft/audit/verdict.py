@@ -74,9 +74,7 @@ class Audit:
                 f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:g}) {gap.chance(self.within):.2f}; {form}."
             )
         if not self.sizes:
-            return (
-                f"Half of its {self.parameters:,} parameters are too few for a direction of a LoRA. Keep the adapter as it is."
-            )
+            return f"Half of its {self.parameters:,} parameters are too few for one LoRA direction. Keep the adapter as it is."
         rows = [(size.difference.rows_to_decide(self.within, self.sure), size) for size in self.sizes]
         near = [(count, size) for count, size in rows if count is not None]
         if not near:
