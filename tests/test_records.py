@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import recorded_front
+from tests.benchmarks import audited, recorded_front
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
@@ -24,3 +26,10 @@ def test_the_recipe() -> None:
 def test_a_decoder() -> None:
     page = (MEASUREMENTS / "smollm2.md").read_text()
     assert markdown(recorded_front.summaries_of([RECORDS / "smollm2-heads.csv"]), DEFAULT_OBJECTIVES) in page
+
+
+def test_audits() -> None:
+    rows, page = pd.read_csv(RECORDS / "audits.csv"), (MEASUREMENTS / "audit.md").read_text()
+    assert rows[rows.kind == "whole"].adapter.nunique() == 28
+    for table in audited.TABLES:
+        assert "\n".join(table(rows)) in page, table.__name__

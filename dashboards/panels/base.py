@@ -125,9 +125,9 @@ def metrics_of(view: View) -> list[Metric]:
     """
     tasks = [metric_of(f"score/{task}") for task in view.tasks]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
-    others = [metric_of(name) for name in ways if name not in METRICS]
+    unlisted = [metric_of(name) for name in ways if name not in METRICS]
     score = replace(METRICS["score"], label=label_of("score", score_metric(view)))
-    every = [score, *tasks, *(metric for name, metric in METRICS.items() if name not in ("score", "chance")), *others]
+    every = [score, *tasks, *(metric for name, metric in METRICS.items() if name not in ("score", "chance")), *unlisted]
     measured = [metric for metric in every if column(view.configurations, f"m.{metric.name}").notna().any()]
     return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 

@@ -43,18 +43,18 @@ def record_audit(report: Mapping[str, Any], smaller: Path | None, uri: str) -> s
         if experiment.lifecycle_stage == "deleted":
             client.restore_experiment(place)
 
-    def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], metrics: Mapping[str, float | None]) -> str:
+    def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], numbers: Mapping[str, float | None]) -> str:
         run = str(client.create_run(place, run_name=name, tags={KIND: AUDIT_KIND, **tags}).info.run_id)
         for key, value in values.items():
             client.log_param(run, key, str(value))
-        for key, number in metrics.items():
+        for key, number in numbers.items():
             if number is not None:  # a score that is no number
                 client.log_metric(run, key, number)
         return run
 
     values = {name: report[name] for name in PARAMETERS}
-    whole = {"score": report["score"], "without": report["without"], "trainable_parameters": report["parameters"]}
-    run = write(Path(report["adapter"]).name, {NOTE: report["text"]}, values, whole)
+    metrics = {"score": report["score"], "without": report["without"], "trainable_parameters": report["parameters"]}
+    run = write(Path(report["adapter"]).name, {NOTE: report["text"]}, values, metrics)
     for size in report["sizes"]:
         told = {name: size[name] for name in OF_SIZE} | {"trainable_parameters": size["parameters"]}
         client.set_terminated(write(f"{size['parameters']:,} parameters", {PARENT: run}, values, told))

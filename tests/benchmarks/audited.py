@@ -8,19 +8,23 @@ audit's verdict is by the first half of the held-out rows (a), and judged by the
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 WITHIN, SURE = 1.0, 0.9
+METHODS_OF = ("sst2", "qqp")
+"""Tasks on which adapters of several methods learnt."""
 KINDS = {"cut": "as cut", "trained": "trained on for a tenth of the steps"}
 
 
-def main(file: Path) -> None:
-    rows = pd.read_csv(file)
-    for table in (verdicts, beside_own, of_methods, costs):
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="the CSV of audits")
+    rows = pd.read_csv(parser.parse_args(arguments).record)
+    for table in TABLES:
         print("\n".join(table(rows)), end="\n\n")
 
 
@@ -52,24 +56,19 @@ def beside_own(rows: pd.DataFrame) -> Iterable[str]:
 
 
 def of_methods(rows: pd.DataFrame) -> Iterable[str]:
-    """Other methods' changes as LoRA, on the tasks that have them."""
-    budgets = (36864, 18432, 9216)
-    yield "| task | adapter | whole: parameters, score | " + " | ".join(f"{budget:,}" for budget in budgets) + " |"
-    yield "| --- | --- | --- |" + " --- |" * len(budgets)
-    tasks = {task for task in rows.task if {"dora", "vera"} <= {*rows[rows.task == task].method}}
-    for task in sorted(tasks):
-        for name in rows[(rows.task == task) & rows.kind.isin(["whole"])].sort_values("parameters").adapter:
-            own = rows[rows.adapter == name]
-            whole = own[own.kind == "whole"].iloc[0]
-            if whole.method == "lora" and not name.endswith("r16"):
-                continue
-            cells = []
-            for budget in budgets:
-                # A cut keeps at most its size.
-                near = own[(own["size"] <= budget) & (own["size"] > 0.9 * budget)]
-                told = [near[near.kind == kind].score for kind in KINDS]
-                cells.append(", ".join(f"{each.iloc[0]:.1f}" if len(each) else "-" for each in told))
-            yield f"| {task} | {name} | {whole.parameters:,}, {whole.score:.1f} | {' | '.join(cells)} |"
+    """Other methods' changes as LoRA, at shares of the adapter's own parameters: as cut, and trained on."""
+    yield "| adapter | parameters | whole | a quarter | an eighth | a sixteenth |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, own in rows[rows.kind != "own"].groupby("adapter", sort=True):
+        whole = own[own.kind == "whole"].iloc[0]
+        if whole.task not in METHODS_OF or (whole.method == "lora" and not str(name).endswith("r16")):
+            continue
+        cells = []
+        for share in (4, 8, 16):
+            near = own[own["size"].between(0.7 * whole.parameters / share, whole.parameters / share)]
+            told = [near[near.kind == kind].score for kind in KINDS]
+            cells.append(", ".join(f"{each.iloc[0]:.1f}" for each in told if len(each)) or "-")
+        yield f"| {name} | {whole.parameters:,} | {whole.score:.1f} | {' | '.join(cells)} |"
 
 
 def costs(rows: pd.DataFrame) -> Iterable[str]:
@@ -88,5 +87,8 @@ def _spread(scores: pd.Series) -> str:
     return f"{scores.mean():.1f}" + (f" ({scores.min():.1f} to {scores.max():.1f})" if len(scores) > 1 else "")
 
 
+TABLES = (verdicts, beside_own, of_methods, costs)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
