@@ -255,8 +255,10 @@ class CustomTask(Settings):
 class GenerationSettings(Settings):
     """Protocol of tasks that are answered in words. Scores under different settings are not comparable."""
 
-    prompt: Literal["alpaca", "llm_adapters"] = Field(
-        "alpaca", description="Template of a question: Alpaca's, or that of the published LLM-Adapters code."
+    prompt: Literal["alpaca", "llm_adapters", "none"] = Field(
+        "alpaca",
+        description="Template of a question: Alpaca's, or that of the published LLM-Adapters code; or none, nor the "
+        "tokenizer's chat template.",
     )
     loss: Literal["response", "text"] = Field(
         "response",

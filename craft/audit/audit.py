@@ -64,6 +64,7 @@ class Data:
         text: one text column, or two; all but the label's if empty.
         label: the column of classes or numbers.
         prompt, response, messages: columns for a language model.
+        plain: whether it reads prompts as they stand, not in its tokenizer's chat template.
         labels: names of the classes, in the order of the head's outputs.
         metric: the score; accuracy, pearson or likelihood if None.
     """
@@ -78,6 +79,7 @@ class Data:
     labels: tuple[str, ...] | None = None
     metric: str | None = None
     max_length: int = 256
+    plain: bool = False
 
 
 def audit_adapter(
@@ -241,6 +243,8 @@ def _describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
     if in_words:
         if not (data.messages or (data.prompt and data.response)):
             raise ValueError(f"{folder.path} is of a language model: name --prompt and --response, or --messages, of the data")
+        if data.plain and data.messages:
+            raise ValueError("chats are read in the tokenizer's template: give --plain with --prompt and --response alone")
         columns: dict[str, Any] = {
             "prompt": data.prompt,
             "response": data.response,
@@ -265,10 +269,15 @@ def _describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
     training = TrainingSettings(
         learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length, head_start="random", weight_decay=0.0
     )
+    written: dict[str, Any] = {"generation": {"prompt": "none"}} if data.plain else {}
     if in_words:
         training = training.without_head()
     spec = RunSpec(
-        model=folder.base, task=f"custom/{NAME}", method="lora", training=training, data=DataSettings(custom={NAME: own})
+        model=folder.base,
+        task=f"custom/{NAME}",
+        method="lora",
+        training=training,
+        data=DataSettings(custom={NAME: own}, **written),
     )
     task = find_task(spec.task, spec.data)
     if not in_words and task.kind == "classification" and len(task.labels) != outputs:

@@ -46,7 +46,7 @@ class Form:
     @property
     def templated(self) -> bool:
         """Whether texts come from a chat template, with all special tokens in them."""
-        return bool(self.tokenizer.chat_template)
+        return bool(self.tokenizer.chat_template) and self.settings.prompt != "none"
 
     def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
         """Writes what comes before the response to the turns in `text`, with the tools in `extras`."""

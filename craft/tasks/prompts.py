@@ -1,6 +1,7 @@
 """PROMPTS: the templates that put an instruction to a language model; and which tokens the loss sees.
 
-`alpaca` is the plain template. `llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
+`none` is the question as it is. `alpaca` is the plain template.
+`llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
 commonsense_evaluate.py, as DoRA took them over): its lines are indented by the sixteen spaces of a Python literal, and its
 training text differs from its evaluation text (two blanks after the first sentence instead of one, an indented empty line
 before the response). Scores under the two are not comparable, so the variant is part of a run's settings.
@@ -54,6 +55,7 @@ _ALPACA = _INTRODUCTION + "\n\n### Instruction:\n{instruction}\n\n### Response:\
 _ALPACA_INPUT = _WITH_INPUT + "\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
 
 PROMPTS: dict[str, Prompt] = {
+    "none": Prompt("{instruction}", "{instruction}", "{instruction}\n{input}", "{instruction}\n{input}"),
     "alpaca": Prompt(_ALPACA, _ALPACA, _ALPACA_INPUT, _ALPACA_INPUT),
     "llm_adapters": Prompt(
         training=f"{_INTRODUCTION}  \n\n{_INDENT}### Instruction:\n{_INDENT}{{instruction}}\n{_INDENT}\n"

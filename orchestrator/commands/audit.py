@@ -24,6 +24,9 @@ def audit(
     prompt: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Of a language model: what is asked.")] = None,
     response: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the answer.")] = None,
     messages: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: chats.")] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Prompts as they stand, not in the tokenizer's chat template or Alpaca's form.")
+    ] = False,
     train: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rows on which each cut is trained on. If not given, cuts stay as cut.")
     ] = None,
@@ -63,7 +66,7 @@ def audit(
         check_store(store)
     columns = Data(
         data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
-        tuple(labels.split()) if labels else None, metric, max_length,
+        tuple(labels.split()) if labels else None, metric, max_length, plain,
     )  # fmt: skip
     result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
     report = audit_report(result, to)

@@ -130,6 +130,7 @@ def test_without_a_template_questions_take_the_settings_and_chats_are_refused(ti
     form = Form(tokenizer, GenerationSettings(prompt="llm_adapters"))
     assert form.prompt(json.dumps(turns("q"))) == PROMPTS["llm_adapters"].for_evaluation("q")
     assert form.prompt(json.dumps(turns("q")), training=True) == PROMPTS["llm_adapters"].for_training("q")
+    assert Form(tokenizer, GenerationSettings(prompt="none")).prompt(json.dumps(turns("q"))) == "q"
     with pytest.raises(ValueError, match="has no chat template"):
         form.prompt(json.dumps(turns("q", "a", "more")))
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"

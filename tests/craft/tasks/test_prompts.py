@@ -43,7 +43,7 @@ def test_alpaca_has_no_indent_and_one_form():
     )
 
 
-@pytest.mark.parametrize("name", PROMPTS)
+@pytest.mark.parametrize("name", ["alpaca", "llm_adapters"])
 def test_an_input_has_its_own_part_and_marks_in_it_stay(name):
     for text in (
         PROMPTS[name].for_training("Do {input}.", "{instruction}"),
@@ -96,7 +96,7 @@ def test_several_texts_are_each_encoded_as_alone(tokenizer):
     assert together == alone
 
 
-@pytest.mark.parametrize("name", PROMPTS)
+@pytest.mark.parametrize("name", ["alpaca", "llm_adapters"])
 def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, stories):
     tokenizer = AutoTokenizer.from_pretrained(stories)
     prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
