@@ -128,11 +128,11 @@ def ranks_for(changes: Changes, parameters: int) -> dict[str, int]:
     return ranks_within(changes.values, changes.costs, parameters)
 
 
-def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, one_rank: bool = False) -> Folder:
+def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, equal_ranks: bool = False) -> Folder:
     """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
 
     Args:
-        one_rank: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
+        equal_ranks: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
 
     Returns:
         The new folder.
@@ -144,10 +144,10 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
         if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
     }
     largest = max(nonzero.values())
-    smaller = {} if one_rank else {name: rank for name, rank in nonzero.items() if rank < largest}
+    smaller = {} if equal_ranks else {name: rank for name, rank in nonzero.items() if rank < largest}
     for name, rank in nonzero.items():
         b, a = halves(changes.spectra[name], rank)
-        more = largest - rank if one_rank else 0
+        more = largest - rank if equal_ranks else 0
         own[f"{PREFIX}{name}.lora_B.weight"] = nn.functional.pad(b, (0, more)).float().contiguous()
         own[f"{PREFIX}{name}.lora_A.weight"] = nn.functional.pad(a, (0, 0, 0, more)).float().contiguous()
     config = {

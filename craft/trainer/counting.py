@@ -174,7 +174,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of a product; with gradient
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average. While the backward pass of a layer runs, three gradients
-                        of the intermediate size are there beside what was kept.
+                        of the intermediate size are there in addition to what was kept.
     of the method       micro-batch x length x the inputs of adapted modules: bfloat16 copies under autocast, each input once
                         otherwise; and the outputs by `Method.copies`
     logits              micro-batch x length x vocabulary x 8 for a language-model head

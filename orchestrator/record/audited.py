@@ -56,8 +56,8 @@ def record_audit(report: Mapping[str, Any], smaller: Path | None, uri: str) -> s
     metrics = {"score": report["score"], "without": report["without"], "trainable_parameters": report["parameters"]}
     run = write(Path(report["adapter"]).name, {NOTE: report["text"]}, values, metrics)
     for size in report["sizes"]:
-        told = {name: size[name] for name in OF_SIZE} | {"trainable_parameters": size["parameters"]}
-        client.set_terminated(write(f"{size['parameters']:,} parameters", {PARENT: run}, values, told))
+        metrics = {name: size[name] for name in OF_SIZE} | {"trainable_parameters": size["parameters"]}
+        client.set_terminated(write(f"{size['parameters']:,} parameters", {PARENT: run}, values, metrics))
     client.log_dict(run, dict(report), "audit.json")
     if smaller is not None:
         upload(client, run, "adapter", smaller)

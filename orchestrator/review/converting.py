@@ -43,7 +43,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> str:
     except (AttributeError, NotImplementedError, ValueError) as error:
         raise ValueError(f"method {method} cannot be written as a LoRA: {error}; take it without --as lora") from error
     ranks = ranks_for(changes, changes.most)
-    write_lora(read_folder(adapter, base), changes, ranks, folder, one_rank=True)
+    write_lora(read_folder(adapter, base), changes, ranks, folder, equal_ranks=True)
     (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)

@@ -43,7 +43,7 @@ def verdicts(rows: pd.DataFrame) -> Iterable[str]:
 
 
 def beside_own(rows: pd.DataFrame) -> Iterable[str]:
-    """Cuts of LoRA beside trainings of their own with as many parameters; the means of all adapters of a task."""
+    """Cuts of LoRA next to trainings of their own with as many parameters; the means of all adapters of a task."""
     yield "| task | size | cut from larger ones | cut and trained on | trained at that size |"
     yield "| --- | --- | --- | --- | --- |"
     lora = rows[rows.method == "lora"]
@@ -66,13 +66,13 @@ def of_methods(rows: pd.DataFrame) -> Iterable[str]:
         cells = []
         for share in (4, 8, 16):
             near = own[own["size"].between(0.7 * whole.parameters / share, whole.parameters / share)]
-            told = [near[near.kind == kind].score for kind in KINDS]
-            cells.append(", ".join(f"{each.iloc[0]:.1f}" for each in told if len(each)) or "-")
+            scores = [near[near.kind == kind].score for kind in KINDS]
+            cells.append(", ".join(f"{each.iloc[0]:.1f}" for each in scores if len(each)) or "-")
         yield f"| {name} | {whole.parameters:,} | {whole.score:.1f} | {' | '.join(cells)} |"
 
 
 def costs(rows: pd.DataFrame) -> Iterable[str]:
-    """Seconds of an audit beside those of the training."""
+    """Seconds of an audit next to those of the training."""
     yield "| | seconds, median (range) |"
     yield "| --- | --- |"
     kinds = {"whole": "the training"} | {kind: f"the audit, {title}" for kind, title in KINDS.items()}

@@ -1,4 +1,4 @@
-"""What a step costs on the GPU: its memory beside the plan, and where the host waits for it."""
+"""What a step costs on the GPU: its memory next to the plan, and where the host waits for it."""
 
 from __future__ import annotations
 

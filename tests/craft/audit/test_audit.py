@@ -71,7 +71,7 @@ def test_zeros_fill_up_to_one_rank_and_one_scale(tiny_bert: str, tmp_path: Path)
     changes = changes_of(folder.load("classification", ("0", "1"), 0))
     ranks = ranks_for(changes, changes.most // 2)
     assert len(set(ranks.values())) > 1
-    two = [write_lora(folder, changes, ranks, tmp_path / name, one_rank=name == "filled") for name in ("ragged", "filled")]
+    two = [write_lora(folder, changes, ranks, tmp_path / name, equal_ranks=name == "filled") for name in ("ragged", "filled")]
     config = two[1].config
     assert (config["rank_pattern"], config["lora_alpha"]) == ({}, config["r"])
     ragged, filled = (load_file(each.path / WEIGHTS_FILE) for each in two)

@@ -75,8 +75,8 @@ def recipes(**training: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_all_programs_get_the_same_settings() -> None:
-    told = recipes()
-    assert told["TRL"] == {
+    recipe = recipes()
+    assert recipe["TRL"] == {
         "use_peft": True,
         "model_name_or_path": "org/base",
         "lora_r": 12,
@@ -96,8 +96,12 @@ def test_all_programs_get_the_same_settings() -> None:
         "use_dora": True,
         "bf16": True,
     }
-    assert told["LLaMA-Factory"]["lora_target"] == "q_proj,v_proj"
-    assert {name: len(settings) for name, settings in told.items()} == {"TRL": 18, "axolotl": 18, "LLaMA-Factory": 20}
+    assert recipe["LLaMA-Factory"]["lora_target"] == "q_proj,v_proj"
+    assert {name: len(settings) for name, settings in recipe.items()} == {
+        "TRL": 18,
+        "axolotl": 18,
+        "LLaMA-Factory": 20,
+    }
 
 
 def test_other_starts_and_cuts_have_no_recipe() -> None:
