@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
-    from craft.audit.audit import Data, audit_adapter
+    from craft.audit.audit import audit_adapter
+    from craft.audit.data import Data
     from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.trainer.adapter_folder import load_adapter
     from craft.tuners.craft.config import CraftConfig
@@ -27,7 +28,7 @@ __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "Data", "TuckerFactors", "audit_adapter", "hosvd", "load_adapter", "rank_scaled_adamw"]
 
 _PUBLIC = {
-    "Data": "craft.audit.audit",
+    "Data": "craft.audit.data",
     "audit_adapter": "craft.audit.audit",
     "CraftConfig": "craft.tuners.craft.config",
     "CraftModel": "craft.tuners.craft.model",

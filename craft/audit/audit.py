@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from craft.audit.changes import Changes, changes_of, ranks_for, switch, warnings_of, write_craft, write_lora
+from craft.audit.data import Data, describe
 from craft.audit.folder import WEIGHTS_FILE, Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
@@ -29,57 +30,27 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.predictions import read_file
 from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
-from craft.settings import CustomTask, DataSettings, TrainingSettings
-from craft.spec import RECOVERY, RunSpec
-from craft.tasks import find_task
-from craft.tasks.files import read_rows
+from craft.spec import RECOVERY
 from craft.tasks.metrics import METRICS, decide
-from craft.tasks.task import Task
 from craft.trainer.checkpoint import rewrite
 from craft.trainer.loop import Loop
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.steps import total_steps
 
-NAME = "audited"
 SHARES = (2, 4, 8, 16)
 """An adapter is cut to its parameters divided by these."""
 CRAFT = "CRAFT"
 OWN_CUT = ("LORA", CRAFT)
 """Types whose sizes are of the same type."""
-RATE = 1e-3
+FORM_ROWS = 64
+"""So many rows tell in which form an adapter was trained."""
+SHARE_OF_GAIN = 0.1
+"""Of what an adapter adds to a likelihood, whose points mean nothing by themselves, so much may be lost."""
 MISNAMED = 20.0
 """So many points more by another order of the labels show that the order is wrong."""
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Data:
-    """The rows to score, and to train on.
-
-    Attributes:
-        held_out: the file that is scored.
-        train: the file that cuts are trained on; they are scored as cut if there is none.
-        text: one text column, or two; all but the label's if empty.
-        label: the column of classes or numbers.
-        prompt, response, messages: columns for a language model.
-        plain: whether it reads prompts as they stand, not in its tokenizer's chat template.
-        labels: names of the classes, in the order of the head's outputs.
-        metric: the score; accuracy, pearson or likelihood if None.
-    """
-
-    held_out: str
-    train: str | None = None
-    text: tuple[str, ...] = ()
-    label: str | None = None
-    prompt: tuple[str, ...] = ()
-    response: str | None = None
-    messages: str | None = None
-    labels: tuple[str, ...] | None = None
-    metric: str | None = None
-    max_length: int = 256
-    plain: bool = False
 
 
 def audit_adapter(
@@ -96,7 +67,7 @@ def audit_adapter(
 
     Args:
         base: name or folder of the base model here, if it is not the name in the folder.
-        within: points that may be lost.
+        within: points that may be lost; of a likelihood at most a tenth of the adapter's gain.
         sure: the chance with which at most these are.
         to: gets the smallest adapter that is enough; made if there is one.
         tell: gets a line for each part that is done.
@@ -105,30 +76,43 @@ def audit_adapter(
         ValueError: the folder, the data or the base cannot be used; nothing was written.
     """
     place = read_folder(Path(folder), base)
-    spec, task = _describe(place, data)
+    describe(place, data)
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
-        result = run_repeatably(lambda notes: _Auditor(place, spec, task, data, Path(scratch), tell).audit(within, sure))
+        result = run_repeatably(lambda notes: _Auditor(place, data, Path(scratch), tell).audit(within, sure))
         if to is not None and (size := result.enough) is not None and size.folder is not None:
             shutil.copytree(size.folder, to)
     return result
 
 
 class _Auditor:
-    def __init__(self, folder: Folder, spec: RunSpec, task: Task, data: Data, scratch: Path, tell: Tell) -> None:
-        self._folder, self._spec, self._task, self._data = folder, spec, task, data
-        self._scratch, self._tell = scratch, tell
-        self._splits, self._tokenizer = splits_of(spec, task), folder.tokenizer()
+    def __init__(self, folder: Folder, data: Data, scratch: Path, tell: Tell) -> None:
+        self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
+        self._read(data)
+
+    def _read(self, data: Data, rows: int | None = None) -> None:
+        """Takes the held-out rows, or some of them, as `data` describes them."""
+        spec, self._task = describe(self._folder, data)
+        self._data, self._spec = (
+            data,
+            spec.model_copy(update={"training": spec.training.model_copy(update={"eval_examples": rows})}),
+        )
+        self._splits = splits_of(self._spec, self._task)
 
     def audit(self, within: float, sure: float) -> Audit:
         model = self._load(self._folder)
         changes = changes_of(model)
         self._tell(f"{self._folder.peft_type} with {changes.parameters:,} parameters in {len(changes.spectra)} modules")
+        if self._folder.is_language_model and self._data.prompt and self._data.plain is None:
+            self._choose_form(model)
         uncut = self._answer(model, "uncut")
         self._check_order(uncut)
         switch(model, on=False)
         without = self._answer(model, "without")
         del model
         self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
+        if self._task.primary == "likelihood" and (few := SHARE_OF_GAIN * (uncut.score() - without.score())) > 0:
+            within = min(within, few)
+            self._tell(f"a tenth of that gain may be lost, at most: {within:.3g} points")
         budgets = [changes.parameters // share for share in SHARES]
         sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
         lines = [*_doubts(uncut, without, within, self._task.kind == "classification"), *warnings_of(changes)]
@@ -138,6 +122,25 @@ class _Auditor:
             self._folder, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines),
         )  # fmt: skip
+
+    def _choose_form(self, model: Any) -> None:
+        """Reads pairs as they stand, or in a template: in which form the adapter finds the first answers likelier.
+
+        A folder does not say in which form its adapter was trained, and in another one its scores are those of noise.
+        """
+        data = self._data
+        told: dict[bool, Answers] = {}
+        for plain in (False, True):
+            self._read(replace(data, plain=plain, metric="likelihood"), FORM_ROWS)
+            told[plain] = self._answer(model, "plain" if plain else "template")
+        plain = told[True].sides[0].sum() > told[False].sides[0].sum()
+        template = "the chat template" if self._tokenizer.chat_template else "Alpaca's form"
+        forms = {False: f"in {template}", True: "as they stand"}
+        self._tell(
+            f"pairs are read {forms[plain]}: likelihood {told[plain].score():.1f}, and {told[not plain].score():.1f} "
+            f"{forms[not plain]} ({len(told[plain])} rows; --{'chat' if plain else 'plain'} takes the latter)"
+        )
+        self._read(replace(data, plain=bool(plain)))
 
     def _load(self, folder: Folder, trains: bool = False) -> Any:
         return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id, trains=trains)
@@ -226,7 +229,7 @@ def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) 
     lines = []
     if (gain := compare_answers(without, uncut)).low <= within:
         interval = f"{gain.mean:+.1f}, {gain.low:+.1f} to {gain.high:+.1f}"
-        shown = f"these rows do not show that the adapter's change helps by more than the {within:g} points that may be lost"
+        shown = f"these rows do not show that the adapter's change helps by more than the {within:.3g} points that may be lost"
         lines.append(f"{shown} ({interval}), so any size may seem enough")
     if has_classes:
         labels = uncut.sides[1]
@@ -235,54 +238,3 @@ def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) 
         if compare_answers(constant, uncut).low <= 0:
             lines.append(f"it is not shown to be above the most frequent class ({constant.score():.1f})")
     return lines
-
-
-def _describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
-    """Returns the audit as a run on own data, and its task. Raises ValueError where data and adapter do not fit."""
-    in_words, outputs = folder.is_language_model, folder.outputs
-    if in_words:
-        if not (data.messages or (data.prompt and data.response)):
-            raise ValueError(f"{folder.path} is of a language model: name --prompt and --response, or --messages, of the data")
-        if data.plain and data.messages:
-            raise ValueError("chats are read in the tokenizer's template: give --plain with --prompt and --response alone")
-        columns: dict[str, Any] = {
-            "prompt": data.prompt,
-            "response": data.response,
-            "messages": data.messages,
-            "kind": "generation",
-        }
-    else:
-        if outputs is None:
-            raise ValueError(
-                f"{folder.path} holds no task head (modules_to_save), and a random one has no score; save the adapter with "
-                "PEFT's task_type SEQ_CLS"
-            )
-        if data.label is None:
-            raise ValueError("name the column of the labels: --label")
-        names = [name for name in read_rows(data.held_out).columns if name != data.label]
-        text = data.text or tuple(names)
-        if not 1 <= len(text) <= 2:
-            raise ValueError(f"{data.held_out} has the columns {', '.join(names)}: name one or two that hold texts by --text")
-        kind = "regression" if outputs == 1 else "classification"
-        columns = {"text": text, "label": data.label, "kind": kind, "labels": data.labels if outputs > 1 else None}
-    own = CustomTask(train=data.train or data.held_out, validation=data.held_out, metric=data.metric, **columns)
-    training = TrainingSettings(
-        learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length, head_start="random", weight_decay=0.0
-    )
-    written: dict[str, Any] = {"generation": {"prompt": "none"}} if data.plain else {}
-    if in_words:
-        training = training.without_head()
-    spec = RunSpec(
-        model=folder.base,
-        task=f"custom/{NAME}",
-        method="lora",
-        training=training,
-        data=DataSettings(custom={NAME: own}, **written),
-    )
-    task = find_task(spec.task, spec.data)
-    if not in_words and task.kind == "classification" and len(task.labels) != outputs:
-        raise ValueError(
-            f"the head of {folder.path} has {outputs} outputs, and {data.train or data.held_out} {len(task.labels)} classes "
-            f"({', '.join(task.labels[:8])}): name all of them by --labels, in the order of the training"
-        )
-    return spec, task

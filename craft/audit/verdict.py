@@ -71,7 +71,7 @@ class Audit:
             form = f"{method} of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"{method} of ranks {ranks[0]} to {ranks[-1]}"
             return (
                 f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
-                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:g}) {gap.chance(self.within):.2f}; {form}."
+                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {gap.chance(self.within):.2f}; {form}."
             )
         if not self.sizes:
             return f"Half of its {self.parameters:,} parameters are too few for one LoRA direction. Keep the adapter as it is."
@@ -79,13 +79,13 @@ class Audit:
         near = [(count, size) for count, size in rows if count is not None]
         if not near:
             advice = "" if self.trained else ", or give --train: cuts that are trained on lose less"
-            loss = f"each loses more than {self.within:g} points on these rows"
+            loss = f"each loses more than {self.within:.3g} points on these rows"
             return f"No size is enough: {loss}. Keep the adapter as it is{advice}."
         count, size = min(near, key=lambda pair: (pair[0], pair[1].parameters))
         gap, need = size.difference, max(count, self.rows + 1)
         return (
             f"Not decided: with {size.parameters:,} of its {self.parameters:,} parameters the score changes by {gap.mean:+.1f} "
-            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows would show whether {self.within:g} is "
+            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows would show whether {self.within:.3g} is "
             f"lost; there are {self.rows:,}."
         )
 

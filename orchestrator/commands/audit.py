@@ -25,8 +25,13 @@ def audit(
     response: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the answer.")] = None,
     messages: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: chats.")] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Prompts as they stand, not in the tokenizer's chat template or Alpaca's form.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--plain/--chat",
+            help="Pairs as they stand, or in the tokenizer's chat template (Alpaca's form if it has none). If not given, what "
+            "makes the answers likelier to the adapter.",
+        ),
+    ] = None,
     train: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rows on which each cut is trained on. If not given, cuts stay as cut.")
     ] = None,
@@ -55,7 +60,8 @@ def audit(
 
     Exit status: 0 a smaller one is enough; 1 none is, or the rows are too few to say; 2 the call is wrong.
     """
-    from craft.audit.audit import Data, audit_adapter
+    from craft.audit.audit import audit_adapter
+    from craft.audit.data import Data
     from orchestrator.record.mlflow_client import check_store
     from orchestrator.record.tracking_uri import resolve_uri
     from orchestrator.reports.audit import audit_report

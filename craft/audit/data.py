@@ -1,0 +1,96 @@
+"""`Data`: the rows that an audit reads, and `describe`: the audit as a run on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from craft.audit.folder import Folder
+from craft.settings import CustomTask, DataSettings, TrainingSettings
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from craft.tasks.files import read_rows
+from craft.tasks.task import Task
+
+NAME = "audited"
+RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Data:
+    """The rows to score, and to train on.
+
+    Attributes:
+        held_out: the file that is scored.
+        train: the file that cuts are trained on; they are scored as cut if there is none.
+        text: one text column, or two; all but the label's if empty.
+        label: the column of classes or numbers.
+        prompt, response, messages: columns for a language model.
+        plain: whether pairs are read as they stand (True), or in the tokenizer's chat template, or Alpaca's form if it has none
+            (False); None takes what makes the answers likelier to the adapter.
+        labels: names of the classes, in the order of the head's outputs.
+        metric: the score; accuracy, pearson or likelihood if None.
+    """
+
+    held_out: str
+    train: str | None = None
+    text: tuple[str, ...] = ()
+    label: str | None = None
+    prompt: tuple[str, ...] = ()
+    response: str | None = None
+    messages: str | None = None
+    labels: tuple[str, ...] | None = None
+    metric: str | None = None
+    max_length: int = 256
+    plain: bool | None = None
+
+
+def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
+    """Returns the audit as a run on own data, and its task. Raises ValueError where data and adapter do not fit."""
+    in_words, outputs = folder.is_language_model, folder.outputs
+    if in_words:
+        if not (data.messages or (data.prompt and data.response)):
+            raise ValueError(f"{folder.path} is of a language model: name --prompt and --response, or --messages, of the data")
+        if data.plain and data.messages:
+            raise ValueError("chats are read in the tokenizer's template: give --plain with --prompt and --response alone")
+        columns: dict[str, Any] = {
+            "prompt": data.prompt,
+            "response": data.response,
+            "messages": data.messages,
+            "kind": "generation",
+        }
+    else:
+        if outputs is None:
+            raise ValueError(
+                f"{folder.path} holds no task head (modules_to_save), and a random one has no score; save the adapter with "
+                "PEFT's task_type SEQ_CLS"
+            )
+        if data.label is None:
+            raise ValueError("name the column of the labels: --label")
+        names = [name for name in read_rows(data.held_out).columns if name != data.label]
+        text = data.text or tuple(names)
+        if not 1 <= len(text) <= 2:
+            raise ValueError(f"{data.held_out} has the columns {', '.join(names)}: name one or two that hold texts by --text")
+        kind = "regression" if outputs == 1 else "classification"
+        columns = {"text": text, "label": data.label, "kind": kind, "labels": data.labels if outputs > 1 else None}
+    own = CustomTask(train=data.train or data.held_out, validation=data.held_out, metric=data.metric, **columns)
+    training = TrainingSettings(
+        learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length, head_start="random", weight_decay=0.0
+    )
+    written: dict[str, Any] = {"generation": {"prompt": "none"}} if data.plain else {}
+    if in_words:
+        training = training.without_head()
+    spec = RunSpec(
+        model=folder.base,
+        task=f"custom/{NAME}",
+        method="lora",
+        training=training,
+        data=DataSettings(custom={NAME: own}, **written),
+    )
+    task = find_task(spec.task, spec.data)
+    if not in_words and task.kind == "classification" and len(task.labels) != outputs:
+        raise ValueError(
+            f"the head of {folder.path} has {outputs} outputs, and {data.train or data.held_out} {len(task.labels)} classes "
+            f"({', '.join(task.labels[:8])}): name all of them by --labels, in the order of the training"
+        )
+    return spec, task
