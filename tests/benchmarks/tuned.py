@@ -1,0 +1,101 @@
+"""Tables of docs/measurements/fair.md from the record of its sweep: the rates tried, and what each rule of choosing one loses.
+
+    python -m tests.benchmarks.tuned docs/measurements/records/fair.csv
+
+The tuning seed has trainings at all rates of each configuration. A rule chooses by the search split; the reported split judges.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas as pd
+
+TUNING_SEED = 1000
+RATE, SEARCH, SCORE = "parameter.learning_rate", "metric.search_score", "metric.score"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="the CSV of the sweep's trials")
+    trials = pd.read_csv(parser.parse_args(arguments).record)
+    for table in TABLES:
+        print("\n".join(table(trials)), end="\n\n")
+
+
+def rates(trials: pd.DataFrame) -> Iterable[str]:
+    """Reported scores of the tuning seed at each rate, from the lowest rate on; bold is what the search split chose."""
+    tried = _tried(trials)
+    tasks = sorted(tried.task.unique())
+    yield f"| configuration: its rates | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
+    yield "| --- |" + " --- |" * len(tasks)
+    for _, rows in tried.groupby("tunes", sort=False):
+        cells = []
+        for task in tasks:
+            of_task = rows[rows.task == task].sort_values(RATE)
+            chosen = of_task[SEARCH].idxmax()
+            scores = of_task[SCORE].map("{:.1f}".format)
+            scores[chosen] = f"**{scores[chosen]}**"
+            cells.append(", ".join(scores))
+        values = ", ".join(f"{rate:g}" for rate in sorted(rows[RATE].unique()))
+        yield f"| {rows.label.iloc[0].partition(', lr')[0]}: {values} | {' | '.join(cells)} |"
+
+
+def rules(trials: pd.DataFrame) -> Iterable[str]:
+    """The mean reported score over configurations and tasks under each rule of choosing a rate."""
+    tried = _tried(trials)
+    spans = tried.groupby("task")[SEARCH].agg(["min", "max"])
+    low, high = (tried.task.map(spans[end]) for end in ("min", "max"))
+    tried["normalized"] = 100 * (tried[SEARCH] - low) / (high - low)
+    tasks = sorted(tried.task.unique())
+    yield f"| the rule | mean | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
+    yield "| --- | --- |" + " --- |" * len(tasks)
+    for name, choose in RULES.items():
+        chosen = pd.concat([choose(rows) for _, rows in tried.groupby("tunes")])
+        means = chosen.groupby("task")[SCORE].mean()
+        yield f"| {name} | {means.mean():.2f} | {' | '.join(f'{means[task]:.2f}' for task in tasks)} |"
+
+
+def flattered(trials: pd.DataFrame) -> Iterable[str]:
+    """How far scores of a seed that chose are above those of seeds that did not, at the chosen rates."""
+    tried = _tried(trials)
+    chosen = tried.loc[tried.groupby(["tunes", "task"])[SEARCH].idxmax()].set_index(["configuration", "task"])
+    unseen = _trained(trials[trials.seed != TUNING_SEED]).groupby(["configuration", "task"])
+    yield "| split | the tuning seed above the reported seeds |"
+    yield "| --- | --- |"
+    for name, column in {"search": SEARCH, "reported": SCORE}.items():
+        gap = (chosen[column] - unseen[column].mean()).dropna()
+        yield f"| {name} | {gap.mean():+.2f} ± {gap.sem():.2f} |"
+
+
+def _trained(trials: pd.DataFrame) -> pd.DataFrame:
+    return trials[trials["parameter.cut_from"].isna()]
+
+
+def _tried(trials: pd.DataFrame) -> pd.DataFrame:
+    tried = _trained(trials)
+    return tried[(tried.seed == TUNING_SEED) & tried.tunes.notna()].copy()
+
+
+def _at_one_rate(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda rows: rows[rows[RATE] == rows.groupby(RATE)[column].mean().idxmax()]
+
+
+def _at_each_best(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda rows: rows.loc[rows.groupby("task")[column].idxmax()]
+
+
+RULES = {
+    "one rate, by the mean over tasks": _at_one_rate(SEARCH),
+    "one rate, by the mean of scores between each task's lowest and highest": _at_one_rate("normalized"),
+    "a rate for each task": _at_each_best(SEARCH),
+    "one rate, the best in hindsight": _at_one_rate(SCORE),
+    "each task's best in hindsight": _at_each_best(SCORE),
+}
+TABLES = (rates, rules, flattered)
+
+
+if __name__ == "__main__":
+    main()
