@@ -19,12 +19,13 @@ import numpy as np
 from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
-from craft.audit.changes import Changes, changes_of, ranks_for, switch, warnings_of, write_craft, write_lora
+from craft.audit.changes import Changes, changes_of, check_change, ranks_for, switch, warnings_of, write_craft, write_lora
 from craft.audit.data import Data, describe
 from craft.audit.folder import WEIGHTS_FILE, Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.methods import find_cutting
+from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.choose import make_scorer, splits_of
@@ -99,8 +100,14 @@ class _Auditor:
         self._splits = splits_of(self._spec, self._task)
 
     def audit(self, within: float, sure: float) -> Audit:
-        model = self._load(self._folder)
-        changes = changes_of(model)
+        adapter, model = self._folder, self._load(self._folder)
+        changes = changes_of(model, self._load_base() if adapter.moves_base else None)
+        if adapter.peft_type != CRAFT:
+            as_lora = write_lora(adapter, changes, ranks_for(changes, changes.most), self._scratch / "whole")
+            again = self._load(as_lora)
+            check_change(model, again)
+            if adapter.moves_base:
+                self._folder, model = as_lora, again
         self._tell(f"{self._folder.peft_type} with {changes.parameters:,} parameters in {len(changes.spectra)} modules")
         if self._folder.is_language_model and self._data.prompt and self._data.plain is None:
             self._choose_form(model)
@@ -119,7 +126,7 @@ class _Auditor:
         if self._folder.peft_type not in OWN_CUT:
             lines.append(f"a size of {self._folder.peft_type} is a LoRA of the same modules")
         return Audit(
-            self._folder, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
+            adapter, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines),
         )  # fmt: skip
 
@@ -144,6 +151,9 @@ class _Auditor:
 
     def _load(self, folder: Folder, trains: bool = False) -> Any:
         return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id, trains=trains)
+
+    def _load_base(self) -> Any:
+        return load_model(self._folder.base, self._task.kind, self._task.labels, pad_token_id=self._tokenizer.pad_token_id)
 
     def _size(self, changes: Changes, budget: int, uncut: Answers) -> Size | None:
         written = self._cut(changes, budget, self._scratch / str(budget) / "adapter")

@@ -30,6 +30,8 @@ from craft.trainer.checkpoint import write_folder
 
 NOISE = 1e-6
 """Singular values up to this share of the largest may be rounding errors of float32."""
+ACCURACY, ROUNDING = 0.01, 1e-5
+"""So far outputs of an adapter and of a LoRA with its change may differ: shares of what it changes, and of the largest."""
 _COPIED = (".json", ".txt", ".model", ".jinja")
 _NOT_COPIED = (CONFIG_FILE, "trainer_state.json", "run.json", "manifest.json")
 
@@ -66,20 +68,31 @@ class Changes:
         return {name: square / total for name, square in squares.items()}
 
 
-def changes_of(model: Any) -> Changes:
+def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
     """Returns the changes of a PEFT model's adapter.
 
+    Args:
+        original: the base model as it is stored, if the weights of the model's base are not that (PiSSA, OLoRA).
+
     Raises:
-        ValueError: it changes something else than linear layers, or nothing.
+        ValueError: it changes something else than linear layers, or nothing; its weights are no numbers, or cannot be merged.
     """
     spectra, costs, transposed = dict[str, Spectrum](), dict[str, int](), False
     for name, layer in _layers(model):
         base = layer.get_base_layer()
         if not isinstance(base, nn.Linear | Conv1D):
-            raise ValueError(f"the adapter changes {name}, a {type(base).__name__}; linear layers alone are cut")
+            raise ValueError(f"the adapter changes {name} ({type(base).__name__}); linear layers alone are cut")
         transposed |= isinstance(base, Conv1D)
-        with torch.no_grad():
-            u, s, vt = _spectrum(layer, isinstance(base, Conv1D))
+        before = original.get_parameter(f"{name}.weight").data if original is not None else None
+        try:
+            with torch.no_grad():
+                u, s, vt = _spectrum(layer, isinstance(base, Conv1D), before)
+        except torch.linalg.LinAlgError as error:
+            raise ValueError(
+                f"the adapter's weights of {name} are no numbers (NaN or infinite): its training diverged"
+            ) from error
+        except NotImplementedError as error:
+            raise ValueError(f"the adapter is no change of weights that can be merged: {error}") from error
         sound = int((s > NOISE * s.max()).sum()) if len(s) and s.max() > 0 else 0
         spectra[name] = u[:, :sound].cpu(), s[:sound].cpu(), vt[:sound].cpu()
         costs[name] = u.shape[0] + vt.shape[1]
@@ -107,19 +120,37 @@ def _count(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
 
 
-def _spectrum(layer: Any, transposed: bool) -> Spectrum:
+def _spectrum(layer: Any, transposed: bool, before: torch.Tensor | None) -> Spectrum:
     (adapter,) = layer.active_adapters
-    if isinstance(layer, LoraLayer) and not getattr(layer, "use_dora", {}).get(adapter, False):
+    plain = isinstance(layer, LoraLayer) and isinstance(layer.lora_A, nn.ModuleDict) and adapter not in layer.lora_variant
+    if plain and before is None:
         b, a = (getattr(layer, name)[adapter].weight for name in ("lora_B", "lora_A"))
         return product_svd(b, a, layer.scaling[adapter])
     base = layer.get_base_layer()
-    before = base.weight.data.clone()
+    own = base.weight.data.clone()
     layer.merge(safe_merge=False, adapter_names=[adapter])
-    change = base.weight.data.double() - before.double()
+    change = base.weight.data.double() - (own if before is None else before).double()
     layer.merged_adapters.clear()
-    base.weight.data = before
+    base.weight.data = own
     u, s, vt = torch.linalg.svd(change.T if transposed else change, full_matrices=False)
     return u, s, vt
+
+
+def check_change(model: Any, as_lora: Any) -> None:
+    """Raises ValueError if a LoRA that loses nothing of an adapter's change of weights answers otherwise than the adapter."""
+    words = torch.randint(model.get_input_embeddings().num_embeddings, (4, 16), generator=torch.Generator().manual_seed(0))
+    tokens = words.to(next(model.parameters()).device)
+    with torch.no_grad():
+        whole, again = (each(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits for each in (model, as_lora))
+        switch(model, on=False)
+        without = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits
+        switch(model, on=True)
+    error, effect = float((again - whole).abs().max()), float((whole - without).abs().max())
+    if not error <= ACCURACY * effect + ROUNDING * float(whole.abs().max()):
+        raise ValueError(
+            "the adapter is more than a change of weights of linear layers, so it cannot be cut: a LoRA of all this change "
+            f"answers otherwise (outputs differ by {error:.2g}, where the adapter changes them by {effect:.2g})"
+        )
 
 
 def ranks_for(changes: Changes, parameters: int) -> dict[str, int]:

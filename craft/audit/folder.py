@@ -25,6 +25,10 @@ PREFIX = "base_model.model."
 """Begins the names of saved weights of the base model's modules."""
 NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
 """Types that put vectors before the text, and change no weight."""
+TASKS = ("SEQ_CLS", "CAUSAL_LM", None)
+"""PEFT's task types that are scored."""
+STAYS = ("gaussian", "eva", "orthogonal", "mica")
+"""Values of LoRA's `init_lora_weights` by which the base stays as it is."""
 _HEAD = re.compile(r"base_model\.model\.(score|\w*classifier|classification_head)(\.out_proj)?\.weight")
 _VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embeddings)\.(weight|base_layer\.weight)")
 
@@ -58,6 +62,12 @@ class Folder:
     def is_language_model(self) -> bool:
         task = self.config.get("task_type")
         return task == "CAUSAL_LM" or (task is None and self.outputs is None)
+
+    @property
+    def moves_base(self) -> bool:
+        """Whether the base's weights lose, as the adapter is loaded, that at which it started (PiSSA, OLoRA, CorDA)."""
+        start = self.config.get("init_lora_weights")
+        return isinstance(start, str) and start.lower() not in STAYS
 
     @property
     def words(self) -> int | None:
@@ -122,10 +132,18 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
         pickled = (path / "adapter_model.bin").is_file()
         advice = "its weights are pickled (adapter_model.bin), and no pickle is read; save it again with a PEFT of today"
         raise ValueError(f"{path} has no {WEIGHTS_FILE}: {advice if pickled else 'copy it from where the adapter was trained'}")
-    if config.get("bias", "none") != "none":
+    if config.get("bias", "none") not in ("none", False) or config.get("lora_bias"):
+        name = "lora_bias" if config.get("lora_bias") else "bias"
         raise ValueError(
-            f"{path} trains biases too (bias: {config['bias']}), which no SVD makes smaller; such adapters are not audited"
+            f"{path} trains biases too ({name}: {config[name]}), which no SVD makes smaller; such adapters are not audited"
         )
+    if config.get("task_type") not in TASKS:
+        raise ValueError(
+            f"{path} is for {config['task_type']}; adapters for {' and '.join(filter(None, TASKS))} are scored, which answer "
+            "with a class, a number or a text"
+        )
+    if config.get("layer_replication"):
+        raise ValueError(f"{path} repeats layers of its base (layer_replication), which a LoRA of the base cannot; not audited")
     try:
         with safe_open(path / WEIGHTS_FILE, "pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

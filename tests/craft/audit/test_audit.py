@@ -21,6 +21,7 @@ from craft.audit.changes import changes_of, ranks_for, write_lora
 from craft.audit.data import Data
 from craft.audit.folder import WEIGHTS_FILE, read_folder
 from craft.audit.paired import Answers, compare_answers
+from craft.models.loading import load_model
 from craft.tasks.prompts import PROMPTS
 
 BOTH = ["query", "value"]
@@ -34,6 +35,9 @@ CONFIGS = {
     "loha": peft.LoHaConfig(r=2, target_modules=BOTH),
     "vera": peft.VeraConfig(r=8, target_modules=BOTH),
     "boft": peft.BOFTConfig(boft_block_size=4, target_modules=BOTH),
+    "adalora": peft.AdaLoraConfig(init_r=4, target_r=2, total_step=10, target_modules=BOTH),
+    "pissa": peft.LoraConfig(r=4, init_lora_weights="pissa", target_modules=BOTH),
+    "olora": peft.LoraConfig(r=4, init_lora_weights="olora", target_modules=BOTH),
 }
 
 
@@ -59,7 +63,8 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
 def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_path: Path) -> None:
     whole = merged(saved(tiny_bert, CONFIGS[name], tmp_path / "whole"))
     folder = read_folder(tmp_path / "whole")
-    changes = changes_of(folder.load("classification", ("0", "1"), 0))
+    stored = load_model(tiny_bert, "classification", ("0", "1"))
+    changes = changes_of(folder.load("classification", ("0", "1"), 0), stored if folder.moves_base else None)
     written = write_lora(folder, changes, ranks_for(changes, changes.most), tmp_path / "cut")
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
     again = merged(peft.PeftModel.from_pretrained(base, str(written.path)))
@@ -129,6 +134,31 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert torch.equal(model.get_base_model().classifier.modules_to_save["default"].weight, trained)
     again = audit_adapter(tmp_path / "small", Data(rows(tmp_path), label="label"), within=100)
     assert again.score == audit.sizes[-1].score
+
+
+@pytest.mark.parametrize("name", ["pissa", "olora"])
+def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
+    """Its sizes are of the base as it is stored, whose score it has without its change."""
+    model = saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
+    audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
+    assert audit.parameters == sum(w.numel() for n, w in model.named_parameters() if "lora_" in n)
+    again = audit_adapter(tmp_path / "small", Data(rows(tmp_path), label="label"), within=100)
+    assert audit.enough is not None
+    assert (again.score, again.without) == (audit.enough.score, audit.without)
+
+
+def test_what_is_more_than_a_change_of_weights_is_refused(
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    forward, bias = peft.tuners.lora.Linear.forward, torch.linspace(0, 1, 32)
+
+    def forward_and_more(layer: Any, *args: Any) -> torch.Tensor:
+        return forward(layer, *args) + layer.lora_alpha["default"] * bias
+
+    monkeypatch.setattr(peft.tuners.lora.Linear, "forward", forward_and_more)
+    with pytest.raises(ValueError, match="more than a change of weights of linear layers"):
+        audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
 
 
 @pytest.mark.parametrize("name", ["vera", "loha"])
@@ -304,6 +334,12 @@ def _without_head(folder: Path) -> None:
     save_file({name: weight for name, weight in weights.items() if "classifier" not in name}, folder / WEIGHTS_FILE)
 
 
+def _not_a_number(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS_FILE)
+    next(weight for name, weight in weights.items() if "lora_B" in name)[0] = torch.nan
+    save_file(weights, folder / WEIGHTS_FILE)
+
+
 def _merged(folder: Path) -> None:
     (folder / "adapter_config.json").unlink()
     (folder / WEIGHTS_FILE).rename(folder / "model.safetensors")
@@ -329,6 +365,10 @@ def _nested(folder: Path) -> None:
         (_config(base_model_name_or_path=None), "give it as --base"),
         (_config(base_model_name_or_path="./nowhere"), "does not exist"),
         (_config(bias="all"), "trains biases too"),
+        (_config(lora_bias=True), "trains biases too"),
+        (_config(task_type="TOKEN_CLS"), "is for TOKEN_CLS"),
+        (_config(layer_replication=[[0, 2], [1, 3]]), "repeats layers"),
+        (_not_a_number, "are no numbers"),
         (_config(peft_type="PROMPT_TUNING"), "puts vectors before the text"),
         (_config(peft_type="NEW"), "no configuration of PEFT"),
         (_config(r=5), "does not fit"),
