@@ -200,7 +200,7 @@ class CustomTask(Settings):
         }
     )
 
-    train: str = Field(description="Training file: CSV, JSONL or parquet, looked up next to the sweep file first.")
+    train: str = Field(description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first.")
     validation: str | None = Field(
         None, description="File that is scored; if absent, a seeded share of `train` is set apart for this."
     )
@@ -257,8 +257,8 @@ class GenerationSettings(Settings):
 
     prompt: Literal["alpaca", "llm_adapters", "none"] = Field(
         "alpaca",
-        description="Template of a question: Alpaca's, or that of the published LLM-Adapters code; or none, nor the "
-        "tokenizer's chat template.",
+        description="Template of a question: Alpaca's, or that of the published LLM-Adapters code; `none`: the question as it "
+        "is, without the tokenizer's chat template.",
     )
     loss: Literal["response", "text"] = Field(
         "response",

@@ -19,9 +19,9 @@ import yaml
 from orchestrator.commands import app
 
 ROOT = Path(__file__).parent.parent
-README, CONTRIBUTING, CHANGELOG = ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 USER_PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/architecture.md", ROOT / "docs/sweep-file.md"})
-DOCUMENTS = sorted([README, CONTRIBUTING, CHANGELOG, *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([README, CONTRIBUTING, *(ROOT / "docs").rglob("*.md")])
 
 NOT_RUN = {
     "pip": "changes the environment",

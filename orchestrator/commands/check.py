@@ -31,7 +31,7 @@ def check(
 
     Exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong.
     """
-    from orchestrator.doctor import diagnose, show
+    from orchestrator.check import diagnose, show
     from orchestrator.plan.plan import make_plan
 
     checked = load_sweep(sweep, changes or ())

@@ -59,9 +59,9 @@ def take(
       under:70000          the best search score with at most 70,000 trainable parameters
       CONFIGURATION        one you name: its id, its label in the table, or a part that no other id or label has
 
-    All rules but the knee go by the search score, and so does the choice of a seed (unless --seed is given): the reported
-    score of the picked configuration stays honest. Under the customary protocol, where the search saw the reported split, the
-    seed in the middle is taken.
+    `best`, `under` and the choice of a seed (unless --seed is given) go by the search score, so the reported score stays
+    honest. `knee` and `enough` are rows of the table, which shows reported scores. Under the customary protocol, where the
+    search saw the reported split, the seed in the middle is taken.
 
     Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
     """

@@ -122,7 +122,7 @@ def probe(uri: str) -> str:
     if not uri.startswith("http"):
         return _write_and_read(client, "0", artifact=False)
     # A server with users may let each of them write only to their own experiments. A sweep makes its own too.
-    experiment = client.create_experiment(f"doctor-{uuid.uuid4().hex}")
+    experiment = client.create_experiment(f"check-{uuid.uuid4().hex}")
     try:
         return _write_and_read(client, experiment, artifact=True)
     finally:
@@ -132,16 +132,16 @@ def probe(uri: str) -> str:
 def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> str:
     from mlflow.artifacts import get_artifact_repository
 
-    run = client.create_run(experiment, run_name="doctor", tags={KIND: "doctor"})
+    run = client.create_run(experiment, run_name="check", tags={KIND: "check"})
     identifier = run.info.run_id
     try:
         client.log_metric(identifier, "probe", 1.0, step=1)
         if client.get_run(identifier).data.metrics.get("probe") != 1.0:
             raise OSError("a metric that was written does not come back")
         if artifact:
-            client.log_text(identifier, "ok", "doctor.txt")
+            client.log_text(identifier, "ok", "check.txt")
             with suppress(Exception):
-                get_artifact_repository(run.info.artifact_uri).delete_artifacts("doctor.txt")
+                get_artifact_repository(run.info.artifact_uri).delete_artifacts("check.txt")
     finally:
         client.delete_run(identifier)
     return urlparse(run.info.artifact_uri or "").scheme or "a local folder"

@@ -49,5 +49,11 @@ def schema_text() -> str:
     return json_text(reports_schema(), lines=4) + "\n"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes docs/reports.schema.json."""
     (DOCS / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
+    print(f"wrote {DOCS / SCHEMA_FILE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -52,9 +52,9 @@ constraints: {{trainable_parameters: {{max: 40000}}}}
 ```
 
 With the first line, editors with a YAML language server complete keys and mark mistakes; give the path of the schema relative
-to your file (without a checkout, `python -m orchestrator.sweepfile.reference --schema` prints it). `--plan` of
-`python -m orchestrator.run` checks the rest. `--set training.epochs=1` or `--set space.0.rank=8` changes one value for one
-call. `1e-4` is a number, `yes` is text.
+to your file (without a checkout, `craft-sweeps new --schema` prints it). `craft-sweeps plan` checks the rest.
+`--set training.epochs=1` or `--set space.0.rank=8` changes one value; the change stays with the sweep
+([resume.md](resume.md#adding-seeds-tasks-or-points)). `1e-4` is a number, `yes` is text.
 
 Each item of `space` is a method block: `method`, parameters of that method, and keys of [training](#training). A key is fixed
 (`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or a range with a `distribution` (`rank: {{min: 1, max: 16}}`, both

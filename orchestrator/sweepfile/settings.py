@@ -50,7 +50,7 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
 
 
 class Enough(Settings):
-    """When a configuration is enough: the smallest that is, with this chance, within so many points of the best."""
+    """When a configuration is enough: when it is within `within` points of the best with a chance of at least `sure`."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
     sure: float = Field(0.9, ge=0.5, lt=1, description="The least chance of that.")
@@ -88,7 +88,7 @@ class SchedulerSettings(Settings):
 
     name: str = Field(
         "none",
-        description="The rule. `auto` takes one by how long a trial trains.",
+        description="The rule. `auto` takes `promotion` if a configuration has several trials, else `none`.",
         json_schema_extra={"enum": [AUTO, *SCHEDULERS]},
     )
     grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")

@@ -106,7 +106,7 @@ class Sweep(Settings):
         "(`customary`), as in many published results.",
     )
     warm_start: dict[str, str] = Field(
-        {}, description="Task by task, the other task of this sweep from whose trained adapter its trials start."
+        {}, description="For a task, the other task of this sweep from whose trained adapter its trials start."
     )
     storage: str = Field("runs", min_length=1, description="Folder that gets a folder for each sweep.")
 

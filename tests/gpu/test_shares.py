@@ -132,7 +132,7 @@ def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_a
     assert all(result.retryable for result in results)
 
 
-def test_the_doctor_multiplies_in_a_task_with_a_share(
+def test_check_multiplies_in_a_task_with_a_share(
     ray: Any, device: torch.device, cluster: Callable[[str], str], figure: Figure
 ) -> None:
     from orchestrator.tune.cluster import try_gpus

@@ -18,7 +18,7 @@ from rich.console import Console
 from scipy import stats
 
 from craft.spec import RunSpec
-from orchestrator.doctor import show
+from orchestrator.check import show
 from orchestrator.plan.table import print_plan
 from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.reports.base import Report

@@ -1,4 +1,4 @@
-"""The doctor on this machine: what is well is called so, what would cost a night is found, and nothing is left behind."""
+"""`check` on this machine: what is well is called so, what would cost a night is found, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from craft.results import Counts
-from orchestrator import doctor
+from orchestrator import check
+from orchestrator.check import Finding, look, needed_bytes
 from orchestrator.commands.app import main
-from orchestrator.doctor import Finding, look, needed_bytes
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
@@ -36,12 +36,12 @@ def found(findings: list[Finding], what: str) -> Finding:
 
 
 def diagnose(*given: Any) -> list[Finding]:
-    return list(doctor.diagnose(*given))
+    return list(check.diagnose(*given))
 
 
 def first(what: str, *given: Any) -> Finding:
     """The finding about `what`; later checks are not made."""
-    return next(finding for finding in doctor.diagnose(*given) if what in finding.subject)
+    return next(finding for finding in check.diagnose(*given) if what in finding.subject)
 
 
 def store(folder: Path) -> str:

@@ -114,7 +114,7 @@ def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iter
 
     runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in plan.trials or plan.examples}.values())
     filesystem, root = open_storage(storage)
-    token = posixpath.join(root, f".doctor-{uuid.uuid4().hex}")
+    token = posixpath.join(root, f".check-{uuid.uuid4().hex}")
     with filesystem.open_output_stream(token) as file:
         file.write(b"ok")
     try:
