@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.record.artifacts import upload
-from orchestrator.record.mlflow_client import make_sqlite, quiet_mlflow
-from orchestrator.record.tracking_uri import sqlite_file
+from orchestrator.record.mlflow_client import open_experiment
 from orchestrator.results.tags import KIND, NOTE, PARENT
 
 EXPERIMENT, AUDIT_KIND = "audits", "audit"
@@ -25,23 +24,7 @@ def record_audit(report: Mapping[str, Any], smaller: Path | None, uri: str) -> s
     Returns:
         The id of its run.
     """
-    quiet_mlflow()
-    from mlflow import MlflowClient
-
-    file = sqlite_file(uri)
-    if file is not None:
-        make_sqlite(file)
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
-        home = file.parent if file is not None else Path.cwd()
-        location = None if uri.startswith("http") else (home / "mlartifacts" / EXPERIMENT).as_uri()
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        place = client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
-    else:
-        place = str(experiment.experiment_id)
-        if experiment.lifecycle_stage == "deleted":
-            client.restore_experiment(place)
+    client, place = open_experiment(uri, EXPERIMENT)
 
     def write(name: str, tags: Mapping[str, str], values: Mapping[str, Any], numbers: Mapping[str, float | None]) -> str:
         run = str(client.create_run(place, run_name=name, tags={KIND: AUDIT_KIND, **tags}).info.run_id)

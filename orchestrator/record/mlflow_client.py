@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,6 +38,32 @@ def quiet_mlflow() -> None:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def open_experiment(uri: str, name: str) -> tuple[MlflowClient, str]:
+    """Returns a client of the store at `uri` and the id of an experiment in it. Both are made if absent.
+
+    Where no server keeps artifacts, they go into `mlartifacts` next to the SQLite file, or in the current folder.
+    """
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    file = sqlite_file(uri)
+    if file is not None:
+        make_sqlite(file)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        location = None
+        if not uri.startswith("http"):
+            home = file.parent if file is not None else Path.cwd()
+            location = ((home / "mlartifacts").resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
+        # This tag makes MLflow's page show parameters and metrics instead of traces.
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return client, client.create_experiment(name, artifact_location=location, tags=tags)
+    if experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
+    return client, str(experiment.experiment_id)
 
 
 def make_sqlite(file: Path) -> None:

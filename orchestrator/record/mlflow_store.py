@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.record.mlflow_client import MISSING, find_runs, is_missing, is_refusal, make_sqlite, quiet_mlflow
+from orchestrator.record.mlflow_client import MISSING, find_runs, is_missing, is_refusal, open_experiment
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.results import tags as names
 
@@ -74,23 +73,13 @@ class SweepStore:
     """The runs of a sweep, by kind and key.
 
     Args:
-        uri: resolved tracking URI; a SQLite file and the sweep's experiment are made if absent. Where no server keeps
-            artifacts, they go into `mlartifacts` next to that file, or in the current folder.
+        uri: resolved tracking URI; the store and the sweep's experiment are made if absent (`open_experiment`).
     """
 
     def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
-        quiet_mlflow()
-        from mlflow import MlflowClient
-
-        file = sqlite_file(uri)
-        if file is not None:
-            make_sqlite(file)
-        self._inode = file.stat().st_ino if file else 0
-        self._file = file
-        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self._sweep, self._sweep_id = sweep, sweep_id
-        home = file.parent if file is not None else Path.cwd()
-        self.experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")
+        self.client, self.experiment = open_experiment(uri, sweep)
+        self._sweep, self._sweep_id, self._file = sweep, sweep_id, sqlite_file(uri)
+        self._inode = self._file.stat().st_ino if self._file else 0
         self.runs: dict[tuple[str, str], StoredRun] = {}
         self._search("")
 
@@ -185,19 +174,6 @@ class SweepStore:
         for key, view in views.items():
             if f"{VIEW}{key}" not in present:
                 self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", view)
-
-    def _find_experiment(self, artifact_root: Path | None) -> str:
-        experiment = self.client.get_experiment_by_name(self._sweep)
-        if experiment is None:
-            location = None
-            if artifact_root is not None:
-                location = (artifact_root.resolve() / (re.sub(r"[^\w\-]", "_", self._sweep) or "_")).as_uri()
-            # This tag makes MLflow's page show parameters and metrics instead of traces.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            return self.client.create_experiment(self._sweep, artifact_location=location, tags=tags)
-        if experiment.lifecycle_stage == "deleted":
-            self.client.restore_experiment(experiment.experiment_id)
-        return str(experiment.experiment_id)
 
     def _search(self, condition: str) -> None:
         """Reads the sweep's runs. A lost request that is done late makes a second run of a key: the older run stays, the

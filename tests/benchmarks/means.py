@@ -1,0 +1,46 @@
+"""Means over seeds of what a recorded sweep measured, with the lowest and the highest, a row for each configuration.
+
+    python -m tests.benchmarks.means docs/measurements/records/smollm2-commonsense.csv score piqa arc_easy openbookqa forgetting
+
+Without metrics the columns are the scores of the tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+PARAMETERS = "count.trainable_parameters"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="the CSV of the sweep's trials")
+    parser.add_argument("metrics", nargs="*", help="metrics of its trials")
+    chosen = parser.parse_args(arguments)
+    print("\n".join(means(pd.read_csv(chosen.record), chosen.metrics)))
+
+
+def means(trials: pd.DataFrame, metrics: Sequence[str] = ()) -> Iterable[str]:
+    """The lines of the table, from few parameters to many."""
+    tasks = sorted(trials.task.unique())
+    columns = [(task, metric) for task in tasks for metric in (metrics or ["score"])]
+    names = [metric if metrics else task.rpartition("/")[2] for task, metric in columns]
+    yield f"| configuration | parameters | {' | '.join(names)} |"
+    yield "| --- | --- |" + " --- |" * len(names)
+    for (parameters, _), rows in trials.groupby([PARAMETERS, "configuration"]):
+        cells = [_spread(rows[rows.task == task][f"metric.{metric}"], metric) for task, metric in columns]
+        yield f"| {rows.label.iloc[0]} | {parameters:,} | {' | '.join(cells)} |"
+
+
+def _spread(values: pd.Series, metric: str) -> str:
+    digits = 1 if values.abs().max() >= 1 or metric == "score" else 3
+    mean, low, high = (f"{value:.{digits}f}" for value in (values.mean(), values.min(), values.max()))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+if __name__ == "__main__":
+    main()
