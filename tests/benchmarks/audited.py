@@ -37,7 +37,7 @@ def verdicts(rows: pd.DataFrame) -> Iterable[str]:
         sure = sizes[sizes.p_a >= SURE]
         wrong = sure[sure.difference_b < -WITHIN]
         yield (
-            f"| {len(sizes)}, {title} | {len(sure)} of {sizes.adapter.nunique()} adapters | {len(wrong)} | "
+            f"| {len(sizes)}, {title}, of {sizes.adapter.nunique()} adapters | {len(sure)} | {len(wrong)} | "
             f"{-sure.difference_b.mean():.2f} | {-sizes.difference_b.mean():.2f} |"
         )
 
