@@ -88,6 +88,7 @@ def audit_adapter(
 class _Auditor:
     def __init__(self, folder: Folder, data: Data, scratch: Path, tell: Tell) -> None:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
+        self._form: str | None = None
         self._read(data)
 
     def _read(self, data: Data, rows: int | None = None) -> None:
@@ -127,7 +128,7 @@ class _Auditor:
             lines.append(f"a size of {self._folder.peft_type} is a LoRA of the same modules")
         return Audit(
             adapter, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
-            within, sure, self._data.train is not None, changes.shares(), tuple(lines),
+            within, sure, self._data.train is not None, changes.shares(), tuple(lines), self._form,
         )  # fmt: skip
 
     def _choose_form(self, model: Any) -> None:
@@ -147,6 +148,7 @@ class _Auditor:
             f"pairs are read {forms[plain]}: likelihood {told[plain].score():.1f}, and {told[not plain].score():.1f} "
             f"{forms[not plain]} ({len(told[plain])} rows; --{'chat' if plain else 'plain'} takes the latter)"
         )
+        self._form = forms[bool(plain)]
         self._read(replace(data, plain=bool(plain)))
 
     def _load(self, folder: Folder, trains: bool = False) -> Any:

@@ -40,6 +40,7 @@ class Audit:
         enough: the smallest that loses at most `within` points with the chance `sure`; None if none does.
         shares: each module's share of the change.
         warnings: what is odd about it.
+        form: in which form pairs are read, if the audit chose it.
     """
 
     folder: Folder
@@ -54,6 +55,7 @@ class Audit:
     trained: bool
     shares: Mapping[str, float]
     warnings: tuple[str, ...]
+    form: str | None = None
 
     @property
     def enough(self) -> Size | None:

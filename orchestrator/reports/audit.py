@@ -38,7 +38,8 @@ class AuditReport(Report):
     parameters: int = Field(description="Parameters of the adapter, without a task head.")
     score: Number = Field(description="The adapter's score, in points.")
     without: Number = Field(description="The score without its change of weights: of the base, or of the head alone.")
-    within: float = Field(description="The points that may be lost.")
+    form: str | None = Field(description="How pairs of a language model were read, if the audit chose it. Null if it did not.")
+    within: float = Field(description="The points that may be lost; of a likelihood at most a tenth of the gain.")
     sure: float = Field(description="The chance with which at most these are lost.")
     sizes: list[SizePart] = Field(description="From large to small.")
     enough: int | None = Field(description="The parameters of the smallest that is enough. Null if none is.")
@@ -61,6 +62,7 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
         parameters=audit.parameters,
         score=audit.score,
         without=audit.without,
+        form=audit.form,
         within=audit.within,
         sure=audit.sure,
         sizes=[

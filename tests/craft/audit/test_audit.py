@@ -228,7 +228,8 @@ def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str
     data = Data(str(file), prompt=("ask",), response="reply")
     lines = list[str]()
     audit = audit_adapter(tmp_path / "whole", data, tell=lines.append)
-    assert any(line.startswith(f"pairs are read {'as they stand' if plain else 'in Alpaca'}") for line in lines)
+    assert audit.form == ("as they stand" if plain else "in Alpaca's form")
+    assert any(line.startswith(f"pairs are read {audit.form}: ") for line in lines)
     forms = {
         form: audit_adapter(tmp_path / "whole", replace(data, plain=form), tell=lines.append).score for form in (True, False)
     }
