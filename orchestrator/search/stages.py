@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.settings import ReplicationSettings
 
+SEARCH_LOSS, TIE = "search_loss", 1e-6
+
 
 @dataclass(frozen=True)
 class _Stages:
@@ -173,7 +175,7 @@ class _Tried:
         for job in jobs_of(trials):
             place = job.training.configuration, job.training.run.task
             entries = entries_of(job.trials, state)
-            worth = worth_of(entries, {}) if all(entry.finished for entry in entries) else math.nan
+            worth = worth_of(entries, {}) - _tie_break(entries) if all(entry.finished for entry in entries) else math.nan
             self._worth.setdefault(place, []).append(worth)
 
     def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[Trial]:
@@ -230,6 +232,12 @@ class _Tried:
             worths = {place: self._worth.get((candidate.id, task), []) for place, candidate in enumerate(group)}
             scores.append({place: _mean(worth) for place, worth in worths.items() if worth})
         return scores
+
+
+def _tie_break(entries: Sequence[Entry]) -> float:
+    """Returns what tells equal search scores apart: the mean loss on the same rows, too small to overrule a score."""
+    losses = [entry.result.metrics.get(SEARCH_LOSS, math.nan) for entry in entries if entry.result is not None]
+    return TIE * fmean(losses) if losses and all(map(math.isfinite, losses)) else 0.0
 
 
 def _mean(worths: Sequence[float]) -> float:

@@ -60,7 +60,12 @@ def plan_of(folder: Path, text: str, more: str = "") -> Plan:
     return toy_plan(folder, f"tasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}", rank)
 
 
-def run(plan: Plan, score: Callable[[Trial], float | None] = by_rate, notes: list[str] | None = None) -> list[Trial]:
+def run(
+    plan: Plan,
+    score: Callable[[Trial], float | None] = by_rate,
+    notes: list[str] | None = None,
+    loss: Callable[[Trial], float] = lambda trial: 0.5,
+) -> list[Trial]:
     """Runs what the plan still asks for; a score of None is a training that diverged. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)
@@ -71,7 +76,7 @@ def run(plan: Plan, score: Callable[[Trial], float | None] = by_rate, notes: lis
         if value is None:
             return [Outcome(TrialResult(job.key, "failed", seconds=10.0, error="training diverged"))]
         # The reported score says the opposite: nothing may be chosen by it.
-        metrics = {"search_score": value, "score": 100 - value}
+        metrics = {"search_score": value, "search_loss": loss(job.training), "score": 100 - value}
         return [Outcome(TrialResult(job.key, "finished", metrics, seconds=10.0))]
 
     return run_some(plan, folder, end, notes=notes)

@@ -119,6 +119,17 @@ def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path
     assert chosen(plan) == {1: [0.01, 0.01], 2: [0.01, 0.01], 4: [0.005]}
 
 
+def test_of_equal_candidates_the_one_of_the_lower_loss_is_chosen(tmp_path: Path) -> None:
+    """The loss tells equal scores apart, and overrules none."""
+    plan, scores = plan_of(tmp_path, FAIR), {0.001: 80.0, 0.01: 80.0, 0.1: 79.9}
+
+    def loss(trial: Trial) -> float:
+        return 1 - trial.run.training.learning_rate
+
+    run(plan, lambda trial: scores.get(trial.run.training.learning_rate, 50.0), loss=loss)
+    assert chosen(plan) == {1: [0.01, 0.01], 2: [0.01, 0.01], 4: [0.005]}
+
+
 def test_a_rate_that_fails_on_one_task_may_be_chosen_on_the_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
 
