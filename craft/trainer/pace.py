@@ -122,7 +122,7 @@ class Pace:
             a_step = self.batch * an_example / FORWARD
         total = self.steps * a_step + self._examples * an_example
         if not total or (not a_step and self.step < self.steps):
-            return Outlook(self._phase, self.step / self.steps, None)
+            return Outlook(self._phase, self.step / self.steps if self.steps else 0.0, None)
         left = (self.steps - self.step) * a_step + (self._examples - self._scored) * an_example
         return Outlook(self._phase, 1 - left / total, left)
 

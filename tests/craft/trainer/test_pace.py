@@ -112,3 +112,13 @@ def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time
     run.clock.now += 60.0
     run.pace.count_scored("reported", 400, 800)
     assert len(reports) == 25, "nobody listens any more"
+
+
+def test_a_run_that_trains_nothing_reports_before_its_first_score() -> None:
+    """The base model as it is: no step, and what is computed first is in no split (forgetting)."""
+    clock, seen = Clock(), list[Outlook]()
+    pace = Pace(0, 8, [0], {"search": 40, "reported": 800}, clock=clock)
+    with report_outlooks(seen.append):
+        clock.now += REPORT_EVERY
+        pace.count_scored("text", 1, 4)
+    assert seen == [Outlook("scoring 1/4 (text)", 0.0, None)]
