@@ -8,17 +8,20 @@ import pandas as pd
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, recorded_front
+from tests.benchmarks import audited, recorded_front, tuned
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
 
 
-def test_the_recipe() -> None:
-    summaries = recorded_front.summaries_of([RECORDS / "glue-recipe.csv"])
-    table, page = markdown(summaries, DEFAULT_OBJECTIVES), (MEASUREMENTS / "recipe.md").read_text()
-    assert table in page
+def test_the_fair_front() -> None:
+    record, page = RECORDS / "fair.csv", (MEASUREMENTS / "fair.md").read_text()
+    summaries = recorded_front.summaries_of([record])
+    assert markdown(summaries, DEFAULT_OBJECTIVES) in page
+    trials = pd.read_csv(record)
+    for table in tuned.TABLES:
+        assert "\n".join(table(trials)) in page, table.__name__
     (head,) = (summary for summary in summaries if summary.method == "head")
     assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
 

@@ -1,6 +1,6 @@
 """The front of a recorded sweep as the Markdown that its run in MLflow has.
 
-    python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv
+    python -m tests.benchmarks.recorded_front docs/measurements/records/fair.csv
 
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out.
 """

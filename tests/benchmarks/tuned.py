@@ -14,7 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 TUNING_SEED = 1000
-RATE, SEARCH, SCORE = "parameter.learning_rate", "metric.search_score", "metric.score"
+RATE, SEARCH, LOSS, SCORE = "parameter.learning_rate", "metric.search_score", "metric.search_loss", "metric.score"
+TIE = 1e-6
+"""Equal search scores are told apart by the loss times this."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -26,21 +28,20 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def rates(trials: pd.DataFrame) -> Iterable[str]:
-    """Reported scores of the tuning seed at each rate, from the lowest rate on; bold is what the search split chose."""
-    tried = _tried(trials)
+    """Reported scores of the tuning seed at each rate, from the lowest on; bold is the rate of the reported seeds."""
+    tried, chosen = _tried(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
     tasks = sorted(tried.task.unique())
     yield f"| configuration: its rates | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
     yield "| --- |" + " --- |" * len(tasks)
-    for _, rows in tried.groupby("tunes", sort=False):
+    for name, rows in tried.groupby("name", sort=False):
         cells = []
         for task in tasks:
             of_task = rows[rows.task == task].sort_values(RATE)
-            chosen = of_task[SEARCH].idxmax()
+            bold = of_task[RATE] == chosen[name, task]
             scores = of_task[SCORE].map("{:.1f}".format)
-            scores[chosen] = f"**{scores[chosen]}**"
-            cells.append(", ".join(scores))
+            cells.append(", ".join(scores.where(~bold, "**" + scores + "**")))
         values = ", ".join(f"{rate:g}" for rate in sorted(rows[RATE].unique()))
-        yield f"| {rows.label.iloc[0].partition(', lr')[0]}: {values} | {' | '.join(cells)} |"
+        yield f"| {name}: {values} | {' | '.join(cells)} |"
 
 
 def rules(trials: pd.DataFrame) -> Iterable[str]:
@@ -53,30 +54,38 @@ def rules(trials: pd.DataFrame) -> Iterable[str]:
     yield f"| the rule | mean | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
     yield "| --- | --- |" + " --- |" * len(tasks)
     for name, choose in RULES.items():
-        chosen = pd.concat([choose(rows) for _, rows in tried.groupby("tunes")])
+        chosen = pd.concat([choose(rows) for _, rows in tried.groupby("name")])
         means = chosen.groupby("task")[SCORE].mean()
         yield f"| {name} | {means.mean():.2f} | {' | '.join(f'{means[task]:.2f}' for task in tasks)} |"
 
 
 def flattered(trials: pd.DataFrame) -> Iterable[str]:
     """How far scores of a seed that chose are above those of seeds that did not, at the chosen rates."""
-    tried = _tried(trials)
-    chosen = tried.loc[tried.groupby(["tunes", "task"])[SEARCH].idxmax()].set_index(["configuration", "task"])
-    unseen = _trained(trials[trials.seed != TUNING_SEED]).groupby(["configuration", "task"])
+    keys = ["name", "task", RATE]
+    tried, unseen = _tried(trials).set_index(keys), _reported(trials).groupby(keys)
     yield "| split | the tuning seed above the reported seeds |"
     yield "| --- | --- |"
     for name, column in {"search": SEARCH, "reported": SCORE}.items():
-        gap = (chosen[column] - unseen[column].mean()).dropna()
+        gap = (tried[column] - unseen[column].mean()).dropna()
         yield f"| {name} | {gap.mean():+.2f} ± {gap.sem():.2f} |"
 
 
 def _trained(trials: pd.DataFrame) -> pd.DataFrame:
-    return trials[trials["parameter.cut_from"].isna()]
+    """Returns the trainings, without what was cut from them; `name` is that of the configuration without its rate."""
+    rows = trials[trials["parameter.cut_from"].isna()].copy()
+    rows["name"] = rows.label.str.partition(", lr")[0]
+    return rows
 
 
 def _tried(trials: pd.DataFrame) -> pd.DataFrame:
-    tried = _trained(trials)
-    return tried[(tried.seed == TUNING_SEED) & tried.tunes.notna()].copy()
+    """Returns the trainings of the tuning seed; `choice` is what chooses: the search score, and the loss of equal ones."""
+    rows = _trained(trials[(trials.seed == TUNING_SEED) & trials.tunes.notna()])
+    rows["choice"] = rows[SEARCH] - TIE * rows[LOSS]
+    return rows
+
+
+def _reported(trials: pd.DataFrame) -> pd.DataFrame:
+    return _trained(trials[trials.seed != TUNING_SEED])
 
 
 def _at_one_rate(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -88,9 +97,9 @@ def _at_each_best(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 RULES = {
-    "one rate, by the mean over tasks": _at_one_rate(SEARCH),
+    "one rate, by the mean over tasks": _at_one_rate("choice"),
     "one rate, by the mean of scores between each task's lowest and highest": _at_one_rate("normalized"),
-    "a rate for each task": _at_each_best(SEARCH),
+    "a rate for each task": _at_each_best("choice"),
     "one rate, the best in hindsight": _at_one_rate(SCORE),
     "each task's best in hindsight": _at_each_best(SCORE),
 }
