@@ -138,15 +138,16 @@ def _spectrum(layer: Any, transposed: bool, before: torch.Tensor | None) -> Spec
 
 def check_change(model: Any, as_lora: Any) -> None:
     """Raises ValueError if a LoRA that loses nothing of an adapter's change of weights answers otherwise than the adapter."""
-    words = torch.randint(model.get_input_embeddings().num_embeddings, (4, 16), generator=torch.Generator().manual_seed(0))
-    tokens = words.to(next(model.parameters()).device)
+    vocabulary, source = model.get_input_embeddings().num_embeddings, torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocabulary, (4, 16), generator=source).to(next(model.parameters()).device)
+    text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     with torch.no_grad():
-        whole, again = (each(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits for each in (model, as_lora))
+        adapted, replaced = model(**text).logits, as_lora(**text).logits
         switch(model, on=False)
-        without = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits
+        base = model(**text).logits
         switch(model, on=True)
-    error, effect = float((again - whole).abs().max()), float((whole - without).abs().max())
-    if not error <= ACCURACY * effect + ROUNDING * float(whole.abs().max()):
+    error, effect = float((replaced - adapted).abs().max()), float((adapted - base).abs().max())
+    if not error <= ACCURACY * effect + ROUNDING * float(adapted.abs().max()):
         raise ValueError(
             "the adapter is more than a change of weights of linear layers, so it cannot be cut: a LoRA of all this change "
             f"answers otherwise (outputs differ by {error:.2g}, where the adapter changes them by {effect:.2g})"

@@ -1,6 +1,7 @@
-"""Means over seeds of what a recorded sweep measured, with the lowest and the highest, a row for each configuration.
+r"""Means over seeds of what a recorded sweep measured, with the lowest and the highest, a row for each configuration.
 
-    python -m tests.benchmarks.means docs/measurements/records/smollm2-commonsense.csv score piqa arc_easy openbookqa forgetting
+    python -m tests.benchmarks.means docs/measurements/records/smollm2-commonsense.csv \
+      score accuracy_piqa accuracy_arc_easy accuracy_openbookqa forgetting
 
 Without metrics the columns are the scores of the tasks.
 """
@@ -28,12 +29,13 @@ def means(trials: pd.DataFrame, metrics: Sequence[str] = ()) -> Iterable[str]:
     """The lines of the table, from few parameters to many."""
     tasks = sorted(trials.task.unique())
     columns = [(task, metric) for task in tasks for metric in (metrics or ["score"])]
-    names = [metric if metrics else task.rpartition("/")[2] for task, metric in columns]
+    names = [metric.removeprefix("accuracy_") if metrics else task.rpartition("/")[2] for task, metric in columns]
     yield f"| configuration | parameters | {' | '.join(names)} |"
     yield "| --- | --- |" + " --- |" * len(names)
-    for (parameters, _), rows in trials.groupby([PARAMETERS, "configuration"]):
+    groups = [rows for _, rows in trials.groupby("configuration")]
+    for rows in sorted(groups, key=lambda rows: rows[PARAMETERS].max()):
         cells = [_spread(rows[rows.task == task][f"metric.{metric}"], metric) for task, metric in columns]
-        yield f"| {rows.label.iloc[0]} | {parameters:,} | {' | '.join(cells)} |"
+        yield f"| {rows.label.iloc[0]} | {rows[PARAMETERS].max():,} | {' | '.join(cells)} |"
 
 
 def _spread(values: pd.Series, metric: str) -> str:

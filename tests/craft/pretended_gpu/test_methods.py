@@ -25,6 +25,8 @@ from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
+QUICK = ("craft", "lora", "full", "head", "galore", "houlsby", "loretta", "superlora")
+"""Methods that differ in how they put weights on a device; the others are like one of them, and `tests.gpu` trains all."""
 CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutting}
 """A size for each method whose adapters can be cut."""
 
@@ -48,7 +50,7 @@ def bytes_of_embeddings(batch_size: int) -> int:
     return batch_size * 16 * 32 * 4
 
 
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES])
 def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """It leaves after its second step, resumes, runs out of memory, is cut and scored again. Devices that meet are an error."""
     spec, losses = spec_of(tiny_bert, method), dict[str, list[float]](cpu=[], gpu=[])
