@@ -137,16 +137,16 @@ class _Auditor:
         A folder does not say in which form its adapter was trained, and in another one its scores are those of noise.
         """
         data = self._data
-        told: dict[bool, Answers] = {}
+        answers: dict[bool, Answers] = {}
         for plain in (False, True):
             self._read(replace(data, plain=plain, metric="likelihood"), FORM_ROWS)
-            told[plain] = self._answer(model, "plain" if plain else "template")
-        plain = told[True].sides[0].sum() > told[False].sides[0].sum()
+            answers[plain] = self._answer(model, "plain" if plain else "template")
+        plain = answers[True].sides[0].sum() > answers[False].sides[0].sum()
         template = "the chat template" if self._tokenizer.chat_template else "Alpaca's form"
         forms = {False: f"in {template}", True: "as they stand"}
         self._tell(
-            f"pairs are read {forms[plain]}: likelihood {told[plain].score():.1f}, and {told[not plain].score():.1f} "
-            f"{forms[not plain]} ({len(told[plain])} rows; --{'chat' if plain else 'plain'} takes the latter)"
+            f"pairs are read {forms[plain]}: likelihood {answers[plain].score():.1f}, and {answers[not plain].score():.1f} "
+            f"{forms[not plain]} ({len(answers[plain])} rows; --{'chat' if plain else 'plain'} takes the latter)"
         )
         self._form = forms[bool(plain)]
         self._read(replace(data, plain=bool(plain)))
