@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peft import get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from craft.audit.changes import Changes, changes_of, check_change, ranks_for, switch, warnings_of, write_craft, write_lora
 from craft.audit.data import Data, describe
 from craft.audit.folder import WEIGHTS_FILE, Folder, read_folder
+from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.methods import find_cutting
@@ -38,6 +39,7 @@ from craft.trainer.loop import Loop
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.steps import total_steps
+from craft.words import format_bytes
 
 SHARES = (2, 4, 8, 16)
 """An adapter is cut to its parameters divided by these."""
@@ -55,7 +57,7 @@ Tell = Callable[[str], None]
 
 
 def audit_adapter(
-    folder: str | Path,
+    adapter: str | Path | PeftModel,
     data: Data,
     *,
     base: str | None = None,
@@ -64,9 +66,10 @@ def audit_adapter(
     to: str | Path | None = None,
     tell: Tell = lambda line: None,
 ) -> Audit:
-    """Audits the adapter in a folder.
+    """Audits an adapter.
 
     Args:
+        adapter: its folder, or the model that has it.
         base: name or folder of the base model here, if it is not the name in the folder.
         within: points that may be lost; of a likelihood at most a tenth of the adapter's gain.
         sure: the chance with which at most these are.
@@ -76,10 +79,12 @@ def audit_adapter(
     Raises:
         ValueError: the folder, the data or the base cannot be used; nothing was written.
     """
-    place = read_folder(Path(folder), base)
-    describe(place, data)
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
-        result = run_repeatably(lambda notes: _Auditor(place, data, Path(scratch), tell).audit(within, sure))
+        if not isinstance(adapter, str | Path):
+            adapter.save_pretrained(f"{scratch}/adapter")
+            adapter = f"{scratch}/adapter"
+        folder = read_folder(Path(adapter), base)
+        result = run_repeatably(lambda notes: _Auditor(folder, data, Path(scratch), tell).audit(within, sure))
         if to is not None and (size := result.enough) is not None and size.folder is not None:
             shutil.copytree(size.folder, to)
     return result
@@ -89,47 +94,61 @@ class _Auditor:
     def __init__(self, folder: Folder, data: Data, scratch: Path, tell: Tell) -> None:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
         self._form: str | None = None
+        self._options: Options | None = None
         self._read(data)
 
     def _read(self, data: Data, rows: int | None = None) -> None:
         """Takes the held-out rows, or some of them, as `data` describes them."""
+        self._data, self._options = data, None
+        if data.metric == CLOZE and self._folder.is_language_model:
+            data, self._options = write_options(data, self._scratch / "options.jsonl")
         spec, self._task = describe(self._folder, data)
-        self._data, self._spec = (
-            data,
-            spec.model_copy(update={"training": spec.training.model_copy(update={"eval_examples": rows})}),
-        )
+        training = spec.training.model_copy(update={"eval_examples": rows})
+        self._spec = spec.model_copy(update={"training": training})
         self._splits = splits_of(self._spec, self._task)
+        self._metric = CLOZE if self._options else self._task.primary
 
     def audit(self, within: float, sure: float) -> Audit:
-        adapter, model = self._folder, self._load(self._folder)
-        changes = changes_of(model, self._load_base() if adapter.moves_base else None)
-        if adapter.peft_type != CRAFT:
-            as_lora = write_lora(adapter, changes, ranks_for(changes, changes.most), self._scratch / "whole")
-            again = self._load(as_lora)
-            check_change(model, again)
-            if adapter.moves_base:
-                self._folder, model = as_lora, again
-        self._tell(f"{self._folder.peft_type} with {changes.parameters:,} parameters in {len(changes.spectra)} modules")
-        if self._folder.is_language_model and self._data.prompt and self._data.plain is None:
+        adapter = self._folder
+        model, changes = self._read_changes()
+        self._tell(_describe_adapter(adapter, changes))
+        if adapter.is_language_model and self._data.prompt and self._data.plain is None:
             self._choose_form(model)
         uncut = self._answer(model, "uncut")
         self._check_order(uncut)
         switch(model, on=False)
         without = self._answer(model, "without")
         del model
-        self._tell(f"{self._task.primary} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
-        if self._task.primary == "likelihood" and (few := SHARE_OF_GAIN * (uncut.score() - without.score())) > 0:
+        self._tell(f"{self._metric} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
+        if self._metric == "likelihood" and (few := SHARE_OF_GAIN * (uncut.score() - without.score())) > 0:
             within = min(within, few)
             self._tell(f"a tenth of that gain may be lost, at most: {within:.3g} points")
         budgets = [changes.parameters // share for share in SHARES]
         sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
-        lines = [*_doubts(uncut, without, within, self._task.kind == "classification"), *warnings_of(changes)]
-        if self._folder.peft_type not in OWN_CUT:
-            lines.append(f"a size of {self._folder.peft_type} is a LoRA of the same modules")
+        lines = [
+            *_doubts(uncut, without, within, self._task.kind == "classification" or self._metric == CLOZE),
+            *warnings_of(changes),
+        ]
+        if adapter.peft_type not in OWN_CUT:
+            lines.append(f"a size of {adapter.peft_type} is a LoRA of the same modules")
         return Audit(
-            adapter, self._task.primary, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
+            adapter, self._metric, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines), self._form,
         )  # fmt: skip
+
+    def _read_changes(self) -> tuple[Any, Changes]:
+        """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
+        model, stored = self._load(self._folder), self._folder.moves_base
+        changes = changes_of(model, self._load_base() if stored else None)
+        if self._folder.peft_type == CRAFT:
+            return model, changes
+        as_lora = write_lora(self._folder, changes, ranks_for(changes, changes.most), self._scratch / "whole")
+        again = self._load(as_lora)
+        check_change(model, again)
+        if not stored:
+            return model, changes
+        self._folder = as_lora
+        return again, changes
 
     def _choose_form(self, model: Any) -> None:
         """Reads pairs as they stand, or in a template: in which form the adapter finds the first answers likelier.
@@ -139,7 +158,7 @@ class _Auditor:
         data = self._data
         answers: dict[bool, Answers] = {}
         for plain in (False, True):
-            self._read(replace(data, plain=plain, metric="likelihood"), FORM_ROWS)
+            self._read(replace(data, plain=plain, metric="likelihood", train=None), FORM_ROWS)
             answers[plain] = self._answer(model, "plain" if plain else "template")
         plain = answers[True].sides[0].sum() > answers[False].sides[0].sum()
         template = "the chat template" if self._tokenizer.chat_template else "Alpaca's form"
@@ -215,6 +234,8 @@ class _Auditor:
             return Answers(primary, (decide(outputs["outputs"].numpy(), self._task.kind), outputs["labels"].numpy()))
         (file,) = (place / PREDICTIONS_FOLDER).glob("reported.jsonl*")
         lines = read_file(file)
+        if self._options is not None:
+            return self._options.choose(lines)
         return Answers(primary, tuple(np.array([line[column] for line in lines]) for column in METRICS[primary].reads))
 
     def _check_order(self, uncut: Answers) -> None:
@@ -236,12 +257,25 @@ class _Auditor:
             )
 
 
+def _describe_adapter(folder: Folder, changes: Changes) -> str:
+    """Returns its method, ranks, modules, size and base in words."""
+    ranks = {len(s) for s in changes.values.values()}
+    modules = sorted({name.rpartition(".")[2] for name in changes.values})
+    shown = f"{', '.join(modules[:6])}{', ...' if modules[6:] else ''}"
+    rank = f"{min(ranks)}" if len(ranks) == 1 else f"{min(ranks)} to {max(ranks)}"
+    size = format_bytes((folder.path / WEIGHTS_FILE).stat().st_size)
+    return (
+        f"{folder.peft_type} with {changes.parameters:,} parameters in {len(changes.values)} modules ({shown}), {size}: "
+        f"changes of rank {rank} of {folder.base}"
+    )
+
+
 def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) -> list[str]:
     """Returns sentences on what these rows do not show of the whole adapter: without it, a smaller one is enough of nothing."""
     lines = []
     if (gain := compare_answers(without, uncut)).low <= within:
         interval = f"{gain.mean:+.1f}, {gain.low:+.1f} to {gain.high:+.1f}"
-        shown = f"these rows do not show that the adapter's change helps by more than the {within:.3g} points that may be lost"
+        shown = f"these rows do not show that the adapter's change helps by more than the {within:.3g} point{'s' * (within != 1)} that may be lost"
         lines.append(f"{shown} ({interval}), so any size may seem enough")
     if has_classes:
         labels = uncut.sides[1]

@@ -29,7 +29,8 @@ class Data:
         plain: whether pairs are read as they stand (True), or in the tokenizer's chat template, or Alpaca's form if it has none
             (False); None takes what makes the answers likelier to the adapter.
         labels: names of the classes, in the order of the head's outputs.
-        metric: the score; accuracy, pearson or likelihood if None.
+        metric: the score; accuracy, pearson or likelihood if None. `cloze` is the share of rows whose answer is the
+            likeliest of all that the rows have.
     """
 
     held_out: str

@@ -37,7 +37,7 @@ def audit(
     ] = None,
     labels: Annotated[str | None, typer.Option(metavar="'NAME ...'", help="The classes in the order of the head.")] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, ...")
+        str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, cloze, ...")
     ] = None,
     max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
     within: Annotated[float, typer.Option(metavar="POINTS", help="So much may be lost.")] = 1.0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import craft
 from craft.audit.audit import audit_adapter
@@ -22,7 +21,6 @@ from craft.audit.data import Data
 from craft.audit.folder import WEIGHTS_FILE, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.models.loading import load_model
-from craft.tasks.prompts import PROMPTS
 
 BOTH = ["query", "value"]
 CONFIGS = {
@@ -170,73 +168,6 @@ def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert:
     assert f"a size of {name.upper()} is a LoRA of the same modules" in audit.warnings
 
 
-def _disturb(model: Any) -> None:
-    """Gives an adapter of rank 2 random weights, of which the second direction does next to nothing."""
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.requires_grad or "embed_tokens" in name:
-                weight.add_(0.3 * torch.randn_like(weight))
-            if "lora_B" in name:
-                weight[:, 1] *= 1e-4
-
-
-@pytest.mark.parametrize("metric", [None, "exact_match"])
-def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    pairs = [{"ask": f"say {at}", "reply": f"{at} it is"} for at in range(12)]
-    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    data = Data(str(file), prompt=("ask",), response="reply", metric=metric)
-    audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "small")
-    assert audit.metric == (metric or "likelihood")
-    assert audit.sizes
-    assert audit.enough is not None
-    if metric is None:
-        assert audit.without != audit.score
-    again = audit_adapter(tmp_path / "small", data, within=100)
-    assert again.score == pytest.approx(audit.enough.score)
-    with pytest.raises(ValueError, match="--prompt and --response, or --messages"):
-        audit_adapter(tmp_path / "whole", Data(str(file)))
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str, tmp_path: Path) -> None:
-    pairs = [(f"number {at}: ", "odd" if at % 2 else "even") for at in range(24)]
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    prompts = [ask if plain else PROMPTS["alpaca"].for_training(ask) for ask, _ in pairs]
-    torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
-    model = peft.get_peft_model(
-        base, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
-    )
-    steps = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=3e-2)
-    for _ in range(6):
-        for prompt, (_, reply) in zip(prompts, pairs, strict=True):
-            start, ids = len(tokenizer(prompt)["input_ids"]), tokenizer(prompt + reply, return_tensors="pt")["input_ids"]
-            labels = ids.clone()
-            labels[:, :start] = -100
-            model(input_ids=ids, labels=labels).loss.backward()
-            steps.step()
-            steps.zero_grad()
-    model.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"ask": ask, "reply": reply}) + "\n" for ask, reply in pairs))
-    data = Data(str(file), prompt=("ask",), response="reply")
-    lines = list[str]()
-    audit = audit_adapter(tmp_path / "whole", data, tell=lines.append)
-    assert audit.form == ("as they stand" if plain else "in Alpaca's form")
-    assert any(line.startswith(f"pairs are read {audit.form}: ") for line in lines)
-    forms = {
-        form: audit_adapter(tmp_path / "whole", replace(data, plain=form), tell=lines.append).score for form in (True, False)
-    }
-    assert audit.score == forms[plain] > forms[not plain]
-    assert audit.within == pytest.approx(min(1.0, 0.1 * (audit.score - audit.without)))
-
-
 def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
     file = rows(tmp_path)
@@ -248,27 +179,6 @@ def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     js = {name: j for name, j in load_file(tmp_path / "small" / WEIGHTS_FILE).items() if "craft_J" in name}
     ranks = {name: int(torch.linalg.matrix_rank(j - torch.eye(len(j)), atol=1e-4)) for name, j in js.items()}
     assert ranks == dict(audit.enough.ranks), "training on keeps the ranks"
-
-
-def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
-    tokenizer.add_tokens(["<ask>", "<reply>"])
-    base.resize_token_embeddings(len(tokenizer))
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole", save_embedding_layers=True)
-    tokenizer.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"ask": f"<ask> {at}", "reply": f"<reply> {at}"}) + "\n" for at in range(12)))
-    audit = audit_adapter(
-        tmp_path / "whole", Data(str(file), prompt=("ask",), response="reply"), within=100, to=tmp_path / "cut"
-    )
-    assert audit.folder.words == len(tokenizer)
-    before, after = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("whole", "cut"))
-    embeddings = [name for name in before if "embed_tokens" in name]
-    assert embeddings
-    assert all(torch.equal(before[name], after[name]) for name in embeddings)
 
 
 def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
