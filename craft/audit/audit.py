@@ -275,7 +275,8 @@ def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) 
     lines = []
     if (gain := compare_answers(without, uncut)).low <= within:
         interval = f"{gain.mean:+.1f}, {gain.low:+.1f} to {gain.high:+.1f}"
-        shown = f"these rows do not show that the adapter's change helps by more than the {within:.3g} point{'s' * (within != 1)} that may be lost"
+        points = f"{within:.3g} point{'s' * (within != 1)}"
+        shown = f"these rows do not show that the adapter's change helps by more than the {points} that may be lost"
         lines.append(f"{shown} ({interval}), so any size may seem enough")
     if has_classes:
         labels = uncut.sides[1]
