@@ -235,7 +235,7 @@ class _Tried:
 
 
 def _tie_break(entries: Sequence[Entry]) -> float:
-    """Returns what tells equal search scores apart: the mean loss on the same rows, too small to overrule a score."""
+    """Returns what decides between equal search scores: the mean loss on the same rows, too small to overrule a score."""
     losses = [entry.result.metrics.get(SEARCH_LOSS, math.nan) for entry in entries if entry.result is not None]
     return TIE * fmean(losses) if losses and all(map(math.isfinite, losses)) else 0.0
 

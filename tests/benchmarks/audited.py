@@ -8,11 +8,11 @@ audit's verdict is by the first half of the held-out rows (a), and judged by the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
+
+from tests.benchmarks.trials import print_tables
 
 WITHIN, SURE = 1.0, 0.9
 METHODS_OF = ("sst2", "qqp")
@@ -20,12 +20,8 @@ METHODS_OF = ("sst2", "qqp")
 KINDS = {"cut": "as cut", "trained": "trained on for a tenth of the steps"}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="the CSV of audits")
-    rows = pd.read_csv(parser.parse_args(arguments).record)
-    for table in TABLES:
-        print("\n".join(table(rows)), end="\n\n")
+def main() -> None:
+    print_tables(__doc__, TABLES)
 
 
 def verdicts(rows: pd.DataFrame) -> Iterable[str]:

@@ -7,24 +7,20 @@ The tuning seed has trainings at all rates of each configuration. A rule chooses
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pandas as pd
+
+from tests.benchmarks.trials import print_tables
 
 TUNING_SEED = 1000
 RATE, SEARCH, LOSS, SCORE = "parameter.learning_rate", "metric.search_score", "metric.search_loss", "metric.score"
 TIE = 1e-6
-"""Equal search scores are told apart by the loss times this."""
+"""The loss times this decides between equal search scores."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="the CSV of the sweep's trials")
-    trials = pd.read_csv(parser.parse_args(arguments).record)
-    for table in TABLES:
-        print("\n".join(table(trials)), end="\n\n")
+def main() -> None:
+    print_tables(__doc__, TABLES)
 
 
 def rates(trials: pd.DataFrame) -> Iterable[str]:

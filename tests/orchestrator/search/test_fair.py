@@ -120,7 +120,7 @@ def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path
 
 
 def test_of_equal_candidates_the_one_of_the_lower_loss_is_chosen(tmp_path: Path) -> None:
-    """The loss tells equal scores apart, and overrules none."""
+    """The loss decides between equal scores, and overrules none."""
     plan, scores = plan_of(tmp_path, FAIR), {0.001: 80.0, 0.01: 80.0, 0.1: 79.9}
 
     def loss(trial: Trial) -> float:
