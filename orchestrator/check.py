@@ -30,9 +30,9 @@ from craft.words import format_bytes, redact
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
-from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.reports.check import Finding, Level
 from orchestrator.tools.quiet import noise_to_log
+from orchestrator.tracking.uri import sqlite_file
 
 if TYPE_CHECKING:
     from orchestrator.plan.gpu_shares import Gpu
@@ -93,7 +93,7 @@ def _tracking(uri: str) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.record.mlflow_client import probe
+    from orchestrator.tracking.client import probe
 
     try:
         artifacts = probe(uri)

@@ -26,18 +26,18 @@ from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.plan import Plan
 from orchestrator.record.about import describe_session, write_effective
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import Follower
 from orchestrator.record.manifest import cores
-from orchestrator.record.mlflow_client import check_store
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data
-from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded
 from orchestrator.state.state import State
+from orchestrator.tracking.client import check_store
+from orchestrator.tracking.follower import Follower
+from orchestrator.tracking.uri import TrackingError, resolve_uri
 from orchestrator.tune.runner import open_session
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import Override, make_overrides, recall
 from orchestrator.record.resume import check_resume
-from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.driver.options import Verbosity

@@ -18,7 +18,7 @@ FORBIDDEN = {
 }
 OWNERS = {
     "ray": ("orchestrator/tune/",),
-    "mlflow": ("orchestrator/record/", "dashboards/store.py"),
+    "mlflow": ("orchestrator/tracking/", "dashboards/store.py"),
     "optuna": ("orchestrator/search/", "dashboards/panels/importance.py"),
 }
 
@@ -42,6 +42,8 @@ FLOORS = {
         ("orchestrator.plan",),
         ("orchestrator.results",),
         ("orchestrator.record",),
+        ("orchestrator.pictures",),
+        ("orchestrator.tracking",),
         ("orchestrator.review", "orchestrator.search", "orchestrator.worker"),
         ("orchestrator.control",),
         ("orchestrator.driver", "orchestrator.reports", "orchestrator.suggest"),

@@ -62,9 +62,9 @@ def audit(
     """
     from craft.audit.audit import audit_adapter
     from craft.audit.data import Data
-    from orchestrator.record.mlflow_client import check_store
-    from orchestrator.record.tracking_uri import resolve_uri
     from orchestrator.reports.audit import audit_report
+    from orchestrator.tracking.client import check_store
+    from orchestrator.tracking.uri import resolve_uri
 
     screen = plain_screen(quiet=as_json)
     store = resolve_uri(tracking_uri) if tracking_uri is not None else None
@@ -77,7 +77,7 @@ def audit(
     result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
     report = audit_report(result, to)
     if store is not None:
-        from orchestrator.record.audited import record_audit
+        from orchestrator.tracking.audited import record_audit
 
         run = record_audit(report.model_dump(), to if report.path else None, store)
         screen.print(f"Recorded in {redact(store)}: experiment audits, run {run}")

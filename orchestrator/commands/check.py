@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from orchestrator.commands.options import Address, AsJson, Changes, Storage, Store, SweepFile
-from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tracking.uri import resolve_uri
 
 
 def check(

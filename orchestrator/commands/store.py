@@ -12,7 +12,7 @@ import yaml
 from orchestrator.commands.options import plain_screen
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
-from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 
 def replay(
@@ -28,8 +28,8 @@ def replay(
 
     Exit status: 0 the store has everything; 1 something is left; 2 the call is wrong.
     """
-    from orchestrator.record import follower
     from orchestrator.review.front_tables import markdown
+    from orchestrator.tracking import follower
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     record = SweepFolder(folder)

@@ -13,12 +13,12 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import Report
-from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import rule_of
 from orchestrator.sweepfile.settings import TrackingSettings
+from orchestrator.tracking.follower import Report
+from orchestrator.tracking.uri import resolve_uri
 
 FAILURES_SHOWN = 5
 

@@ -1,1 +1,1 @@
-"""A sweep's record: its folder on disk and its runs in MLflow. The only code that imports MLflow."""
+"""The folder of a sweep on disk: its files, its lock, its checkpoints, and what may change between two sessions."""

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.reports.base import Report
 from orchestrator.reports.exits import NO, STOPPED, WRONG
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+from orchestrator.tracking.uri import TrackingError
 
 Kind = Literal["sweep file", "no such sweep", "nothing yet", "store", "system", "stopped", "call"]
 

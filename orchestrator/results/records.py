@@ -1,6 +1,6 @@
 """Reads runs of the tracking store: a trial's as an entry, a configuration's as a summary.
 
-`orchestrator.record.pictures` writes trials, and `Summary.tracked` says what is written of a configuration.
+`orchestrator.pictures.picture` writes trials, and `Summary.tracked` says what is written of a configuration.
 """
 
 from __future__ import annotations

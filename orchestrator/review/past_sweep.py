@@ -2,7 +2,7 @@
 
 Both hold the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is these three, whichever
 place it was read from; commands that read sweeps know nothing else. A
-folder has the log (`orchestrator.state`); in the store each trial is a run (`orchestrator.record.mlflow_reader`).
+folder has the log (`orchestrator.state`); in the store each trial is a run (`orchestrator.tracking.reader`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
-from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.experiments import Terms, pace_of
 from orchestrator.results.front import mark_front
@@ -34,6 +33,7 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.sweepfile.settings import Enough
+from orchestrator.tracking.uri import resolve_uri, sqlite_file
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
 
@@ -231,7 +231,7 @@ def read_terms(file: Path) -> SweepTerms:
 
 
 def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
-    from orchestrator.record.mlflow_reader import StoreReader
+    from orchestrator.tracking.reader import StoreReader
 
     reader = StoreReader(uri)
     stored = reader.sweep(name)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from craft.words import redact
-from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.review.merging import RECORD_FILE, reads_pairs
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles
 from orchestrator.review.taking import Taken, slug
+from orchestrator.tracking.uri import resolve_uri
 
 
 def register_adapters(
@@ -26,7 +26,7 @@ def register_adapters(
         ValueError: the store is not known, or a task is answered in words, which cannot be served.
     """
     from craft.trainer.adapter_folder import RUN_FILE
-    from orchestrator.record.registry import Candidate, find_trial, register
+    from orchestrator.tracking.registry import Candidate, find_trial, register
 
     uri = resolve_uri(tracking_uri) if tracking_uri else record.uri
     if uri is None:

@@ -34,9 +34,9 @@ from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
-from orchestrator.record.follower import Follower
 from orchestrator.record.manifest import hardware
 from orchestrator.state.events import Ended, Event, SessionEnded
+from orchestrator.tracking.follower import Follower
 from tests.orchestrator.plans import toy_plan
 
 SEEDS = 5

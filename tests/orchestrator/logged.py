@@ -12,7 +12,6 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from orchestrator.record.mirror import Mirror
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import (
@@ -31,6 +30,7 @@ from orchestrator.state.events import (
     Wanted,
 )
 from orchestrator.state.log import Log
+from orchestrator.tracking.mirror import Mirror
 
 INFO = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",

@@ -20,7 +20,6 @@ from scipy import stats
 from craft.spec import RunSpec
 from orchestrator.check import show
 from orchestrator.plan.table import print_plan
-from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.reports.base import Report
 from orchestrator.reports.change import apply_report
 from orchestrator.reports.check import Finding, check_report
@@ -43,6 +42,7 @@ from orchestrator.review.taking import Taken
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+from orchestrator.tracking.uri import TrackingError
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, record, write_log
 from tests.orchestrator.results.test_answer import STEEP

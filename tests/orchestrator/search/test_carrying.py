@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial
-from orchestrator.record.follower import replay
 from orchestrator.results.table import describe_tuning
 from orchestrator.review.front_tables import markdown
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tracking.follower import replay
 from tests.orchestrator.plans import count
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 

@@ -10,7 +10,6 @@ import pytest
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import replay
 from orchestrator.record.resume import contradictions
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
@@ -19,6 +18,7 @@ from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tracking.follower import replay
 from tests.orchestrator.logged import runs
 from tests.orchestrator.search.fair_sweeps import FAIR, FIRST_STAGE, HAND, MEASURED, by_rate, chosen, judged, plan_of, run
 

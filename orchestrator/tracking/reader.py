@@ -1,4 +1,4 @@
-"""Reads a recorded sweep from MLflow: its file, its trials and their adapters, as `record.pictures` has them.
+"""Reads a recorded sweep from MLflow: its file, its trials and their adapters, as `orchestrator.pictures` has them.
 
 Commands that look back read a sweep whole and once; the dashboards have their own reader, which follows a running sweep. If a
 store has two sweeps of one name (two folders, one store), the newer one is read.
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
 from orchestrator.record.folder import EFFECTIVE_FILE
-from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
-from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results import tags as names
 from orchestrator.results.records import read_entry
 from orchestrator.state.entry import Entry
+from orchestrator.tracking.client import find_runs, quiet_mlflow
+from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from craft.words import redact
-from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results.tags import KIND
+from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,7 +28,7 @@ def quiet_mlflow() -> None:
     """Keeps the messages of MLflow and Alembic off the screen and telemetry off the network; turns MLflow's retries off.
 
     MLflow repeats a request whose answer was lost although the store may have done it.
-    `orchestrator.record.mirror` repeats instead, after it has looked what the store has.
+    `orchestrator.tracking.mirror` repeats instead, after it has looked what the store has.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.record.pictures import (
+from orchestrator.pictures.picture import (
     Picture,
     Place,
     picture_configuration,
@@ -13,7 +13,7 @@ from orchestrator.record.pictures import (
     picture_sweep,
     picture_trial,
 )
-from orchestrator.record.verdict import Describe, Verdict, group
+from orchestrator.pictures.verdict import Describe, Verdict, group
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 from orchestrator.state.entry import Entry

@@ -19,20 +19,20 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
-from orchestrator.record.artifacts import digest_source, upload
-from orchestrator.record.chronicle import Chronicle
-from orchestrator.record.difference import differences
+from orchestrator.pictures.chronicle import Chronicle
+from orchestrator.pictures.gallery import KINDS, Gallery
+from orchestrator.pictures.picture import Picture, Place
+from orchestrator.pictures.verdict import Describe
+from orchestrator.pictures.views import address, links, saved_views
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.gallery import KINDS, Gallery
-from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
-from orchestrator.record.mlflow_store import Item, StoredRun, SweepStore
-from orchestrator.record.mlflow_views import address, links, saved_views
-from orchestrator.record.pictures import Picture, Place
-from orchestrator.record.verdict import Describe
 from orchestrator.results.front import recorded_objectives
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
+from orchestrator.tracking.artifacts import digest_source, upload
+from orchestrator.tracking.client import is_lost, is_missing, is_refusal
+from orchestrator.tracking.difference import differences
+from orchestrator.tracking.store import Item, StoredRun, SweepStore
 
 log = logging.getLogger(__name__)
 

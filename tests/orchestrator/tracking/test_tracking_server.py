@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.record import follower
-from orchestrator.record.follower import Follower
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Reported
+from orchestrator.tracking import follower
+from orchestrator.tracking.follower import Follower
 from tests.mlflow_server import Server
 from tests.orchestrator.logged import SweepLog, describe, entry, history, mirror, runs, step_until_equal
 from tests.postgres import Missing, postgres

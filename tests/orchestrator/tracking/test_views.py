@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.pictures.picture import describe_configuration, short_name
+from orchestrator.pictures.views import address
 from orchestrator.record.manifest import origin
-from orchestrator.record.mlflow_views import address
-from orchestrator.record.pictures import describe_configuration, short_name
 from orchestrator.results.chances import P_ENOUGH, P_FRONT
 from orchestrator.state.events import Refused
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser

@@ -16,13 +16,13 @@ from mlflow import MlflowClient
 
 from orchestrator.commands.app import main
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.follower import NICENESS, Follower, Report
+from orchestrator.tracking.follower import NICENESS, Follower, Report
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from orchestrator.record.follower import Follower
+from orchestrator.tracking.follower import Follower
 from tests.orchestrator.logged import SweepLog, entry
 
 sweep, trial = SweepLog(Path(sys.argv[2])), entry()
@@ -41,7 +41,7 @@ PASSWORD = "c0rrect-h0rse"
 
 def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
-    return next(child for child in psutil.Process(driver).children() if "orchestrator.tracking" in child.cmdline())
+    return next(child for child in psutil.Process(driver).children() if "orchestrator.track" in child.cmdline())
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_folder_without_a_log_or_with_a_driver_is_refused(tmp_path: Path, caps
 def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) -> None:
     """MLflow's first messages come while it is imported and while it makes a database."""
     program = (
-        "import sys; from pathlib import Path; from orchestrator.record.follower import Follower\n"
+        "import sys; from pathlib import Path; from orchestrator.tracking.follower import Follower\n"
         "from orchestrator.state.log import Log; from orchestrator.state.events import Opened, SessionStarted\n"
         f"folder = Path({str(tmp_path)!r}) / 'runs'; log = Log(folder / 'log.jsonl')\n"
         "log.append(Opened(sweep='demo', sweep_id='5' * 32)); log.append(SessionStarted(info={}))\n"

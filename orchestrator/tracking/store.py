@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.record.mlflow_client import MISSING, find_runs, is_missing, is_refusal, open_experiment
-from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.results import tags as names
+from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment
+from orchestrator.tracking.uri import sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, Run, RunTag

@@ -28,8 +28,8 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
-    from orchestrator.record.mirror import Mirror
-    from orchestrator.record.verdict import Describe
+    from orchestrator.pictures.verdict import Describe
+    from orchestrator.tracking.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Follower:
         if self._process is not None:
             status = self._process.returncode
             log.warning("the process that writes to the tracking store ended with status %d; it is started again", status)
-        command = [sys.executable, "-m", "orchestrator.tracking", str(self._folder.path)]
+        command = [sys.executable, "-m", "orchestrator.track", str(self._folder.path)]
         self._next_start = time.monotonic() + _pause(self._deaths)
         self._deaths += 1
         self._process = None
@@ -126,7 +126,7 @@ class Report:
 
 def follow(folder: Path, describe: Describe) -> None:
     """Follows the log, for the store whose address comes by standard input, until the input ends."""
-    from orchestrator.record.mirror import Mirror
+    from orchestrator.tracking.mirror import Mirror
 
     os.nice(NICENESS)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -155,7 +155,7 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
     Returns:
         What `Follower.wait` returns.
     """
-    from orchestrator.record.mirror import Mirror
+    from orchestrator.tracking.mirror import Mirror
 
     end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), SweepFolder(folder).record
     for _ in _steps(mirror, timeout_s):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.record.artifacts import upload
-from orchestrator.record.mlflow_client import open_experiment
 from orchestrator.results.tags import KIND, NOTE, PARENT
+from orchestrator.tracking.artifacts import upload
+from orchestrator.tracking.client import open_experiment
 
 EXPERIMENT, AUDIT_KIND = "audits", "audit"
 PARAMETERS = ("adapter", "method", "base", "metric", "rows", "trained", "within", "sure")

@@ -15,9 +15,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
 from requests import ConnectionError as Lost
 
-from orchestrator.record.mirror import Mirror
-from orchestrator.record.mlflow_store import RunGone
 from orchestrator.state.events import Wanted
+from orchestrator.tracking.mirror import Mirror
+from orchestrator.tracking.store import RunGone
 from tests.orchestrator.logged import SweepLog, contents, describe, entry, mirror, runs, step_until_equal, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
@@ -198,7 +198,7 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
 
 
 def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.record.mirror.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("orchestrator.tracking.mirror.LOOK_EVERY_S", 0.0)
     next(itertools.islice(story(tmp_path / "runs"), 2, None))
     copy = mirror(tmp_path / "runs", uri)
     before = runs(uri).keys()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.words import redact
-from orchestrator.record.artifacts import digest_of, files_in
 from orchestrator.record.manifest import versions
-from orchestrator.record.mlflow_client import quiet_mlflow
-from orchestrator.record.mlflow_reader import StoreReader
+from orchestrator.tracking.artifacts import digest_of, files_in
+from orchestrator.tracking.client import quiet_mlflow
+from orchestrator.tracking.reader import StoreReader
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from orchestrator.pictures.picture import Picture
 from orchestrator.plan.parameters import text
-from orchestrator.record.mlflow_store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, StoredRun, cut, stored_name
-from orchestrator.record.pictures import Picture
 from orchestrator.results import tags as names
 from orchestrator.state.state import NO_METRICS
+from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, StoredRun, cut, stored_name
 
 if TYPE_CHECKING:
     from mlflow.entities import RunTag

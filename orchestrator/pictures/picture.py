@@ -1,7 +1,7 @@
 """Pictures of a sweep's runs in MLflow: what each of them should be, as a function of the sweep's State.
 
 The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
-have begun. `orchestrator.record.mirror` makes the store equal to the pictures.
+have begun. `orchestrator.tracking.mirror` makes the store equal to the pictures.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import paragraphs, plain, redact, redacted
+from orchestrator.pictures.verdict import Verdict
+from orchestrator.pictures.views import SIZE
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.folder import EFFECTIVE_FILE
-from orchestrator.record.mlflow_views import SIZE
-from orchestrator.record.verdict import Verdict
 from orchestrator.results import tags as names
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry, TrialResult

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from craft.words import redact
-from orchestrator.record.mlflow_client import make_sqlite
-from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.tracking.client import make_sqlite
+from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 
 @pytest.mark.parametrize(
