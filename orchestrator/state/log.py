@@ -14,6 +14,10 @@ from orchestrator.tools.journal import Journal, read
 logger = logging.getLogger(__name__)
 
 
+class DamagedLog(ValueError):
+    """A line of a log is no event."""
+
+
 class Log:
     """The writing end of the log at `path`. Close it.
 
@@ -58,13 +62,13 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
     """Yields the events from byte `offset` on, each with the offset behind it; nothing if there is no log.
 
     Raises:
-        ValueError: a line is no event.
+        DamagedLog: a line is no event.
     """
     for line, behind in read(path, offset):
         try:
             event = Event.from_json(line)
         except ValueError as error:
-            raise ValueError(f"{path}: the line that ends at byte {behind} is {error}. Remove that line.") from error
+            raise DamagedLog(f"{path}: the line that ends at byte {behind} is {error}. Remove that line.") from error
         yield event, behind
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
+from orchestrator.state.log import DamagedLog
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
@@ -174,7 +175,9 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
             failures = 0
         except Exception as error:  # no error of a store, its driver or the network may end the record
             failures += 1
-            if failures == 1:
+            if failures == 1 and isinstance(error, DamagedLog):
+                log.error("%s Until then the store lacks what the log has from that line on.", error)
+            elif failures == 1:
                 reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
                 log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
             time.sleep(min(longest, _pause(failures - 1) * random.uniform(0.75, 1.25)))

@@ -15,7 +15,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
 from requests import ConnectionError as Lost
 
+from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Wanted
+from orchestrator.tracking.follower import replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone
 from tests.orchestrator.logged import SweepLog, contents, describe, entry, mirror, runs, step_until_equal, story
@@ -165,6 +167,18 @@ def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_p
     (tmp_path / "gone" / "adapter_model.safetensors").write_bytes(b"weights")
     assert mirror(tmp_path, uri).refused == 0
     assert "craft.adapter_sha256" in runs(uri)["trial", trial.key].data.tags
+
+
+def test_a_damaged_line_of_the_log_is_not_the_stores_fault(uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.close()
+    with SweepFolder(tmp_path).record.open("a") as log:
+        log.write('{"event": "Unheard", "time": 1}\n')
+    assert replay(tmp_path, uri, describe, timeout_s=0.1) == 1
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "orchestrator.tracking.follower"]
+    assert "Remove that line" in message
+    assert "tracking store" not in message
 
 
 def delete_all(uri: str) -> None:
