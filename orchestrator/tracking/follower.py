@@ -176,7 +176,7 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
         except Exception as error:  # no error of a store, its driver or the network may end the record
             failures += 1
             if failures == 1 and isinstance(error, DamagedLog):
-                log.error("%s Until then the store lacks what the log has from that line on.", error)
+                log.error("%s Until then the store gets nothing more of this sweep.", error)
             elif failures == 1:
                 reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
                 log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
