@@ -8,7 +8,7 @@ import pandas as pd
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, recorded_front, tuned
+from tests.benchmarks import audited, cuts, recorded_front, tuned
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
@@ -27,10 +27,17 @@ def test_the_fair_front() -> None:
     assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
 
 
+def test_sizes() -> None:
+    trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/sizes.md").read_text()
+    for table in cuts.TABLES:
+        assert "\n".join(table(trials)) in page, table.__name__
+
+
 def test_a_decoder() -> None:
     trials, page = pd.read_csv(RECORDS / "smollm2-commonsense.csv"), (MEASUREMENTS / "smollm2.md").read_text()
     tests = ["accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa"]
     assert "\n".join(means(trials, ["score", *tests, "forgetting"])) in page
+    assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page
 
 
 def test_audits() -> None:

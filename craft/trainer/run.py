@@ -44,7 +44,6 @@ from craft.trainer.pace import Listener, Pace
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.steps import epochs_after
 
-CUT_ADAPTER = "cut"
 _BEST_FILE = "best.safetensors"
 _KEPT_CHECKPOINTS = 2
 _READ = {
