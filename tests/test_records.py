@@ -8,7 +8,7 @@ import pandas as pd
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, cuts, recorded_front, tuned
+from tests.benchmarks import audited, cuts, ranked, recorded_front, tuned
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +31,12 @@ def test_sizes() -> None:
     trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/sizes.md").read_text()
     for table in cuts.TABLES:
         assert "\n".join(table(trials)) in page, table.__name__
+
+
+def test_rates_of_ranks() -> None:
+    trials, page = pd.read_csv(RECORDS / "rates.csv"), (MEASUREMENTS / "rates.md").read_text()
+    for table in ranked.TABLES:
+        assert "\n".join(table(trials)).strip() in page, table.__name__
 
 
 def test_a_decoder() -> None:
