@@ -1,6 +1,6 @@
 """Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/sizes.md has the tables.
 
-python -m tests.benchmarks.cuts docs/measurements/records/sizes.csv
+    python -m tests.benchmarks.cuts docs/measurements/records/sizes.csv
 """
 
 from __future__ import annotations
