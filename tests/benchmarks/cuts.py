@@ -1,6 +1,8 @@
 """Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/sizes.md has the tables.
 
     python -m tests.benchmarks.cuts docs/measurements/records/sizes.csv
+
+The training of its own is the one of the cut's method whose number of parameters is nearest.
 """
 
 from __future__ import annotations
