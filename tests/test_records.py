@@ -33,6 +33,10 @@ def test_sizes() -> None:
         assert "\n".join(table(trials)) in page, table.__name__
 
 
+def test_where_the_head_starts() -> None:
+    assert "\n".join(means(pd.read_csv(RECORDS / "head-start.csv"))) in (MEASUREMENTS / "recipe.md").read_text()
+
+
 def test_rates_of_ranks() -> None:
     trials, page = pd.read_csv(RECORDS / "rates.csv"), (MEASUREMENTS / "rates.md").read_text()
     for table in ranked.TABLES:
