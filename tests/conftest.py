@@ -1,9 +1,15 @@
-"""Tests compute on the CPU unless `-m gpu` asks for GPUs, which the environment hides from child processes too."""
+"""Tests compute on the CPU unless `-m gpu` asks for GPUs, which the environment hides from child processes too.
+
+A test process computes with a single thread, as a trial does: the models are so small that threads only wait for each other.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
 
 import pytest
 
@@ -18,6 +24,11 @@ def wants_gpus(marks: str) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not wants_gpus(config.option.markexpr):
         os.environ.update(HIDDEN)
+
+
+def pytest_collection_finish() -> None:
+    """Exempts the imported libraries from garbage collection: each run collects twice, and scans half a million objects each time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
