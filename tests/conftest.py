@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempts the imported libraries from garbage collection: each run collects twice, and scans half a million objects each time."""
+    """Exempts the imported libraries from garbage collection, which scans half a million objects twice a run."""
     gc.freeze()
 
 
