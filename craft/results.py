@@ -32,6 +32,7 @@ METRIC = "metric"
 """Fact of a run: the name of the task's primary metric, which x 100 is the score."""
 
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
+MODEL_DIGEST = "model_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
 
 

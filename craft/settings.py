@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import date as Day
 from operator import not_
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -31,6 +33,9 @@ Protocol = Literal["honest", "customary"]
 Precision = Literal["float32", "bf16-mixed", "bfloat16"]
 
 HeadStart = Literal["random", "labels", "probe"]
+
+LOCAL = "/"
+"""Stands for any file or folder of this machine in what names a run."""
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -323,6 +328,11 @@ class ForgettingSettings(Settings):
 
     text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
 
+    @property
+    def name(self) -> str:
+        """The name of the text in records: its file as the settings give it, or `shipped`."""
+        return self.text or "shipped"
+
 
 class MeasureSettings(Settings):
     """What is measured of each trained model besides its scores. Each takes time, so nothing is measured unless asked for."""
@@ -336,6 +346,34 @@ class MeasureSettings(Settings):
     @classmethod
     def _true_is_the_shipped_text(cls, value: Any) -> Any:
         return ForgettingSettings() if value is True else None if value is False else value
+
+
+def paths_to_read(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Returns the key of each path to read in the plain data of a sweep or a run, with the section that holds it."""
+    data, forgetting = _section(document, "data"), _section(_section(document, "measure"), "forgetting")
+    custom = [
+        (("data", "custom", name, key), task)
+        for name, task in _section(data, "custom").items()
+        for key in ("train", "validation")
+        if isinstance(task, dict)
+    ]
+    keys = [(("model",), document), (("data", "root"), data), (("measure", "forgetting", "text"), forgetting), *custom]
+    return [(key, section) for key, section in keys if isinstance(section, dict) and isinstance(section.get(key[-1]), str)]
+
+
+def without_places(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the plain data of a sweep or a run with `LOCAL` for each absolute path to read: files may move, and records
+    have the digests of what they hold."""
+    copy = deepcopy(dict(document))
+    for key, section in paths_to_read(copy):
+        if Path(section[key[-1]]).is_absolute():
+            section[key[-1]] = LOCAL
+    return copy
+
+
+def _section(document: Any, name: str) -> dict[str, Any]:
+    section = document.get(name) if isinstance(document, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def content_hash(value: Any, digits: int) -> str:

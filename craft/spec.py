@@ -21,6 +21,7 @@ from craft.settings import (
     TrainingSettings,
     WarmStart,
     content_hash,
+    without_places,
 )
 from craft.tasks import TASKS
 
@@ -73,10 +74,10 @@ class RunSpec(Settings):
     def identity(self) -> dict[str, Any]:
         """Returns what the key is made of, as plain data.
 
-        Left out is what does not affect this run's numbers (where the data folder is, other tasks' files and settings), and
-        each setting that has its default: a new setting changes no key. The method's parameters are written out.
+        Left out is what does not affect this run's numbers (where model and data are on this machine, other tasks' files and
+        settings), and each setting that has its default: a new setting changes no key. The method's parameters are written out.
         """
-        identity = self.model_dump(mode="json", exclude_defaults=True)
+        identity = without_places(self.model_dump(mode="json", exclude_defaults=True))
         identity |= {"protocol": self.protocol, "seed": self.seed, "parameters": self.parameters}
         if self.warm_start is not None:
             identity["warm_start"] = self.warm_start.run

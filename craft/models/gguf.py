@@ -12,11 +12,9 @@ Source of the names: `llama_vocab` of llama.cpp (src/llama-vocab.cpp).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections import Counter
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ from craft.results import ModelUnavailable, ModelUnsuited
 from craft.words import nearest
 
 SUFFIX = ".gguf"
-MODEL_DIGEST = "model_sha256"
-"""Name of the file's SHA-256 among the facts of a run."""
 NOTES_FILE = "gguf.json"
 LOCK_SECONDS = 6 * 3600.0
 
@@ -47,11 +43,9 @@ def is_gguf(name: str) -> bool:
 
 def gguf_digest(name: str) -> str | None:
     """Returns the SHA-256, in hexadecimal, of the file of the model called `name`; None for a model that is no GGUF file."""
-    if not is_gguf(name):
-        return None
-    path = _path(name)
-    status = path.stat()
-    return _digest(str(path), status.st_size, status.st_mtime_ns)
+    from craft.factors.digests import file_digest
+
+    return file_digest(_path(name)) if is_gguf(name) else None
 
 
 def gguf_notes(name: str) -> list[str]:
@@ -93,12 +87,6 @@ def gguf_folder(name: str) -> Path:
 def files_in(folder: Path) -> list[str]:
     """Returns the names of the GGUF files in a folder."""
     return sorted(entry.name for entry in folder.iterdir() if is_gguf(entry.name)) if folder.is_dir() else []
-
-
-@lru_cache(maxsize=64)
-def _digest(path: str, _size: int, _changed: int) -> str:
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _path(name: str) -> Path:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.models.gguf import gguf_digest
+from craft.models.digest import model_digest
 from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED
 from craft.tasks.splits import Splits, remembered
@@ -117,7 +117,7 @@ def token_key(spec: RunSpec) -> tuple[object, ...]:
     """Returns everything but the data's fingerprint and the length that decides the tokens of a run's splits."""
     training = spec.training
     cuts = training.train_examples, training.eval_examples, training.search_examples
-    return spec.model, gguf_digest(spec.model), spec.revision, spec.protocol, spec.data.model_dump_json(), *cuts
+    return spec.model, model_digest(spec.model, spec.revision), spec.revision, spec.protocol, spec.data.model_dump_json(), *cuts
 
 
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:

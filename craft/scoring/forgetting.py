@@ -59,7 +59,7 @@ class Forgetting:
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _name, done, total: tick("forgetting", done, total)
         self._before = before
-        self.facts = {TEXT: name_of(settings), TEXT_DIGEST: _digest(text)}
+        self.facts = {TEXT: settings.name, TEXT_DIGEST: _digest(text)}
 
     def measure_before(self, base: nn.Module) -> None:
         self._before = self._loss(base)
@@ -85,11 +85,6 @@ def refuse_under_task_head(spec: RunSpec, kind: Kind) -> None:
             f"measure.forgetting asks for a loss on text, and {spec.task} puts a task head where the language head was; ask "
             "for it with tasks that are answered in words (commonsense) alone, or leave measure.forgetting out"
         )
-
-
-def name_of(settings: ForgettingSettings) -> str:
-    """Returns the name of the text in records: its file as the settings give it, or `shipped`."""
-    return settings.text or "shipped"
 
 
 def text_digest(settings: ForgettingSettings) -> str:

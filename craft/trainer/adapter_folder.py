@@ -28,10 +28,12 @@ from torch import nn
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
-from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
+from craft.models.digest import model_digest
+from craft.models.gguf import gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
+from craft.results import MODEL_DIGEST
 from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -186,11 +188,18 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     if folder is None or not (folder / RUN_FILE).is_file():
         reason = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
         raise ValueError(f"this run starts from the adapter of run {start.run}, but {reason}")
-    origin = RunSpec.model_validate(read_record(folder)["spec"])
+    record = read_record(folder)
+    origin, trained = RunSpec.model_validate(record["spec"]), record.get("facts", {}).get(MODEL_DIGEST)
     if origin.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {origin.key}, not of {start.run}, which this run starts from")
     same_task = origin.task == spec.task
-    for name in ("model", "revision", "method", "parameters"):
+    here = model_digest(spec.model, spec.revision) if trained else None
+    if here is not None and here != trained:
+        raise ValueError(
+            f"the adapter in {folder} was trained on another model ({origin.model}, SHA-256 {str(trained)[:12]}) than the run "
+            f"that starts from it ({spec.model}, {here[:12]})"
+        )
+    for name in (*(() if here else ("model", "revision")), "method", "parameters"):
         before, now = getattr(origin, name), getattr(spec, name)
         if before != now:
             raise ValueError(f"the adapter in {folder} has another {name} ({before}) than the run that starts from it ({now})")

@@ -52,8 +52,11 @@ class Cut:
         return str(self.rank) if self.rank is not None else f"{BUDGET}{self.parameters}"
 
 
-def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
+def cut_adapter(folder: Path, cut: Cut, to: Path, spec: RunSpec | None = None) -> RunSpec:
     """Writes the adapter in `folder`, cut, to `to`.
+
+    Args:
+        spec: the run that trained the adapter, if its model and data are not where they were.
 
     Returns:
         The run in the new adapter's record.
@@ -62,7 +65,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
         ValueError: the adapter is smaller than that, is itself a cut one, or one direction already takes more.
     """
     record = read_record(folder)
-    spec = RunSpec.model_validate(record["spec"])
+    spec = spec or RunSpec.model_validate(record["spec"])
     if spec.cut_from is not None:
         raise ValueError(
             f"{folder} holds an adapter that was cut from run {spec.cut_from.run}; cut the one that was trained, or its "

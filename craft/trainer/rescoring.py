@@ -30,12 +30,17 @@ from craft.trainer.recovery import recover
 
 
 def cut_and_score(
-    adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
+    adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None, spec: RunSpec | None = None
 ) -> tuple[RunSpec, RunResult]:
-    """Cuts a finished adapter into `place`/adapter, trains it on and scores it; without `score` it only cuts."""
+    """Cuts a finished adapter into `place`/adapter, trains it on and scores it; without `score` it only cuts.
+
+    Args:
+        base: as in `score_adapter`.
+        spec: as in `cut_adapter`.
+    """
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
-    run = cut_adapter(adapter, cut, folder)
+    run = cut_adapter(adapter, cut, folder, spec)
     if score:
         score_adapter(folder, place, base=base, recovers=bool(cut.recovery))
     return run, read_cut(folder, began)

@@ -22,8 +22,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from craft.models.gguf import MODEL_DIGEST
 from craft.results import (
+    MODEL_DIGEST,
     PREDICTIONS_FOLDER,
     TEXT_DIGEST,
     Leave,
@@ -48,7 +48,7 @@ _BEST_FILE = "best.safetensors"
 _KEPT_CHECKPOINTS = 2
 _READ = {
     "data_fingerprint": "the task's data have",
-    MODEL_DIGEST: "the model's GGUF file has",
+    MODEL_DIGEST: "the base model (weights, configuration or tokenizer) has",
     TEXT_DIGEST: "the text of `forgetting` has",
 }
 

@@ -28,11 +28,21 @@ import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
-from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
+from craft.models.digest import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
-from craft.results import CUTS_FOLDER, METRIC, PREDICTIONS_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import (
+    CUTS_FOLDER,
+    METRIC,
+    MODEL_DIGEST,
+    PREDICTIONS_FOLDER,
+    Progress,
+    RunFailed,
+    RunPrevented,
+    RunResult,
+    Unavailable,
+)
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
@@ -204,7 +214,7 @@ def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
     return {
         "protocol": spec.protocol,
         "data_fingerprint": fingerprint,
-        **({MODEL_DIGEST: gguf_digest(spec.model)} if is_gguf(spec.model) else {}),
+        **({MODEL_DIGEST: digest} if (digest := model_digest(spec.model, spec.revision)) else {}),
         **scorer.examples,
         **scorer.facts,
         **({"warm_start": spec.warm_start.run} if spec.warm_start else {}),

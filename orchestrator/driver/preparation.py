@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.gguf import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -65,8 +64,8 @@ class Shared:
     """What workers know of the preparation.
 
     Attributes:
-        fingerprints: what `prepare` returned.
-        elsewhere: whether trials run on other machines, whose data may be others.
+        fingerprints: the digests of what trials read, by name, as `prepare` returned them and finished trials have them.
+        elsewhere: whether trials run on other machines, whose data may be different.
     """
 
     fingerprints: Mapping[str, str]
@@ -76,16 +75,19 @@ class Shared:
     def there(self, run: RunSpec) -> Iterator[None]:
         """Lets the code inside read a model that is on this machine's disk without asking the hub."""
         from craft.models.cached import offline, weights_on_disk
+        from craft.models.digest import model_digest
         from craft.models.loading import resolve_model
 
+        here = {run.model: model_digest(run.model, run.revision)}
         if self.elsewhere:
             data = RunSpec(model="", task=run.task, method="head", data=run.data, protocol=run.protocol).model_dump_json()
-            for name, fingerprint in ((run.task, _fingerprint_here(data)), (run.model, gguf_digest(run.model))):
-                if fingerprint is not None and self.fingerprints.get(name, fingerprint) != fingerprint:
-                    raise Unavailable(
-                        f"{socket.gethostname()} has other data of {name} than the driver ({fingerprint[:12]} here, "
-                        f"{self.fingerprints[name][:12]} there): copy the same files to all machines"
-                    )
+            here[run.task] = _fingerprint_here(data)
+        for name, digest in here.items():
+            if digest is not None and self.fingerprints.get(name, digest) != digest:
+                raise Unavailable(
+                    f"{socket.gethostname()} has other data of {name} than the sweep ({digest[:12]} here, "
+                    f"{self.fingerprints[name][:12]} there): put the same files on all machines, and leave them as they are"
+                )
         with offline() if weights_on_disk(resolve_model(run.model, run.revision), run.revision) else nullcontext():
             yield
 
@@ -124,26 +126,27 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
         elsewhere: trials run on other machines: only the data and the model's configuration and tokenizer are looked at here.
 
     Returns:
-        The data's fingerprint by task, and the SHA-256 of each model that is a GGUF file, and of the text of `forgetting`, by
-        its name.
+        The data's fingerprint by task, and the SHA-256 of each model on this machine, and of the text of `forgetting`, by its
+        name.
 
     Raises:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
+    from craft.models.digest import model_digest
     from craft.scoring.choose import doubt_texts
-    from craft.scoring.forgetting import name_of, text_digest
+    from craft.scoring.forgetting import text_digest
 
     for name in () if elsewhere else needs.methods:
         refuse_elsewhere(METHODS[name])
     texts = [run.measure.forgetting for run in needs.tasks if run.measure.forgetting is not None]
-    digests = {name_of(text): text_digest(text) for text in texts}
+    digests = {text.name: text_digest(text) for text in texts}
     fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
     for run in needs.tasks:
         doubt_texts(run)
     for base in needs.bases:
         _prepare_base(base, cores, elsewhere)
-    files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
-    return fingerprints | digests | {name: digest for name, digest in files.items() if digest is not None}
+    models = {base.run.model: model_digest(base.run.model, base.run.revision) for base in needs.bases}
+    return fingerprints | digests | {name: digest for name, digest in models.items() if digest is not None}
 
 
 def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:

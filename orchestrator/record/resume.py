@@ -7,6 +7,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
 - So does what is tuned, with which seeds: a trial is on record as one that tunes or as one that is reported.
 - Seeds, tasks, blocks, values and constraints say what the sweep covers. They may change: only new trials run, and results that
   the file no longer asks for stay in the log but not on the front.
+- The place of a model, of data and of a text on this machine means nothing; what they hold may not change.
 - Resources, scheduler, budget, tracking store and storage say how it runs. They are free.
 """
 
@@ -18,11 +19,10 @@ from typing import Any
 
 import yaml
 
-from craft.models.gguf import MODEL_DIGEST
-from craft.results import TEXT, TEXT_DIGEST
-from orchestrator.plan.trial import Trial
+from craft.results import MODEL_DIGEST, TEXT_DIGEST
+from craft.settings import paths_to_read, without_places
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -34,12 +34,13 @@ DRAWING = ("algorithm", "seed")
 def contradictions(before: Sweep, now: Sweep) -> list[str]:
     """Returns the differences that a resume does not allow, each as `path: was X, is Y`."""
     lines = []
+    # Files and folders may have moved; `check_data` compares what they hold.
+    plain = [without_places(_plain(sweep)) for sweep in (before, now)]
     for name in MEANING:
-        old, new = _plain(before, name), _plain(now, name)
+        old, new = plain[0][name], plain[1][name]
         if name == "data":
             # The user's own tasks may be added to, but none may change.
             new = {**new, "custom": {key: task for key, task in new["custom"].items() if key in old["custom"]}}
-            # The folder may have moved; `check_data` compares the fingerprints of its rows.
             old, new = ({**data, "root": None} for data in (old, new))
         lines += _differences(old, new, (name,), now)
     lines += _differences(_tuning(before), _tuning(now), (), now)
@@ -78,39 +79,52 @@ def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> Non
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 
 
-def check_data(results: Iterable[TrialResult], trials: Iterable[Trial], fingerprints: Mapping[str, str]) -> None:
-    """Compares the data, a model's GGUF file and the text of `forgetting` that are there now with those of finished trials.
+def has_moved(before: Sweep, now: Sweep) -> bool:
+    """Returns whether a file or folder that trials read has another place than it had."""
+    old, new = ({path: section[path[-1]] for path, section in paths_to_read(_plain(sweep))} for sweep in (before, now))
+    return any(place != old.get(path, place) for path, place in new.items())
+
+
+def recorded_digests(sweep: Sweep, entries: Iterable[Entry]) -> dict[str, str]:
+    """Returns the digests of what finished trials have read: the model, a text and the rows of tasks, by their present names.
+
+    Where trials differ, as those of a record that two models share, it is the digest of the last one.
+    """
+    digests = dict[str, str]()
+    for entry in entries:
+        facts = entry.finished.facts if entry.finished else {}
+        digests |= {name: str(facts[fact]) for name, (fact, _) in _read_by(sweep, entry.task).items() if facts.get(fact)}
+    return digests
+
+
+def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str]) -> None:
+    """Compares the base model, the data and the text of `forgetting` that are there now with those of finished trials.
 
     Args:
-        results: those of the state.
-        trials: those of the plan, which say the task of a result.
-        fingerprints: of the present data, by task; of a GGUF file, by the model's name; of a text, by its name.
+        entries: those of the state.
+        digests: of what is there now: of the data by task, of the model and of a text by their names.
 
     Raises:
-        SweepError: the rows of a task have changed, or the file has.
+        SweepError: one of them has changed.
     """
-    runs = {trial.key: trial.run for trial in trials}
-    tasks = {key: run.task for key, run in runs.items()}
-    for result in results:
-        model, facts = runs[result.key].model if result.key in runs else "", result.facts
-        for name, digest in ((model, facts.get(MODEL_DIGEST)), (facts.get(TEXT, ""), facts.get(TEXT_DIGEST))):
-            if digest is not None and fingerprints.get(name, digest) != digest:
+    for entry in entries:
+        recorded = recorded_digests(sweep, [entry])
+        for name, (_, subject) in _read_by(sweep, entry.task).items():
+            now, then = digests.get(name), recorded.get(name)
+            if now is not None and then is not None and now != then:
                 raise SweepError(
                     [
-                        f"{name} is not the file that this sweep's finished trials used (its SHA-256 is "
-                        f"{fingerprints[name][:12]}, then {digest[:12]})",
-                        "give back the file as it was, or start afresh with another --name",
+                        f"{subject.format(name)} what this sweep's finished trials used (SHA-256 {now[:12]}, then {then[:12]})",
+                        "put back what it was, or start afresh with another --name",
                     ]
                 )
-        task, before = tasks.get(result.key), result.facts.get("data_fingerprint")
-        if task is not None and task in fingerprints and before is not None and fingerprints[task] != before:
-            raise SweepError(
-                [
-                    f"the data of {task} are not those that this sweep's finished trials used (rows hash to "
-                    f"{fingerprints[task][:12]}, then {before[:12]})",
-                    "give back the data as they were, or start afresh with another --name",
-                ]
-            )
+
+
+def _read_by(sweep: Sweep, task: str) -> dict[str, tuple[str, str]]:
+    """Returns what a trial reads, by name: the name of its digest among a result's facts, and the beginning of a sentence."""
+    model, forgetting = "model {}: its weights, configuration or tokenizer are not", sweep.measure.forgetting
+    text = {forgetting.name: (TEXT_DIGEST, "measure.forgetting: the text {} is not")} if forgetting else {}
+    return {sweep.model: (MODEL_DIGEST, model), task: ("data_fingerprint", "the data of {} are not"), **text}
 
 
 def _tuning(sweep: Sweep) -> dict[str, Any]:
@@ -118,8 +132,8 @@ def _tuning(sweep: Sweep) -> dict[str, Any]:
     return {"tuning_seeds": list(sweep.seeds) if sweep.tunes else None, "tuned": sorted(sweep.tuned_settings)}
 
 
-def _plain(sweep: Sweep, name: str) -> Any:
-    return sweep.model_dump(mode="json")[name]
+def _plain(sweep: Sweep) -> dict[str, Any]:
+    return sweep.model_dump(mode="json")
 
 
 def _differences(old: Any, new: Any, path: tuple[str, ...], now: Sweep) -> list[str]:

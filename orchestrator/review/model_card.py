@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from craft.models.cached import base_name
-from craft.models.gguf import MODEL_DIGEST, is_gguf
+from craft.models.gguf import is_gguf
+from craft.results import MODEL_DIGEST
 from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
@@ -39,7 +40,7 @@ PROTOCOLS = {
 PIPELINES = {"classification": "text-classification", "regression": "text-classification", "generation": "text-generation"}
 FACTS = {
     "data_fingerprint": "data fingerprint",
-    MODEL_DIGEST: "SHA-256 of the base's GGUF file",
+    MODEL_DIGEST: "SHA-256 of the base's files",
     "train_examples": "training examples",
     "search_examples": "search examples",
     "reported_examples": "reported examples",

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
+from craft.settings import paths_to_read
 from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
-from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, section_of, shown
+from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
@@ -105,27 +106,15 @@ def _at_its_origin(mistake: Mistake, origins: dict[YamlPath, YamlPath]) -> Mista
     return mistake
 
 
-def _paths(document: dict[str, Any]) -> list[tuple[YamlPath, dict[str, Any]]]:
-    """Returns the key of each path of a file to read, with the section that has it."""
-    data, forgetting = section_of(document, "data"), section_of(section_of(document, "measure"), "forgetting")
-    custom = [
-        (("data", "custom", name, key), task)
-        for name, task in section_of(data, "custom").items()
-        for key in ("train", "validation")
-        if isinstance(task, dict)
-    ]
-    return [(("model",), document), (("data", "root"), data), (("measure", "forgetting", "text"), forgetting), *custom]
-
-
 def _resolve_files(document: dict[str, Any], folder: Path) -> list[Mistake]:
     """Makes paths of files to read absolute: next to the sweep file, or else in the current folder.
 
     Trials run in folders of their own. Returns a mistake for each file of examples that is in neither.
     """
     mistakes = []
-    for path, section in _paths(document):
-        name = section.get(str(path[-1]))
-        if not isinstance(name, str) or not name:
+    for path, section in paths_to_read(document):
+        name = section[path[-1]]
+        if not name:
             continue
         expanded = os.path.expanduser(name)  # noqa: PTH111  (Path's raises for a user that does not exist)
         file = next((file for file in (folder / expanded, Path.cwd() / expanded) if os.path.exists(file)), None)  # noqa: PTH110
@@ -134,9 +123,9 @@ def _resolve_files(document: dict[str, Any], folder: Path) -> list[Mistake]:
             also = "" if folder == Path.cwd() else f", nor in the current folder ({Path.cwd()})"
             message = f"no file {name} next to the sweep file ({folder}, which holds: {names}){also}"
             mistakes.append(Mistake(path, message))
-            section[str(path[-1])] = str(folder / expanded)
+            section[path[-1]] = str(folder / expanded)
         elif path != ("model",) or expanded.startswith("~") or is_gguf(name) or (file is not None and file.is_dir()):
-            section[str(path[-1])] = _absolute(file or expanded)
+            section[path[-1]] = _absolute(file or expanded)
     return mistakes
 
 

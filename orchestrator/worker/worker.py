@@ -172,7 +172,7 @@ class _Attempt:
         missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
         if missing:
             with ticking(self._heartbeat.beat), self._settings.surrounded(self._job.training.run):
-                checkpoint = _cut_stored(checkpoint, missing, self._scratch)
+                checkpoint = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
             self._heartbeat.stop()
         self._report({"results": [stored_result(checkpoint), *stored_cuts(checkpoint).values()]}, checkpoint)
 
@@ -199,7 +199,7 @@ class _Attempt:
             raise Leave(why)
 
 
-def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Path:
+def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path, training: RunSpec) -> Path:
     """Returns the last checkpoint of a finished job, with the cuts that it lacks."""
     from craft.trainer.cutting import Cut
     from craft.trainer.rescoring import cut_and_score
@@ -207,7 +207,7 @@ def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Pa
     adapter, outcomes = checkpoint / ADAPTER_FOLDER, []
     for trial in missing:
         cut = Cut(parameters=size_of(trial), recovery=RECOVERY)
-        _, size = cut_and_score(adapter, cut, scratch / "run" / trial.key)
+        _, size = cut_and_score(adapter, cut, scratch / "run" / trial.key, spec=training)
         outcomes.append(Outcome(result_of_cut(trial.key, size), size.adapter))
 
     def fill(folder: Path) -> None:

@@ -1,0 +1,96 @@
+"""A model is what its files hold: the same wherever they are, another one when any of them changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from craft.factors import digests
+from craft.factors.digests import file_digest
+from craft.models.digest import model_digest
+from craft.results import ModelUnavailable
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with the files of a model in two parts; what they hold is never loaded."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    files = {
+        "config.json": "{}",
+        "tokenizer.json": "{}",
+        "model.safetensors.index.json": json.dumps(index),
+        "README.md": "words",
+    }
+    for name, text in {**files, "model-1.safetensors": "one", "model-2.safetensors": "two"}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model-1.safetensors", "model-2.safetensors", "config.json", "tokenizer.json", "merges.txt"])
+def test_a_change_in_place_of_weights_configuration_or_tokenizer_is_another_model(model: Path, name: str) -> None:
+    before = model_digest(str(model))
+    assert before is not None
+    place = model / name
+    place.write_text(place.read_text()[:-1] + "!" if place.exists() else "new")
+    assert model_digest(str(model)) not in (before, None)
+
+
+def test_a_copy_under_another_name_is_the_same_model(model: Path, tmp_path: Path) -> None:
+    before = model_digest(str(model))
+    (model / "README.md").write_text("other words")
+    (model / "optimizer.pt").write_text("of the training")
+    shutil.copytree(model, tmp_path / "copy")
+    assert model_digest(str(model)) == model_digest(str(tmp_path / "copy")) == before
+
+
+def test_a_model_that_is_not_all_here_has_no_digest(model: Path) -> None:
+    (model / "model-2.safetensors").unlink()
+    assert model_digest(str(model)) is None
+    with pytest.raises(ModelUnavailable, match="does not exist"):
+        model_digest(str(model / "absent"))
+
+
+def test_a_hub_id_is_what_its_revision_holds_in_the_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else was fetched of the repository, and the name of the commit, are nothing of the model."""
+    cache = tmp_path / "hub" / "models--some--model"
+    for commit, weights in (("a" * 40, "one"), ("b" * 40, "one"), ("c" * 40, "eno")):
+        shutil.copytree(model, cache / "snapshots" / commit)
+        (cache / "snapshots" / commit / "model-1.safetensors").write_text(weights)
+    (cache / "snapshots" / ("b" * 40) / "vocab.txt").write_text("fetched too")
+    (cache / "refs").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def at(commit: str) -> str | None:
+        (cache / "refs" / "main").write_text(commit * 40)
+        return model_digest("some/model")
+
+    assert at("a") == at("b") == model_digest("some/model", "a" * 40)
+    assert at("c") not in (at("a"), None)
+
+
+def test_a_large_file_is_read_once_on_a_machine_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    file, reads = tmp_path / "weights", list[Path]()
+    read: Callable[[Path], str] = digests._read
+    monkeypatch.setattr(digests, "_read", lambda path: (reads.append(path), read(path))[1])
+    monkeypatch.setattr(digests, "RECENT_SECONDS", -1e9)
+    monkeypatch.setattr(digests, "SMALL", 3)
+    file.write_text("first")
+    first = file_digest(file)
+    digests._remembered.cache_clear()  # another process
+    assert file_digest(file) == first
+    assert len(reads) == 1
+    times = file.stat()
+    file.write_text("other")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a tool that keeps times
+    assert file_digest(file) != first
+    assert len(reads) == 2
