@@ -6,14 +6,24 @@ A test process computes with a single thread, as a trial does: the models are so
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
 
 import pytest
 
 from orchestrator.worker.gpus import HIDDEN
+
+if TYPE_CHECKING:
+    from transformers import BertTokenizer
+
+SECONDS: Counter[str] = Counter()
+"""What each test took, in seconds, in the process that reports."""
 
 
 def wants_gpus(marks: str) -> bool:
@@ -24,6 +34,24 @@ def wants_gpus(marks: str) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not wants_gpus(config.option.markexpr):
         os.environ.update(HIDDEN)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--longest", type=float, metavar="SECONDS", help="fail if a test takes longer; for a quiet machine")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Collects each test's seconds: those of its call, and of the fixtures that are made for it."""
+    SECONDS[report.nodeid] += 0.0 if "patient" in report.keywords else report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    longest = session.config.getoption("longest")
+    slow = {test: seconds for test, seconds in SECONDS.items() if longest and seconds > longest}
+    if slow and exitstatus == 0 and not hasattr(session.config, "workerinput"):
+        print("", *(f"{test}: {seconds:.1f} s" for test, seconds in slow.items()), sep="\n")
+        print(f"over {longest} s: make it cheaper, or mark it `slow`, or `patient` with a reason")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_finish() -> None:
@@ -83,17 +111,29 @@ def uri(tmp_path: Path, empty_store: Path) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""
+    """A random BERT of 3 layers without dropout, with a tokenizer of the toy tasks' words, as a local folder."""
     import torch
     from transformers import BertConfig, BertModel
 
-    from craft.models.loading import MINILM, load_tokenizer
-
     folder = tmp_path_factory.mktemp("tiny-bert")
+    tokenizer = toy_tokenizer()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = BertConfig(**sizes, **still, initializer_range=0.2)
+    config = BertConfig(vocab_size=len(tokenizer), **sizes, **still, initializer_range=0.2)
     BertModel(config).save_pretrained(folder)
-    load_tokenizer(MINILM).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def toy_tokenizer() -> BertTokenizer:
+    """Returns BERT's tokenizer over the words of the toy grammars and all letters; MiniLM's 30,522 words take 30 ms to read."""
+    from transformers import BertTokenizer
+
+    from craft.tasks import toy_words
+
+    texts = json.dumps([value for name, value in vars(toy_words).items() if name.isupper()]).lower()
+    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    pieces = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *sorted({*re.findall(r"[a-z]{2,}", texts)})]
+    return BertTokenizer(vocab={token: number for number, token in enumerate(tokens)}, model_max_length=512)

@@ -207,6 +207,7 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         browser.quit()
 
 
+@pytest.mark.slow
 def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store: Path) -> None:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     uri, file = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "memory.yaml"

@@ -41,7 +41,8 @@ def answers(code: str) -> list[float]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "llama"])
 def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
     family: str, tmp_path: Path, uri: str, request: pytest.FixtureRequest
 ) -> None:
@@ -76,3 +77,13 @@ def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
         made = register(uri, trial, Candidate(folder, "similarity", True, ["value"], [], {}))
         source = client.get_model_version("similarity", made.version).source
         np.testing.assert_allclose(load_model(source).predict(ROWS)["value"], wanted, atol=1e-3)
+
+
+def test_a_regression_answers_in_its_unit_loaded_and_served(tiny_bert: str, tmp_path: Path) -> None:
+    training = {"train_examples": 48, "eval_examples": 40, "max_steps": 4, "batch_size": 8, "max_length": 64}
+    spec = RunSpec(model=tiny_bert, task="toy/similarity", method="lora", parameters={"rank": 2}, training=training)
+    adapter = train_run(spec, tmp_path).adapter
+    loaded, tokenizer = craft.load_adapter(adapter)
+    values = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in ROWS.to_numpy().tolist()]
+    assert all(0 < value < 5 for value in values), "similarities from 0 to 5, as the labels are"
+    np.testing.assert_allclose(Answerer(adapter).predict(ROWS)["value"], values, atol=1e-3)

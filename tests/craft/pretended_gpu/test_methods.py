@@ -25,8 +25,8 @@ from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
-QUICK = ("craft", "lora", "full", "head", "galore", "houlsby", "loretta", "superlora")
-"""Methods that differ in how they put weights on a device; the others are like one of them, and `tests.gpu` trains all."""
+QUICK = ("craft", "lora")
+"""Methods of the quick tests: shared parameters of all layers, and parameters of each module."""
 CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutting}
 """A size for each method whose adapters can be cut."""
 

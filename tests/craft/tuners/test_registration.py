@@ -17,7 +17,12 @@ MODULES = (
 )
 
 
-@pytest.mark.parametrize("first", ["import craft, peft", "import peft, craft", "from craft import CraftConfig, CraftModel"])
+OTHER_ORDERS = ("import craft, peft", "from craft import CraftConfig, CraftModel")
+
+
+@pytest.mark.parametrize(
+    "first", ["import peft, craft", *(pytest.param(order, marks=pytest.mark.slow) for order in OTHER_ORDERS)]
+)
 def test_registered_in_either_order(first: str) -> None:
     _run(first)
 

@@ -472,10 +472,13 @@ QUIET = settings(
 )
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FILES)
-def test_nothing_is_lost_and_nothing_done_twice(kind: str) -> None:
+def test_nothing_is_lost_and_nothing_done_twice(kind: str, examples: int) -> None:
     machine = type("Machine", (SweepMachine,), {"kinds": [kind]})
-    run_state_machine_as_test(machine, settings=settings(QUIET, max_examples=40, stateful_step_count=20, derandomize=True))
+    run_state_machine_as_test(
+        machine, settings=settings(QUIET, max_examples=examples, stateful_step_count=20, derandomize=True)
+    )
 
 
 def main(minutes: float) -> None:

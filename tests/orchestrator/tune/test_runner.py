@@ -21,6 +21,8 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster
 from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 
+pytestmark = pytest.mark.patient  # real Ray starts, a trial hangs until its heartbeat is missed, and others are tried again
+
 
 @dataclass
 class Ran:
