@@ -68,16 +68,27 @@ class Driver(SessionLog):
         watch: called at each tick.
     """
 
-    def __init__(self, plan: Plan, options: RunOptions, display: Display, stopping: Callable[[], bool] = lambda: False) -> None:
-        self.plan, self.options, self.stopping = plan, options, stopping
+    def __init__(
+        self,
+        plan: Plan,
+        options: RunOptions,
+        display: Display,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            clock: the seconds of this session, by which budgets are used up and progress is recorded.
+        """
+        self.plan, self.options, self.stopping, self._clock = plan, options, stopping, clock
         self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
         super().__init__(SweepFolder(options.folder.absolute()), display, self._turns)
         self.storage = options.storage_of_trials
-        self.queue, self.desk = Queue(self._turns), Desk(self.folder, options.sweep_file)
-        self.common_cause, self.notes = CommonCause(), list[str]()
+        self.queue, self.desk = Queue(self._turns, clock), Desk(self.folder, options.sweep_file)
+        self.common_cause, self.notes = CommonCause(clock), list[str]()
         self.watch: Callable[[], None] = lambda: None
-        self._began = time.monotonic()
-        self._next_underway, self._asked_at = 0.0, -1
+        self._began = self._next_underway = clock()
+        self._asked_at = -1
         self._spent: tuple[int, str | None] = (-1, None)
 
     def begin(self, info: Mapping[str, Any] | None = None) -> None:
@@ -149,7 +160,7 @@ class Driver(SessionLog):
     @property
     def spent(self) -> str | None:
         """The part of the budget that is used up, or the score that is reached; None while there is neither."""
-        budget, seconds = self.plan.sweep.budget, time.monotonic() - self._began
+        budget, seconds = self.plan.sweep.budget, self.seconds
         if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self.changes:
             self._spent = self.changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
         return self._spent[1]
@@ -263,8 +274,8 @@ class Driver(SessionLog):
         with self.lock:
             self._take_requests()
             self.display.tick()
-            if time.monotonic() >= self._next_underway:
-                self._next_underway = time.monotonic() + UNDERWAY_EVERY
+            if self._clock() >= self._next_underway:
+                self._next_underway = self._clock() + UNDERWAY_EVERY
                 left, doing = self.display.outlook()
                 if doing or left is not None:
                     self.take(Underway(left=left, doing=doing))
@@ -285,7 +296,7 @@ class Driver(SessionLog):
     @property
     def seconds(self) -> float:
         """Seconds since the session began."""
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.plan.trial import Job
 from orchestrator.search.turns import Turns
@@ -16,17 +16,17 @@ class Queue:
     Attributes:
         jobs: all of them, by the key of their training.
         waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
-        running: those that run, with the time of `time.monotonic` at which they started.
+        running: those that run, with the time at which they started.
         out: those that the engine has, as it got them: it starts a job some time after it takes it. What is wanted of a job may
             change meanwhile.
     """
 
-    def __init__(self, turns: Turns | None) -> None:
+    def __init__(self, turns: Turns | None, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
             turns: decides which job may run if not all are promoted.
         """
-        self._turns = turns
+        self._turns, self._clock = turns, clock
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, Job] = {}
         self.running: dict[str, float] = {}
@@ -55,7 +55,7 @@ class Queue:
 
     def start(self, key: str) -> None:
         """Notes that a job runs, for the first time or again."""
-        self.running.setdefault(key, time.monotonic())
+        self.running.setdefault(key, self._clock())
 
     def leave(self, key: str) -> None:
         """Notes that a job neither waits nor runs."""

@@ -127,8 +127,6 @@ class Report:
 
 def follow(folder: Path, describe: Describe) -> None:
     """Follows the log, for the store whose address comes by standard input, until the input ends."""
-    from orchestrator.tracking.mirror import Mirror
-
     os.nice(NICENESS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -139,6 +137,9 @@ def follow(folder: Path, describe: Describe) -> None:
         os._exit(0)  # nothing to tidy: the next process reads what the store has
 
     threading.Thread(target=end_with_driver, daemon=True).start()
+    # MLflow takes seconds to load, and the driver may end meanwhile.
+    from orchestrator.tracking.mirror import Mirror
+
     mirror, watched = Mirror(folder, uri, describe), False
     for _ in _steps(mirror):
         _write_report(mirror, SweepFolder(folder), uri)

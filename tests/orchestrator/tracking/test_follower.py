@@ -145,7 +145,7 @@ def test_it_ends_with_its_driver_and_replay_sends_the_rest(
     follower = process_of(process.pid)
     process.kill()
     process.wait()
-    follower.wait(120)
+    follower.wait()
     (tmp_path / "runs" / "sweep.yaml").write_text(f"tracking: {{uri: '{uri}'}}\n")
     assert main(["replay", str(tmp_path / "runs")]) == 0
     assert "everything is in the tracking store" in capsys.readouterr().out
