@@ -136,30 +136,36 @@ def compare(first: Scores, second: Scores, luck: float | None = None) -> Compari
     return Comparison(gap, _p_value(differences), tasks, luck)
 
 
-def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float, float]:
+def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = "") -> tuple[float, float]:
     """Returns how far, in points, the 95 % interval over so many scored examples reaches below and above a score.
 
-    A share of right answers has Wilson's interval (1927), so that 39 of 39 is not without error; a correlation has Fisher's,
-    and so, about, has Matthews' for two classes. The error of a likelihood is in its metrics.
+    A correlation of values has Fisher's interval; a score of classes Wilson's (1927) over the range of its metric, so that 39
+    of 39 is not without error. A metric whose error is in `metrics`, such as a likelihood, has that.
+
+    Args:
+        metric: the name of the score in `craft.tasks.metrics.METRICS`, whose row says of what kind it is; a share if empty.
     """
     if not examples > 1:
         return 0.0, 0.0
-    score = metrics["score"] / 100
-    if metrics.get("likelihood") == metrics["score"]:
-        return (1.96 * metrics.get("likelihood_error", 0.0),) * 2
-    if is_signed(metrics):
-        z, half = math.atanh(max(-0.999999, min(0.999999, score))), 1.96 / math.sqrt(max(1.0, examples - 3))
+    score, row = metrics["score"] / 100, METRICS.get(metric)
+    if (error := metrics.get(f"{metric}_error")) is not None:
+        return (1.96 * error,) * 2
+    if row is not None and row.kind == "regression":
+        most = min(0.999999, 1 - 6 / (examples * (examples**2 - 1)))  # so few rows show no correlation nearer to 1
+        z, half = math.atanh(max(-most, min(most, score))), 1.96 / math.sqrt(max(1.0, examples - 3))
         ends = math.tanh(z - half), math.tanh(z + half)
     else:
-        share, extra = max(0.0, min(1.0, score)), 1.96**2 / examples
+        least = -1.0 if row is not None and row.signed else 0.0
+        share, extra = max(0.0, min(1.0, (score - least) / (1 - least))), 1.96**2 / examples
         center, half = share + extra / 2, math.sqrt(extra * share * (1 - share) + extra**2 / 4)
-        ends = (center - half) / (1 + extra), (center + half) / (1 + extra)
+        low, high = ((center + side * half) / (1 + extra) for side in (-1, 1))
+        ends = least + (1 - least) * low, least + (1 - least) * high
     return 100 * max(0.0, score - ends[0]), 100 * max(0.0, ends[1] - score)
 
 
-def is_signed(metrics: Mapping[str, float]) -> bool:
-    """Returns whether the score is a metric that goes from -100 to 100."""
-    return any(metrics.get(name) == metrics["score"] for name, row in METRICS.items() if row.signed)
+def is_signed(metric: str) -> bool:
+    """Returns whether a metric goes from -100 to 100."""
+    return metric in METRICS and METRICS[metric].signed
 
 
 @functools.cache

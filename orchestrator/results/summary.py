@@ -203,7 +203,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=_sampling(reported, len(tasks)),
-        signed=any(is_signed(result.metrics) for _, result in reported),
+        signed=any(is_signed(str(result.facts.get(METRIC))) for _, result in reported),
         metric=shared_metric(result.facts.get(METRIC) for _, result in reported),
         scores=scores,
         planned=len(entries),
@@ -238,7 +238,9 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
     """
     reaches: dict[str, list[tuple[float, float]]] = {}
     for task, result in reported:
-        reaches.setdefault(task, []).append(sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0))))
+        reaches.setdefault(task, []).append(
+            sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0)), str(result.facts.get(METRIC) or ""))
+        )
     below, above = np.sqrt(sum((np.mean(rows, axis=0) ** 2 for rows in reaches.values()), np.zeros(2))) / tasks
     return float(below), float(above)
 

@@ -63,7 +63,7 @@ def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, 
     bits = -sum(one["log_likelihood"] for one in kept) / sum(one["tokens"] for one in kept) / math.log(2)
     assert metrics["bits_per_token"] == pytest.approx(bits)
     assert metrics["score"] == metrics["likelihood"] == pytest.approx(100 * 2**-bits)
-    assert sampling_reach(metrics, 6)[0] == 1.96 * metrics["likelihood_error"] > 0
+    assert sampling_reach(metrics, 6, "likelihood")[0] == 1.96 * metrics["likelihood_error"] > 0
     assert losses[-1] < 0.7 * losses[0]
     assert result.facts["prompt_form"] == "alpaca"
 

@@ -196,11 +196,39 @@ def test_a_correlation_and_a_share_have_their_sampling_errors() -> None:
     x = random.normal(size=101)
     found = pearsonr(x, x + random.normal(size=101))
     score, ends = 100 * found.statistic, found.confidence_interval(0.95)
-    below, above = sampling_reach({"score": score, "pearson": score}, 101)
+    below, above = sampling_reach({"score": score, "pearson": score}, 101, "pearson")
     assert (score - below, score + above) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
-    assert sampling_reach({"score": 100.0, "matthews": 100.0}, 50) == pytest.approx((0, 0), abs=0.01)
-    assert sampling_reach({"score": 40.0, "likelihood": 40.0, "likelihood_error": 2.0}, 50) == (3.92, 3.92)
+    assert sampling_reach({"score": 100.0, "pearson": 100.0}, 500, "pearson") == pytest.approx((0, 0), abs=0.01)
+    assert sampling_reach({"score": 40.0, "likelihood": 40.0, "likelihood_error": 2.0}, 50, "likelihood") == (3.92, 3.92)
     assert sampling_reach({"score": 50.0}, 0) == (0, 0)
+
+
+ALL_RIGHT = dict.fromkeys(("score", "accuracy", "exact_match", "f1", "macro_f1", "matthews", "likelihood"), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "low"),
+    [("", 75.75), ("accuracy", 75.75), ("exact_match", 75.75), ("macro_f1", 75.75), ("matthews", 51.5), ("spearman", 97.0)],
+)
+def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low: float) -> None:
+    """Other metrics of the same run equal the score here, and say nothing about it."""
+    below, above = sampling_reach(ALL_RIGHT | {"likelihood_error": 1.0}, 12, metric)
+    assert (100 - below, above) == (pytest.approx(low, abs=2), pytest.approx(0, abs=1e-9))
+    result = TrialResult("a", "finished", ALL_RIGHT, facts={"reported_examples": 12} | ({"metric": metric} if metric else {}))
+    (summary,) = summarize_entries([Entry("a", "c", "c", "lora", "a", 0, "honest", {}, result)])
+    assert (summary.sampling[0], summary.signed) == (pytest.approx(below), metric in ("matthews", "spearman"))
+
+
+def test_intervals_of_matthews_cover_it() -> None:
+    from craft.tasks.metrics import matthews
+
+    random, cover = np.random.default_rng(0), 0
+    for _ in range(200):
+        labels = (random.random(100) < 0.4).astype(int)
+        score = 100 * matthews(np.where(random.random(100) < 0.9, labels, 1 - labels), labels)
+        below, above = sampling_reach({"score": score}, 100, "matthews")
+        cover += score - below <= 79.2 <= score + above
+    assert 0.9 < cover / 200 < 0.99
 
 
 def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:
