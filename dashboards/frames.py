@@ -135,6 +135,9 @@ def build_frames(name: str, experiment_id: str, rows: Iterable[RunRow]) -> Frame
         if (kind := row.tags.get(tags.KIND, "")) in kinds and row.tags.get(tags.ASKED) != "false":
             kinds[kind].append(row)
     sweep = max(kinds[tags.SWEEP_KIND], key=lambda row: row.started or 0, default=None)
+    if sweep is not None:  # an experiment may have an older sweep of this name
+        its = sweep.tags.get(tags.SWEEP_ID)
+        kinds = {kind: [row for row in some if row.tags.get(tags.SWEEP_ID) == its] for kind, some in kinds.items()}
     frame, summaries = _configurations(name, experiment_id, kinds[tags.CONFIGURATION_KIND], kinds[tags.TRIAL_KIND])
     return Frames(name, experiment_id, sweep, frame, _trials(name, kinds[tags.TRIAL_KIND]), summaries)
 

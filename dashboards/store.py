@@ -22,7 +22,7 @@ from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import nearest, redact
 from dashboards.feed import Feed, Wanted
 from dashboards.frames import NAN, RunRow
-from orchestrator.results.tags import STATUS
+from orchestrator.results.tags import STATUS, SWEEP
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -122,7 +122,7 @@ class Store:
             ) from error
         newest: dict[str, SweepEntry] = {}
         for row in sorted(rows, key=lambda row: row.started or 0):
-            name = experiments[row.experiment_id]
+            name = row.tags.get(SWEEP) or experiments[row.experiment_id]
             status = row.tags.get(STATUS) or row.status.lower()
             newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started)
         return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))

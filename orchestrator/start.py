@@ -77,7 +77,7 @@ class Call:
         if self.storage is not None and not _is_uri(self.storage):
             changes.append(f"storage={json.dumps(self.storage)}")
         if self.tracking_uri is not None and redact(self.tracking_uri) == self.tracking_uri:
-            changes.append(f"tracking.uri={json.dumps(resolve_uri(self.tracking_uri))}")
+            changes.append(f"tracking.uri={json.dumps(self.tracking_uri)}")
         return changes
 
 

@@ -28,6 +28,7 @@ from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.resume import copied_from
 from orchestrator.search.budget import spent
 from orchestrator.search.stages import make_strategy
 from orchestrator.search.strategy import refusal
@@ -63,6 +64,7 @@ class Driver(SessionLog):
         common_cause: notices that trial after trial fails for one fault of the machines.
         notes: sentences on what was decided, for the end of the session.
         storage: where checkpoints and adapters go: an absolute path or a URI.
+        copied_from: the folder that this one is a copy of; None if it is none.
         queue: the session's jobs: those that wait, and those that run.
         desk: takes what people ask of the sweep while it runs.
         watch: called at each tick.
@@ -83,7 +85,7 @@ class Driver(SessionLog):
         self.plan, self.options, self.stopping, self._clock = plan, options, stopping, clock
         self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
         super().__init__(SweepFolder(options.folder.absolute()), display, self._turns)
-        self.storage = options.storage_of_trials
+        self.storage, self.copied_from = options.storage_of_trials, copied_from(self.folder.path, self.state)
         self.queue, self.desk = Queue(self._turns, clock), Desk(self.folder, options.sweep_file)
         self.common_cause, self.notes = CommonCause(clock), list[str]()
         self.watch: Callable[[], None] = lambda: None
@@ -98,12 +100,14 @@ class Driver(SessionLog):
             info: about the sweep, for its record (`SessionStarted`).
         """
         self.open()
-        if not self.state.sweep_id:
+        if self.copied_from is not None:
+            self.display.say(f"a copy of {self.copied_from}, which is there still: it continues as a sweep of its own")
+        if self.copied_from is not None or not self.state.sweep_id:
             self.take(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
             failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
             self.take(Reopened(keys=failed))
-        self.take(SessionStarted(info=dict(info or {})))
+        self.take(SessionStarted(info=dict(info or {}), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:
             self.display.say(f"paused for {self.state.held.who}: no trial starts until the sweep is continued", style="bold")

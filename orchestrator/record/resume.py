@@ -23,6 +23,8 @@ from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.settings import paths_to_read, without_places
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import Entry
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -77,6 +79,18 @@ def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> Non
     if before is not None and (lines := contradictions(before, sweep)):
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
+
+
+def copied_from(folder: Path, state: State) -> Path | None:
+    """Returns the folder of the sweep of which this one is a copy; None if it is where it began, or was moved."""
+    place = Path(state.started.folder) if state.started and state.started.folder else folder
+    log = SweepFolder(place).record
+    try:
+        if log.samefile(SweepFolder(folder).record) or read_state(log).sweep_id != state.sweep_id:
+            return None
+    except (OSError, ValueError):  # nothing is there any more, or nothing that could be continued
+        return None
+    return place
 
 
 def has_moved(before: Sweep, now: Sweep) -> bool:

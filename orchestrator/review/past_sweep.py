@@ -197,8 +197,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 
     def fetch(key: str, scratch: Path) -> Path:
-        result = state.entries[key].result
-        return _stored_adapter(folder, key, result.facts.get("adapter") if result else None, scratch)
+        return _stored_adapter(folder, state.entries[key], scratch)
 
     return PastSweep(sweep, str(folder), uri and resolve_uri(uri), tuple(state.asked_for), fetch, state)
 
@@ -264,9 +263,11 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(wanted)
 
 
-def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
-    """Returns a trial's adapter: from the place in its result, or from the sweep's folder, which may have been moved."""
-    places = [Path(noted)] if noted and "://" not in noted else []
+def _stored_adapter(folder: Path, entry: Entry, scratch: Path) -> Path:
+    """Returns a trial's adapter: from the sweep's folder, which may have been moved, or from the place in its result."""
+    key, noted = entry.key, entry.result.facts.get("adapter") if entry.result else None
+    places = [folder / entry.adapter] if entry.adapter else []
+    places += [Path(noted)] if noted and "://" not in noted else []
     for local in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
         if local.is_dir():
             return local

@@ -1,7 +1,7 @@
 """The typed events of a sweep. Each is a line of its log.
 
 =================  ================================================================================
-`Opened`           the log begins
+`Opened`           the log begins, or a copy of it
 `SessionStarted`   a driver starts: nothing runs, and what failed by a machine's fault waits again
 `Reopened`         `--retry-failed`: the next session runs these trials again
 `Wanted`           the strategy asks for trials, now or again in this session
@@ -71,9 +71,11 @@ class Opened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionStarted(Event):
-    """`info` are the parameters of the sweep's own run, flat; `manifest`, `sweep_yaml` and `origin` are among them."""
+    """`info` are the parameters of the sweep's own run, flat; `manifest`, `sweep_yaml` and `origin` are among them. `folder` is
+    where the sweep's folder is, so that a copy is known."""
 
     info: dict[str, Any]
+    folder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from craft.words import redact
-from orchestrator.results.tags import KIND
+from orchestrator.results.tags import KIND, SWEEP_ID, SWEEP_KIND
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
+ARTIFACTS = "mlartifacts"
+ARTIFACT_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""The columns of MLflow's tables that say where artifacts are; the first decides it for new runs."""
 
 
 def quiet_mlflow() -> None:
@@ -40,30 +51,67 @@ def quiet_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def open_experiment(uri: str, name: str) -> tuple[MlflowClient, str]:
+def open_experiment(uri: str, name: str, sweep_id: str | None = None) -> tuple[MlflowClient, str]:
     """Returns a client of the store at `uri` and the id of an experiment in it. Both are made if absent.
 
     Where no server keeps artifacts, they go into `mlartifacts` next to the SQLite file, or in the current folder.
-    """
-    quiet_mlflow()
-    from mlflow import MlflowClient
 
-    file = sqlite_file(uri)
-    if file is not None:
-        make_sqlite(file)
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    Args:
+        sweep_id: of the sweep whose runs the experiment has; it may have been renamed in the store.
+    """
+    client, file = open_store(uri), sqlite_file(uri)
+    if sweep_id is not None and (place := find_experiment(client, sweep_id)) is not None:
+        return client, place
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         location = None
         if not uri.startswith("http"):
             home = file.parent if file is not None else Path.cwd()
-            location = ((home / "mlartifacts").resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
+            location = ((home / ARTIFACTS).resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
         # This tag makes MLflow's page show parameters and metrics instead of traces.
         tags = {"mlflow.experimentKind": "custom_model_development"}
         return client, client.create_experiment(name, artifact_location=location, tags=tags)
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     return client, str(experiment.experiment_id)
+
+
+def open_store(uri: str) -> MlflowClient:
+    """Returns a client of the store at `uri`, which is made if it is a SQLite file that is absent."""
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    file = sqlite_file(uri)
+    if file is not None:
+        make_sqlite(file)
+        keep_artifacts_near(file)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def find_experiment(client: MlflowClient, sweep_id: str) -> str | None:
+    """Returns the id of the experiment that has the sweep's own run; None if no run is there yet."""
+    query = f"tags.`{SWEEP_ID}` = '{sweep_id}' and tags.`{KIND}` = '{SWEEP_KIND}'"
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    return next((str(run.info.experiment_id) for run in find_runs(client, places, query)), None)
+
+
+def keep_artifacts_near(file: Path) -> None:
+    """Corrects the places of artifacts in a SQLite store that was moved or copied together with them.
+
+    MLflow writes them down as absolute paths, so a copy would write into the folder of the original.
+    """
+    home = (file.parent / ARTIFACTS).resolve()
+    # What cannot be read or written here is refused in MLflow's words when it is used.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=60)) as store, store:
+        places = {url2pathname(urlparse(place).path) for (place,) in store.execute("SELECT artifact_location FROM experiments")}
+        for old in {Path(place).parent for place in places}:
+            if old.name != ARTIFACTS or old == home:
+                continue
+            columns = ARTIFACT_COLUMNS if home.exists() or not old.exists() else ARTIFACT_COLUMNS[:1]
+            before, after = f"{old.as_uri()}/", f"{home.as_uri()}/"
+            for table, column in columns:
+                change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+                store.execute(change, (after, len(before) + 1, len(before), before))
 
 
 def make_sqlite(file: Path) -> None:
@@ -86,12 +134,12 @@ def make_sqlite(file: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def find_runs(client: MlflowClient, experiment: str, query: str) -> Iterator[Run]:
-    """Yields the runs of an experiment that match, oldest first."""
+def find_runs(client: MlflowClient, experiments: Sequence[str], query: str) -> Iterator[Run]:
+    """Yields the runs of experiments that match, oldest first."""
     token: str | None = None
     while True:
         page = client.search_runs(
-            [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
+            [*experiments], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
         )
         yield from page
         token = page.token

@@ -18,7 +18,7 @@ from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.results import tags as names
 from orchestrator.results.records import read_entry
 from orchestrator.state.entry import Entry
-from orchestrator.tracking.client import find_runs, quiet_mlflow
+from orchestrator.tracking.client import find_runs, open_store
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
@@ -46,12 +46,9 @@ class StoreReader:
             raise TrackingError(
                 f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
             )
-        quiet_mlflow()
-        from mlflow import MlflowClient
-
-        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         try:
-            self._experiments = {experiment.name: experiment.experiment_id for experiment in self.client.search_experiments()}
+            self.client = open_store(uri)
+            self._experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
         except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
             reason = redact(" ".join(str(error).split()))[:300]
             raise TrackingError(
@@ -61,20 +58,17 @@ class StoreReader:
 
     def sweep_names(self) -> list[str]:
         """Returns the names of the sweeps in the store."""
-        runs = [run for id in self._experiments.values() for run in find_runs(self.client, id, SWEEPS)]
-        return sorted({run.data.tags[names.SWEEP] for run in runs})
+        return sorted({run.data.tags[names.SWEEP] for run in find_runs(self.client, self._experiments, SWEEPS)})
 
     def sweep_run(self, name: str) -> Run | None:
         """Returns the sweep's own run, the newest of that name."""
-        if name not in self._experiments:
-            return None
-        runs = find_runs(self.client, self._experiments[name], SWEEPS)
+        runs = [run for run in find_runs(self.client, self._experiments, SWEEPS) if run.data.tags[names.SWEEP] == name]
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_runs(self, sweep: Run) -> dict[str, Run]:
         """Returns the sweep's trials by key."""
         query = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
-        return {run.data.tags[names.KEY]: run for run in find_runs(self.client, sweep.info.experiment_id, query)}
+        return {run.data.tags[names.KEY]: run for run in find_runs(self.client, [sweep.info.experiment_id], query)}
 
     def sweep(self, name: str) -> StoredSweep | None:
         """Returns the sweep called `name`, or None."""

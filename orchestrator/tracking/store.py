@@ -77,7 +77,7 @@ class SweepStore:
     """
 
     def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
-        self.client, self.experiment = open_experiment(uri, sweep)
+        self.client, self.experiment = open_experiment(uri, sweep, sweep_id)
         self._sweep, self._sweep_id, self._file = sweep, sweep_id, sqlite_file(uri)
         self._inode = self._file.stat().st_ino if self._file else 0
         self.runs: dict[tuple[str, str], StoredRun] = {}
@@ -178,7 +178,7 @@ class SweepStore:
     def _search(self, condition: str) -> None:
         """Reads the sweep's runs. A lost request that is done late makes a second run of a key: the older run stays, the
         other one is deleted."""
-        for run in find_runs(self.client, self.experiment, f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
+        for run in find_runs(self.client, [self.experiment], f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
             place = run.data.tags.get(names.KIND, ""), run.data.tags.get(names.KEY, "")
             before = self.runs.get(place)
             if before is None:

@@ -102,6 +102,11 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         display = Display(plan.most_jobs, screen, options.verbosity)
         stop = Stop(display.say)
         driver = Driver(plan, options, display, lambda: stop.asked)
+        if driver.copied_from is not None and options.storage is not None:
+            raise ValueError(
+                f"{folder.path} is a copy of {driver.copied_from}, which is there still, and both would write to "
+                f"{options.storage}. Give the copy another --storage, or remove one of them"
+            )
         try:
             yield Session(driver, display, stop)
         finally:

@@ -1,0 +1,110 @@
+"""A sweep whose folder is moved is the same sweep; one that is copied is a sweep of its own, in a place of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.driver.options import RunOptions
+from orchestrator.start import Call
+from orchestrator.state.log import read_state
+from orchestrator.tracking.reader import StoreReader
+from orchestrator.tune.runner import open_session
+from tests.orchestrator.driven import driving, outcomes, run_some
+from tests.orchestrator.logged import SweepLog, entry, mirror
+from tests.orchestrator.plans import toy_plan
+
+SWEEP = "name: s\nmodel: m\ntasks: [toy/sentiment]\nspace: [{method: lora, rank: {values: [1, 2]}}]"
+
+
+def test_a_copy_gets_an_id_of_its_own_and_a_moved_sweep_keeps_its(tmp_path: Path) -> None:
+    plan, first, second = toy_plan(tmp_path, SWEEP), tmp_path / "first", tmp_path / "second"
+    run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
+    sweep_id, written = read_state(first / "log.jsonl").sweep_id, (first / "log.jsonl").read_bytes()
+    shutil.copytree(first, second)
+    with driving(plan, second) as driver:
+        assert driver.copied_from == first
+        assert driver.state.sweep_id != sweep_id
+        assert not driver.is_open, "what has finished is kept"
+    assert (first / "log.jsonl").read_bytes() == written
+    with driving(plan, second) as driver:
+        assert driver.copied_from is None, "it has its place now"
+    shutil.move(first, tmp_path / "third")
+    with driving(plan, tmp_path / "third") as driver:
+        assert (driver.copied_from, driver.state.sweep_id) == (None, sweep_id)
+    (tmp_path / "link").symlink_to(tmp_path / "third")
+    with driving(plan, tmp_path / "link") as driver:
+        assert driver.copied_from is None, "it is the same folder"
+
+
+def test_a_copy_may_not_write_to_the_storage_of_the_original(tmp_path: Path) -> None:
+    plan, first, second = toy_plan(tmp_path, SWEEP), tmp_path / "first", tmp_path / "second"
+    run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
+    shutil.copytree(first, second)
+    options = RunOptions(second, storage=str(tmp_path / "shared"), resume=True)
+    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to {tmp_path / 'shared'}"):
+        open_session(plan, options).__enter__()
+
+
+def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tmp_path: Path) -> None:
+    """MLflow writes absolute paths down, so a copy would read and write where the original is."""
+    original, copy, moved = tmp_path / "P", tmp_path / "Q", tmp_path / "R"
+    original.mkdir()
+    shutil.copy(empty_store, original / "mlflow.db")
+    adapter = original / "runs" / "demo" / "adapters" / "first"
+    adapter.mkdir(parents=True)
+    (adapter / "weights").write_text("learnt")
+    sweep = SweepLog(original / "runs" / "demo")
+    sweep.start(entry())
+    sweep.run(entry())
+    sweep.finish(entry(), adapter="adapters/first")
+    mirror(original / "runs" / "demo", f"sqlite:///{original / 'mlflow.db'}")
+    shutil.copytree(original, copy)
+    files = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
+    (copy / "runs" / "demo" / "adapters" / "second").mkdir()
+    (copy / "runs" / "demo" / "adapters" / "second" / "weights").write_text("of the copy")
+    sweep = SweepLog(copy / "runs" / "demo", sweep_id="6" * 32)  # as a session of the copy begins
+    sweep.start(entry(16))
+    sweep.run(entry(16))
+    sweep.finish(entry(16), adapter="adapters/second")
+    mirror(copy / "runs" / "demo", f"sqlite:///{copy / 'mlflow.db'}")
+    assert {path: path.read_bytes() for path in original.rglob("*") if path.is_file()} == files
+    shutil.rmtree(original)
+    shutil.move(copy, moved)
+    client = StoreReader(f"sqlite:///{moved / 'mlflow.db'}").client
+    trials = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`craft.kind` = 'trial'")
+    weights = {
+        Path(client.download_artifacts(run.info.run_id, "adapter")).joinpath("weights").read_text()
+        for run in trials
+        if str(moved) in run.info.artifact_uri
+    }
+    assert weights == {"learnt", "of the copy"}
+
+
+def test_an_experiment_that_was_renamed_keeps_its_sweep(uri: str, tmp_path: Path) -> None:
+    sweep = SweepLog(tmp_path / "demo")
+    sweep.start(entry())
+    sweep.run(entry())
+    mirror(tmp_path / "demo", uri)
+    client = MlflowClient(uri)
+    place = client.get_experiment_by_name("demo").experiment_id
+    client.rename_experiment(place, "of last week")
+    sweep.finish(entry())
+    mirror(tmp_path / "demo", uri)
+    assert client.get_experiment_by_name("demo") is None
+    (trial,) = client.search_runs([place], "tags.`craft.kind` = 'trial'")
+    assert trial.data.tags["craft.status"] == "finished"
+    reader = StoreReader(uri)
+    assert reader.sweep_names() == ["demo"]
+    stored = reader.sweep_run("demo")
+    assert stored is not None
+    assert [*reader.trial_runs(stored)] == [entry().key]
+
+
+def test_the_address_of_a_store_in_the_project_is_kept_as_it_was_given() -> None:
+    """It is read from the current folder, as that of a sweep file is: a copy of the project has its own store."""
+    call = Call("sweep.yaml", tracking_uri="sqlite:///other.db")
+    assert call.changes == ['tracking.uri="sqlite:///other.db"']
