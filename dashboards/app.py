@@ -184,11 +184,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
 
     @app.get("/plotly.js")
     def plotly(request: Request) -> Response:
-        # its address names its version, so a browser may keep it
-        headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(plotly_script(), media_type="text/javascript", headers=headers)
-        return Response(plotly_packed(), media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+        return _plotly("gzip" in request.headers.get("accept-encoding", ""))
 
     @app.get("/api/state")
     def state(request: Request, names: list[str] = SHOWN) -> Response:
@@ -216,6 +212,14 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts])
     return app
+
+
+def _plotly(packed: bool) -> Response:
+    # Its address names its version, so a browser may keep it.
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    if packed:
+        return Response(plotly_packed(), media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+    return Response(plotly_script(), media_type="text/javascript", headers=headers)
 
 
 def _etag(*parts: str) -> str:

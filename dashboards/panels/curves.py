@@ -15,6 +15,8 @@ from orchestrator.results.presentation import colours
 
 LINES = 150
 METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"}
+ENDS = {"stopped": "line-ns-open", "failed": "x-thin-open"}
+"""States that are marked at the end of a line, with their symbols."""
 
 
 def data(view: View) -> Plain:
@@ -62,65 +64,70 @@ def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(plain: Plain) -> Plain:
+    """Draws a line for each trial, by task and metric, with marks at the ends of those that stopped or failed."""
     every = [line for lines in plain["lines"].values() for line in lines]
     tasks = sorted({line["task"] for line in every})
     by_method = colours(line["method"] for line in every)
+    layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}, "hovermode": "closest"}
+    return {
+        "choices": [
+            choice("task", "Task", tasks),
+            choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
+        ],
+        "values": _values(plain["lines"], tasks, list(by_method)),
+        "figure": {"data": _traces(by_method), "layout": layout},
+        "note": _note(plain),
+    }
+
+
+def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[str]) -> Plain:
+    """Returns what the traces and the axis refer to, by metric and task."""
     values: Plain = {}
-    for metric, lines in plain["lines"].items():
+    for metric, lines in lines_of.items():
         label = METRICS_BY_STEP[metric]
         values[f"axis/{metric}"] = score_axis(label) if metric == "search_score" else {"title": {"text": label}}
         for task in tasks:
             of_task = [line for line in lines if line["task"] == task]
-            for index, method in enumerate(by_method):
+            for index, method in enumerate(methods):
                 values |= _joined(f"{metric}/{task}/{index}", [line for line in of_task if line["method"] == method])
-            for state in ("stopped", "failed"):
+            for state in ENDS:
                 ends = [line for line in of_task if line["state"] == state]
                 values |= {f"{state}/x/{metric}/{task}": [line["steps"][-1] for line in ends]}
                 values |= {f"{state}/y/{metric}/{task}": [line["values"][-1] for line in ends]}
                 values |= {f"{state}/id/{metric}/{task}": [line["id"] for line in ends]}
+    return values
+
+
+def _traces(by_method: dict[str, str]) -> list[Plain]:
     traces: list[Plain] = []
     for index, (method, colour) in enumerate(by_method.items()):
         key = f"{{metric}}/{{task}}/{index}"
         trace: Plain = {"type": "scatter", "mode": "lines+markers", "name": text(method, 30), "connectgaps": False}
         trace |= {"x": {"$": "x/" + key}, "y": {"$": "y/" + key}, "customdata": {"$": "id/" + key}}
         traces.append(trace | {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7})
-    for state, symbol in (("stopped", "line-ns-open"), ("failed", "x-thin-open")):
+    for state, symbol in ENDS.items():
         at = {axis: {"$": f"{state}/{axis}/{{metric}}/{{task}}"} for axis in ("x", "y")}
-        marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}
         mark: Plain = {
             "type": "scatter",
             "mode": "markers",
             "name": state,
             "customdata": {"$": f"{state}/id/{{metric}}/{{task}}"},
         }
-        traces.append(mark | at | {"marker": marker})
-    counts = {
-        state: sum(line["state"] == state for line in next(iter(plain["lines"].values()))) for state in ("stopped", "failed")
-    }
-    said = {
-        f"{counts['stopped']} stopped early (|)": counts["stopped"],
-        f"{counts['failed']} failed (×)": counts["failed"],
+        traces.append(mark | at | {"marker": {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}})
+    return traces
+
+
+def _note(plain: Plain) -> str:
+    lines = next(iter(plain["lines"].values()))
+    stopped, failed = (sum(line["state"] == state for line in lines) for state in ENDS)
+    sentences = {
+        f"{stopped} stopped early (|)": stopped,
+        f"{failed} failed (×)": failed,
         f"{plain['bare']} without an evaluation": plain["bare"],
         f"{plain['left_out']} left out, running ones and those of the best configurations first": plain["left_out"],
     }
-    shown = [sentence for sentence, count in said.items() if count]
-    note = f"Of the trials {', '.join(shown)}." if shown else ""
-    return {
-        "choices": [
-            choice("task", "Task", tasks),
-            choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
-        ],
-        "values": values,
-        "figure": {
-            "data": traces,
-            "layout": {
-                "xaxis": {"title": {"text": "optimizer steps"}},
-                "yaxis": {"$": "axis/{metric}"},
-                "hovermode": "closest",
-            },
-        },
-        "note": note,
-    }
+    counted = [sentence for sentence, count in sentences.items() if count]
+    return f"Of the trials {', '.join(counted)}." if counted else ""
 
 
 def _joined(key: str, lines: list[Plain]) -> Plain:

@@ -67,40 +67,13 @@ def _positions(name: str, series: pd.Series[Any]) -> Plain:
 
 def draw(plain: Plain) -> Plain:
     axes = plain["axes"]
-    lines = len(plain["id"])
-    traces: list[Plain] = []
-    for band in range(BANDS):
-        x: list[Any] = []
-        y: list[Any] = []
-        ids: list[Any] = []
-        for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
-            for position, axis in enumerate(axes):
-                if axis["at"][line] is not None:  # a parameter of another method: the line passes it by
-                    x.append(position)
-                    y.append(axis["at"][line])
-                    ids.append(plain["id"][line])
-            x.append(None)
-            y.append(None)
-            ids.append(None)
-        trace: Plain = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
-        # no colour: on this page colours are methods
-        style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
-        traces.append(trace | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False})
+    traces = [_band(plain, band) for band in range(BANDS)]
     # The page draws the lines of selected configurations here, over the others.
     chosen: Plain = {"type": "scatter", "mode": "lines", "x": [], "y": [], "name": "selected", "showlegend": False}
     traces.append(chosen | {"connectgaps": False, "hoverinfo": "skip", "line": {"color": "ink", "width": 2.4}})
-    last = len(axes) - 1
+    look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
     marks = [
-        {
-            "x": position,
-            "y": at,
-            "text": text(label, 18),
-            "showarrow": False,
-            "xanchor": "left",
-            "xshift": 6,
-            "font": {"size": 10},
-            "bgcolor": "panel",
-        }
+        {"x": position, "y": at, "text": text(label, 18), **look}
         for position, axis in enumerate(axes)
         for at, label in axis["ticks"]
     ]
@@ -108,13 +81,34 @@ def draw(plain: Plain) -> Plain:
     note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
     note += f" {CUTS}." if plain["cuts"] else ""
     layout = {
-        "xaxis": columns | {"range": [-0.15, last + 0.15], "showgrid": True, "zeroline": False},
+        "xaxis": columns | {"range": [-0.15, len(axes) - 0.85], "showgrid": True, "zeroline": False},
         "yaxis": {"visible": False, "range": [-0.05, 1.05]},
         "annotations": marks,
         "hovermode": "closest",
         "dragmode": "select",
     }
     return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
+
+
+def _band(plain: Plain, band: int) -> Plain:
+    """Returns the trace of a share of the lines, darker for the later ones."""
+    x: list[Any] = []
+    y: list[Any] = []
+    ids: list[Any] = []
+    lines = len(plain["id"])
+    for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
+        for position, axis in enumerate(plain["axes"]):
+            if axis["at"][line] is not None:  # a parameter of another method: the line passes it by
+                x.append(position)
+                y.append(axis["at"][line])
+                ids.append(plain["id"][line])
+        x.append(None)
+        y.append(None)
+        ids.append(None)
+    trace: Plain = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
+    # no colour: on this page colours are methods
+    style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
+    return trace | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False}
 
 
 PANEL = Panel(
