@@ -37,6 +37,9 @@ HeadStart = Literal["random", "labels", "probe"]
 LOCAL = "/"
 """Stands for any file or folder of this machine in what names a run."""
 
+Way = Literal["replicate", "shard", "layers"]
+"""How several GPUs train one trial (`craft.processes`)."""
+
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) != len(names):

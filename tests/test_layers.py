@@ -26,6 +26,7 @@ OWNERS = {
 FLOORS = {
     "craft": (
         ("craft.disk", "craft.plain_yaml", "craft.ranks", "craft.results", "craft.settings", "craft.words"),
+        ("craft.processes",),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),
         ("craft.tuners",),

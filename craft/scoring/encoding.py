@@ -94,9 +94,8 @@ class Collator:
 class TrainingCollator:
     """A `Collator`'s batch with what a training step would else have to ask its device for.
 
-    `tokens` is the number of tokens that are no padding. With `chooses`, `places` (b, k) are the positions that the loss sees
-    (`craft.scoring.positions`). With `omits_masks` a batch without padding has no `attention_mask`, which a model would have to
-    read from the device to see that.
+    With `chooses`, `places` (b, k) are the positions that the loss sees (`craft.scoring.positions`). With `omits_masks` a batch
+    without padding has no `attention_mask`, which a model would have to read from the device to see that.
     """
 
     collator: Collator
@@ -107,10 +106,9 @@ class TrainingCollator:
         batch: dict[str, Any] = dict(self.collator(examples))
         if self.chooses:
             batch["places"] = places_in_loss(batch["labels"])
-        tokens, mask = int(batch["attention_mask"].sum()), batch["attention_mask"]
-        if self.omits_masks and tokens == mask.numel():
+        if self.omits_masks and bool(batch["attention_mask"].all()):
             del batch["attention_mask"]
-        return batch | {"tokens": tokens}
+        return batch
 
 
 def token_key(spec: RunSpec) -> tuple[object, ...]:

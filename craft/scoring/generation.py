@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from craft.processes import current
 from craft.scoring.positions import chooses_on
-from craft.scoring.texts import Tick, by_length, eval_mode
+from craft.scoring.texts import Tick, compute_by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 from craft.tuners.craft.export import merged
@@ -75,14 +76,20 @@ def generate(
     )
     stops = set(ends if isinstance(ends, list) else [ends])
     outputs: list[list[int]] = [[] for _ in prompts]
+    together = current().way == "shard"  # then every process makes as many steps as the one with the longest text
+
+    def write(rows: list[int]) -> list[list[int]]:
+        ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
+        inputs = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+        out = base.generate(**inputs, generation_config=config, synced_gpus=together)
+        texts: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        return texts
+
     with _answering(model) as device:
-        for rows, done in by_length([len(prompt) for prompt in prompts], batch_size):
-            ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
-            out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
-            for row, tokens in zip(rows, out[:, ids.shape[1] :].tolist(), strict=True):
-                end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
-                outputs[row] = tokens[:end]
-            tick(name, done, len(prompts))
+        batches = compute_by_length([len(prompt) for prompt in prompts], batch_size, write, tick, name)
+    for row, tokens in ((row, tokens) for rows, texts in batches for row, tokens in zip(rows, texts, strict=True)):
+        end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
+        outputs[row] = tokens[:end]
     return outputs
 
 
@@ -95,28 +102,31 @@ def log_likelihoods(
     name: str = "",
 ) -> np.ndarray:
     """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
-    sums = torch.zeros(len(texts), dtype=torch.float64)
+    sums = np.zeros(len(texts))
+
+    def add(rows: list[int]) -> list[float]:
+        ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
+        answers = [len(texts[row].tokens) - texts[row].start for row in rows]
+        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
+        width = max(answers) + 1
+        last = torch.arange(ids.shape[1] - width, ids.shape[1]).expand(len(rows), width)
+        logits = model(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            position_ids=places.to(device),
+            # A GPU would read the output matrix once for each text, if it were given their number.
+            logits_to_keep=last.to(device) if chooses_on(model, device) else width,
+        ).logits
+        log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
+        chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
+        return [float(chosen[at, chosen.shape[1] - length :].sum()) for at, length in enumerate(answers)]
+
     with _answering(model) as device:
-        for rows, done in by_length([len(text.tokens) for text in texts], batch_size):
-            ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
-            answers = [len(texts[row].tokens) - texts[row].start for row in rows]
-            places = (mask.cumsum(dim=1) - 1).clamp(min=0)
-            # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
-            width = max(answers) + 1
-            last = torch.arange(ids.shape[1] - width, ids.shape[1]).expand(len(rows), width)
-            logits = model(
-                input_ids=ids.to(device),
-                attention_mask=mask.to(device),
-                position_ids=places.to(device),
-                # A GPU would read the output matrix once for each text, if it were given their number.
-                logits_to_keep=last.to(device) if chooses_on(model, device) else width,
-            ).logits
-            log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
-            chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
-            for at, (row, length) in enumerate(zip(rows, answers, strict=True)):
-                sums[row] = chosen[at, chosen.shape[1] - length :].sum()
-            tick(name, done, len(texts))
-    return sums.numpy()
+        batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, tick, name)
+    for rows, values in batches:
+        sums[rows] = values
+    return sums
 
 
 @contextmanager

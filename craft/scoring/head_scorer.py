@@ -17,11 +17,12 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
-from craft.scoring.texts import Tick, by_length, eval_mode, token_loss
+from craft.scoring.texts import Tick, compute_by_length, eval_mode, token_loss
 from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
 from craft.tasks.task import Kind, Task
 
@@ -39,23 +40,26 @@ def predict(
     batch_size: int,
     tick: Tick = lambda name, done, total: None,
     name: str = "",
+    group: Group | None = None,
 ) -> np.ndarray:
     """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order.
 
-    The model is left in the mode, training or not, that it was in. `tick` is called after every batch.
+    The model is left in the mode, training or not, that it was in. `tick` is called after every batch, which the processes of
+    `group` (those of this run if not given) share.
     """
-    batches = by_length(split.lengths, batch_size)
     device = next(model.parameters()).device
-    outputs: list[np.ndarray] = []
+
+    def compute(rows: list[int]) -> np.ndarray:
+        batch = collator([split[row] for row in rows])
+        del batch["labels"]
+        outputs: np.ndarray = model(**{name: each.to(device) for name, each in batch.items()}).logits.float().cpu().numpy()
+        return outputs
+
     with eval_mode(model):
-        for rows, done in batches:
-            batch = collator([split[row] for row in rows])
-            del batch["labels"]
-            logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
-            outputs.append(logits.float().cpu().numpy())
-            tick(name, done, len(split))
-    restored = np.empty((len(split), outputs[0].shape[1]), dtype=np.float32)
-    restored[[row for rows, _ in batches for row in rows]] = np.concatenate(outputs)
+        batches = compute_by_length(split.lengths, batch_size, compute, tick, name, group)
+    restored = np.empty((len(split), batches[0][1].shape[1]), dtype=np.float32)
+    for rows, outputs in batches:
+        restored[rows] = outputs
     return restored
 
 

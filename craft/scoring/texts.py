@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from peft.helpers import DoraCaching
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.processes import Group, current
 from craft.scoring.encoding import Collator, Example
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
@@ -28,6 +29,7 @@ from craft.tasks.splits import remembered
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+T = TypeVar("T")
 Tick = Callable[[str, int, int], None]
 """Called during long work with its name, the number that is done and the number of all."""
 
@@ -48,11 +50,36 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def by_length(lengths: Sequence[int] | np.ndarray, batch_size: int) -> list[tuple[list[int], int]]:
-    """Batches row numbers, longest first so that one too large for memory fails at once. Each has the number of rows done."""
-    order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
-    parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-    return [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
+def compute_by_length(
+    lengths: Sequence[int] | np.ndarray,
+    batch_size: int,
+    compute: Callable[[list[int]], T],
+    tick: Tick,
+    name: str,
+    group: Group | None = None,
+) -> list[tuple[list[int], T]]:
+    """Computes something of batches of rows, the longest first, so that one too large for memory fails at once.
+
+    The processes of a group take turns. Where they compute each batch together, all have equally many: one too many is dropped.
+
+    Args:
+        compute: gets the row numbers of a batch.
+        tick: called after every batch with `name`.
+        group: the processes that share the batches; those of this run if not given.
+
+    Returns:
+        The row numbers of every batch and what was computed of them.
+    """
+    group, order = group or current(), np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
+    batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    values: dict[int, T] = {}
+    for begin in range(0, len(batches), group.count):
+        number = begin + group.rank
+        if number < len(batches) or group.way == "shard":
+            values[number] = compute(batches[min(number, len(batches) - 1)])
+        tick(name, min((begin + group.count) * batch_size, len(order)), len(order))
+    values = {number: value for part in (group.gather(values)) for number, value in part.items()}
+    return [(rows, values[number]) for number, rows in enumerate(batches)]
 
 
 @dataclass(frozen=True)
@@ -152,20 +179,19 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
     """Computes the training loss over a split, by token; the model is left in the mode that it was in."""
-    batches = by_length(texts.lengths, batch_size)
     device = next(model.parameters()).device
     chooses = chooses_on(model, device)
-    sums = torch.zeros(len(batches), 2, dtype=torch.float64)  # of each batch: its loss, its tokens
+
+    def compute(rows: list[int]) -> tuple[float, int]:
+        batch = collator([texts[index] for index in rows])
+        labels = batch.pop("labels")
+        inputs = {name: tensor.to(device) for name, tensor in batch.items()}
+        if chooses:
+            loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
+        else:
+            loss = token_loss(model(**inputs).logits, labels.to(device))
+        return float(loss), int((labels != IGNORED).sum())
+
     with eval_mode(model):
-        for number, (rows, done) in enumerate(batches):
-            batch = collator([texts[index] for index in rows])
-            labels = batch.pop("labels")
-            inputs = {name: tensor.to(device) for name, tensor in batch.items()}
-            if chooses:
-                loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
-            else:
-                loss = token_loss(model(**inputs).logits, labels.to(device))
-            sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
-            tick("loss", done, len(texts))
-    losses, tokens = sums.T.tolist()
-    return sum(losses) / sum(tokens)
+        sums = [value for _, value in compute_by_length(texts.lengths, batch_size, compute, tick, "loss")]
+    return sum(loss for loss, _ in sums) / sum(tokens for _, tokens in sums)

@@ -33,6 +33,7 @@ from craft.models.gguf import gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
+from craft.processes import current, is_part
 from craft.results import MODEL_DIGEST
 from craft.settings import WarmStart
 from craft.spec import RunSpec
@@ -58,12 +59,13 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path:
-    """Writes the trained weights of `model`, and `record` as run.json, whole or not at all.
+    """Writes the trained weights of `model`, and `record` as run.json, whole or not at all; only in the first process.
 
     Args:
         folder: replaced if it is there.
         record: JSON; `load_adapter` needs `spec`, `kind` and `labels`.
     """
+    weights = {} if isinstance(model, PeftModel) else copy_trainable(model)
 
     def fill(aside: Path) -> None:
         if isinstance(model, PeftModel):
@@ -71,14 +73,14 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
                 model.save_pretrained(str(aside), save_embedding_layers=False)
             (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
         else:
-            save_file(copy_trainable(model), aside / TRAINABLE_FILE)
+            save_file(weights, aside / TRAINABLE_FILE)
         config: Any = model.config
         if record["kind"] != "generation":
             config.save_pretrained(str(aside))
         load_tokenizer(config._name_or_path, revision=record["spec"].get("revision")).save_pretrained(str(aside))
         write_record(aside, record)
 
-    return write_folder(folder, fill)
+    return write_folder(folder, fill) if current().is_first else folder
 
 
 def load_adapter(
@@ -221,20 +223,19 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
 
 
 def copy_trainable(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies every parameter that trains to CPU memory, by name."""
-    return {
-        name: weight.detach().to("cpu", copy=True).contiguous()
-        for name, weight in model.named_parameters()
-        if weight.requires_grad
-    }
+    """Copies every parameter that trains to CPU memory, by name. Only the first process gets those that are in parts."""
+    group, weights = current(), [pair for pair in model.named_parameters() if pair[1].requires_grad]
+    copies = ((name, group.collect(weight)) for name, weight in weights)
+    return {name: copy for name, copy in copies if copy is not None}
 
 
 def restore_trainable(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Puts `state` back into the parameters that train. Raises ValueError if it belongs to another model."""
-    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    if weights.keys() != state.keys() or any(weights[name].shape != state[name].shape for name in weights):
-        odd = sorted(weights.keys() ^ state.keys()) or sorted(weights)
+    group, weights = current(), {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    held = weights.keys() if group.is_first else {name for name, weight in weights.items() if not is_part(weight)}
+    odd = sorted(held - state.keys() | state.keys() - weights.keys())
+    odd += [name for name in held & state.keys() if weights[name].shape != state[name].shape]
+    if odd:
         raise ValueError(f"saved parameters do not fit the model: {', '.join(odd[:3])} differ")
-    with torch.no_grad():
-        for name, weight in weights.items():
-            weight.copy_(state[name])
+    for name, weight in weights.items():
+        group.put(weight, state.get(name))

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from craft.methods import find_method
 from craft.models.quiet import quiet_libraries
+from craft.processes import current
 from craft.results import CUTS_FOLDER, PREDICTIONS_FOLDER, RunFailed, RunResult
 from craft.spec import RECOVERY
 from craft.trainer.adapter_folder import restore_trainable, save_adapter
-from craft.trainer.checkpoint import write_folder
+from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.recovery import recover
@@ -69,6 +70,8 @@ def finish(run: Run) -> RunResult:
 def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
     """Seals the predictions of the tests scored so far into the last checkpoint, and reports it."""
     last = run.checkpoint
+    if not current().is_first:
+        return
     assert last is not None, "a run is scored after its last evaluation"
 
     def fill(aside: Path) -> None:
@@ -81,10 +84,13 @@ def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
 
 def _cut(run: Run, size: int) -> RunResult:
     """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
-    began, place, model = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.model
+    began, place, model, group = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.model, current()
     place.mkdir(parents=True)
-    folder = place / "adapter"
-    spec = cut_adapter(run.directory / "adapter", Cut(parameters=size, recovery=RECOVERY), folder)
+    folder, cut = place / "adapter", Cut(parameters=size, recovery=RECOVERY)
+    spec = group.ask_first(lambda: cut_adapter(run.directory / "adapter", cut, folder))
+    sent = group.deliver(folder, folder, MANIFEST_FILE) or folder
+    if sent != folder:  # the first process's, and each process changes one of its own
+        shutil.copytree(sent, folder)
     with quiet_libraries():
         model.load_adapter(str(folder), _CUT_ADAPTER, is_trainable=True)
         model.set_adapter(_CUT_ADAPTER)

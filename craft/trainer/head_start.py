@@ -36,6 +36,7 @@ from craft.factors.store import Tensors, default_store, hash_weights
 from craft.factors.ticking import tick
 from craft.models.compute import computes_in_bfloat16
 from craft.models.heads import head_names
+from craft.processes import Group
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.head_scorer import predict
 from craft.settings import HeadStart
@@ -77,7 +78,8 @@ def start_head(
     def fit() -> dict[str, Tensor]:
         setattr(holder, name, nn.Identity())
         try:
-            features = predict(model, sample, collator, batch_size, lambda *_: tick())
+            # Only the process that holds the store's lock computes.
+            features = predict(model, sample, collator, batch_size, lambda *_: tick(), group=Group())
         finally:
             setattr(holder, name, layer)
         weight, bias = fit_linear(features, sample.labels, kind, len(layer.weight), bias=layer.bias is not None)

@@ -4,6 +4,7 @@
 
 - A step does not depend on how it is cut into micro-batches: its loss is summed over its examples, or the tokens that a
   language model learns, and divided by their number.
+- Several processes (`craft.processes`) share the examples of a step and sum their gradients before these are clipped.
 - A loss that is not finite ends the run, and the message names its step. On a CPU the run ends in that step. On a GPU reading
   a loss makes the host wait, so losses are read a hundred times a run, before every evaluation and before every checkpoint:
   no score and no file comes from broken weights.
@@ -28,6 +29,7 @@ from torch.utils.data import DataLoader
 
 from craft.methods import find_method
 from craft.models.compute import compute_device
+from craft.processes import current
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.head_scorer import LOSSES
@@ -37,9 +39,9 @@ from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, copy_trainable, restore_trainable
 from craft.trainer.meter import Meter
-from craft.trainer.optimizing import make_optimizer
+from craft.trainer.optimizing import make_optimizer, read_optimizer, restore_optimizer
 from craft.trainer.process import read_random_states, set_random_states
-from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, steps_per_epoch, total_steps
+from craft.trainer.steps import cut_share, evaluation_steps, order_examples, rate_factor, steps_per_epoch, total_steps
 
 _STATE_FILE, _POINTS = "loop.pt", 100
 
@@ -72,7 +74,8 @@ class Loop:
             starts: weights that weight decay pulls to these values, and not to zeros.
             hold: called after every change of the weights.
         """
-        transformers.set_seed(spec.seed)
+        self._group = current()
+        transformers.set_seed(spec.seed + self._group.rank)  # each process drops out other numbers
         self.model, self.kind, self.training, self.seed, self.meter = model, kind, spec.training, spec.seed, meter
         self._split, self._starts, self._hold = split, starts or {}, hold
         self._device = compute_device()
@@ -94,9 +97,9 @@ class Loop:
     def train(self) -> Iterator[int]:
         """Makes the steps that are left, and yields the number of each after it. Raises RunFailed as `read_losses` does."""
         while self.step < self.total:
-            for batches, tokens in self._read_epoch():
+            for batches, share, tokens in self._read_epoch():
                 with self.meter.step(tokens):
-                    self._add_gradients(batches)
+                    self._add_gradients(batches, share)
                     self._change_weights()
                 if self.step % max(1, self.total // _POINTS) == 0:
                     self._log()
@@ -105,30 +108,41 @@ class Loop:
                     break
         self.read_losses()
 
-    def _read_epoch(self) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Yields the micro-batches of each step that is left of this epoch, on the device, and the number of their tokens."""
-        size, accumulated = self.training.batch_size, self.training.gradient_accumulation
+    def _read_epoch(self) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
+        """Yields the micro-batches of each step that is left of this epoch, on the device.
+
+        With them come the number of those that count, since every process has equally many, and the tokens of the whole step.
+        """
+        size, lengths = self.training.batch_size, self._split.lengths
         epoch, done = divmod(self.step, steps_per_epoch(self.training, len(self._split)))
-        order = order_examples(self.training, self._split.lengths, self.seed, epoch)
+        order, effective = order_examples(self.training, lengths, self.seed, epoch), size * self.training.gradient_accumulation
+        steps = [order[at : at + effective] for at in range(done * effective, len(order), effective)]
+        shares = [cut_share(self._group, examples, size) for examples in steps]
         loader = DataLoader(
             self._split,
-            batch_sampler=[order[at : at + size] for at in range(done * accumulated * size, len(order), size)],
+            batch_sampler=[batch for batches, _ in shares for batch in batches],
             collate_fn=self._collate,
             pin_memory=self._device.type == "cuda",
             # A loader draws a random number when it begins. In an epoch that had begun before, it has been drawn.
             generator=torch.Generator() if done else None,
         )
         batches = iter(loader)
-        while step := list(islice(batches, accumulated)):
-            tokens = sum(batch.pop("tokens") for batch in step)
-            yield [{name: each.to(self._device, non_blocking=True) for name, each in batch.items()} for batch in step], tokens
+        for examples, (share, counted) in zip(steps, shares, strict=True):
+            step = [
+                {name: each.to(self._device, non_blocking=True) for name, each in batch.items()}
+                for batch in islice(batches, len(share))
+            ]
+            yield step, counted, int(lengths[examples].sum())
 
-    def _add_gradients(self, batches: list[dict[str, Any]]) -> None:
+    def _add_gradients(self, batches: list[dict[str, Any]], counted: int) -> None:
         self.model.train()
         labels = [batch["labels"] for batch in batches]
-        items = sum((each[:, 1:] != IGNORED).sum() if self.kind == "generation" else len(each) for each in labels)
-        for batch in batches:
-            loss = self._sum_losses(batch) / items
+        items = [(each[:, 1:] != IGNORED).sum() if self.kind == "generation" else len(each) for each in labels]
+        total = self._group.count_all(sum(items[:counted], 0 * items[0]))
+        for number, batch in enumerate(batches):
+            loss = self._sum_losses(batch) / total
+            if number >= counted:
+                loss = loss * 0
             loss.backward()
             self._unread.append((self.step + 1, loss.detach()))
             if self._reads_freely:
@@ -136,6 +150,7 @@ class Loop:
 
     def _change_weights(self) -> None:
         assert self.optimizer is not None
+        self._group.sum_gradients(self._weights)
         if self.training.max_grad_norm > 0:
             nn.utils.clip_grad_norm_(self._weights, self.training.max_grad_norm)
         for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
@@ -163,7 +178,7 @@ class Loop:
         """Reads the losses and step times since the last reading. Raises RunFailed at the first loss that is not finite."""
         self.meter.read()
         unread, self._unread = self._unread, []
-        losses = torch.stack([loss for _, loss in unread]).tolist() if unread else []
+        losses = self._group.sum(torch.stack([loss for _, loss in unread])).tolist() if unread else []
         for (step, _), loss in zip(unread, losses, strict=True):
             if not math.isfinite(loss):
                 raise RunFailed(
@@ -179,20 +194,27 @@ class Loop:
         self.points.append({"step": self.step, "train_loss": loss, "learning_rate": rate})
         self._loss, self._logged = np.float32(0), self.step
 
-    def save_to(self, folder: Path) -> None:
-        """Writes what `restore` needs to continue as if there had been no interruption."""
+    def copy_state(self) -> Callable[[Path], None]:
+        """Copies what `restore` needs to continue as if there had been no interruption; returns what writes it to a folder."""
         self.read_losses()
-        save_file(copy_trainable(self.model), folder / TRAINABLE_FILE)
+        weights, state = copy_trainable(self.model), dict[str, Any]()
         if self.optimizer is not None:
-            state = {"optimizer": self.optimizer.state_dict(), "random": read_random_states(), "points": self.points}
-            torch.save(state | {"loss": float(self._loss), "logged": self._logged}, folder / _STATE_FILE)
+            state = {"optimizer": read_optimizer(self.optimizer, self._group), "points": self.points}
+            state |= {"random": self._group.gather(read_random_states()), "loss": float(self._loss), "logged": self._logged}
+
+        def write(folder: Path) -> None:
+            save_file(weights, folder / TRAINABLE_FILE)
+            if state:
+                torch.save(state, folder / _STATE_FILE)
+
+        return write
 
     def restore(self, folder: Path, step: int) -> None:
-        """Continues from what `save_to` wrote after `step`."""
+        """Continues from what `copy_state` copied after `step`, perhaps in another number of processes."""
         self.step = step
         restore_trainable(self.model, load_file(folder / TRAINABLE_FILE))
         if self.optimizer is not None:
             state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore_optimizer(self.optimizer, state["optimizer"], self._group)
             self._loss, self._logged, self.points = np.float32(state["loss"]), state["logged"], state["points"]
-            set_random_states(state["random"])
+            set_random_states(state["random"][self._group.rank % len(state["random"])])

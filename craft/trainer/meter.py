@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from craft.processes import current
+
 _KEPT_STEP_TIMES = 1000
 
 
@@ -88,9 +90,9 @@ class Meter:
         self._peak_before = state["peak_memory_bytes"]
 
     def costs(self) -> dict[str, float]:
-        """Returns the fields of `Counts` that are measured here."""
+        """Returns the fields of `Counts` that are measured here; the peak is that of the process with the highest."""
         self.read()
-        costs: dict[str, float] = {"peak_memory_bytes": self._peak()}
+        costs: dict[str, float] = {"peak_memory_bytes": max(current().gather(self._peak()))}
         if self.step_times:
             costs["step_seconds"] = statistics.median(self.step_times)
             costs["tokens_per_second"] = self.tokens / self.seconds

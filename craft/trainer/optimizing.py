@@ -12,6 +12,7 @@ from craft.methods import find_method
 from craft.methods.method import BuildContext
 from craft.models.compute import adamw
 from craft.models.heads import TASK_TYPES, head_names, is_head
+from craft.processes import Group, is_part
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -26,6 +27,28 @@ def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> t
         return adamw(groups)
     context = BuildContext(TASK_TYPES[kind], seed=spec.seed, total_steps=steps)
     return method.optimizer(model, groups, method.parameters.model_validate(spec.parameters), context)
+
+
+def read_optimizer(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
+    """Returns the optimizer's state. Moments in parts are whole in it, in the first process."""
+    state = optimizer.state_dict()
+    moments = {
+        number: {name: group.collect(value) if is_part(value) else value for name, value in of_weight.items()}
+        for number, of_weight in state["state"].items()
+    }
+    return state | {"state": moments}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], group: Group) -> None:
+    """Gives the optimizer what `read_optimizer` returned in the first process."""
+    weights = [weight for each in optimizer.param_groups for weight in each["params"]]
+    for number, of_weight in sorted(state["state"].items()):
+        weight = weights[number]
+        for name, value in of_weight.items() if is_part(weight) else ():
+            if value.shape == weight.shape:
+                of_weight[name] = torch.zeros_like(weight)
+                group.put(of_weight[name], value)
+    optimizer.load_state_dict(state)
 
 
 def find_decaying(model: nn.Module) -> set[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from craft.factors.ticking import tick
+from craft.processes import current
 from craft.results import Outlook, Progress
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Listener:
         self.step = step, total
         if self.pace is not None:
             self.pace.end_step(step)
-        self.on_step(step, total)
+        self._repeat_step()
 
     def count_scored(self, split: str, done: int, total: int) -> None:
         if self.pace is not None:
@@ -159,14 +160,17 @@ class Listener:
         """Counts a step of a cut adapter's recovery, and repeats the run's last step, as `count_answered` does."""
         if self.pace is not None:
             self.pace.end_recovery_step(step, total)
-        if self.step is not None:
-            self.on_step(*self.step)
+        self._repeat_step()
 
     def count_answered(self, split: str, done: int, total: int) -> None:
         """Does what `count_scored` does for slow scoring such as generation. Repeats the last step, so that a watchdog sees
         that the run is alive; before the first step it ticks."""
-        if self.step is not None:
-            self.on_step(*self.step)
-        else:
+        if self.step is None:
             tick()
+        self._repeat_step()
         self.count_scored(split, done, total)
+
+    def _repeat_step(self) -> None:
+        """Reports the last step. All processes leave there if one has to."""
+        if (step := self.step) is not None:
+            current().agree_to_leave(lambda: self.on_step(*step))

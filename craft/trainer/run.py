@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from craft.processes import current
 from craft.results import (
     MODEL_DIGEST,
     PREDICTIONS_FOLDER,
@@ -116,7 +117,8 @@ class Run:
         loop.read_losses()
         try:
             with self.scoring():
-                metrics = self.scorer.search(self.model)
+                scores = self.scorer.search(self.model)
+                metrics = current().ask_first(lambda: scores)
         except ValueError as error:
             raise RunFailed(f"training diverged by step {loop.step}: {error}") from error
         except Leave:
@@ -147,13 +149,17 @@ class Run:
             torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
     def report(self, metrics: dict[str, float], points: Sequence[dict[str, float]] = ()) -> None:
-        """Reports `metrics` and the last checkpoint."""
+        """Reports `metrics` and the last checkpoint, from the first process."""
+        if not current().is_first:
+            return
         step, examples = self.loop.step, self.scorer.examples["train_examples"]
         epoch = epochs_after(self.spec.training, examples, step)
         self.listener.report(Progress(step, self.loop.total, epoch, metrics, [*points], self.checkpoint))
 
     def _write_checkpoint(self) -> None:
-        best, step = self.best, self.loop.step
+        best, step, write = self.best, self.loop.step, self.loop.copy_state()
+        if not current().is_first:
+            return
         selected = {"score": best.score, "step": best.step, "metrics": best.metrics}
         state = {
             "spec": self.spec.model_dump(mode="json"),
@@ -168,7 +174,7 @@ class Run:
         }
 
         def fill(aside: Path) -> None:
-            self.loop.save_to(aside)
+            write(aside)
             if best.weights is not None and best.step != step:  # otherwise they are those of the checkpoint itself
                 save_file(best.weights, aside / _BEST_FILE)
             (aside / STATE_FILE).write_text(json.dumps(state, indent=1), encoding="utf-8")

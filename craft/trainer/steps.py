@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from craft.processes import Group
 from craft.settings import TrainingSettings
 
 
@@ -52,6 +53,17 @@ def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, e
         return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, [seed, epoch])
     order: list[int] = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     return order
+
+
+def cut_share(group: Group, examples: list[int], size: int) -> tuple[list[list[int]], int]:
+    """Cuts a process's share of a step's examples into micro-batches of `size`, and says how many of these count.
+
+    All processes have equally many, because each one computes with the others. Those that lack examples repeat one.
+    """
+    share = group.share(examples)
+    batches = [[*share[at : at + size]] for at in range(0, len(share), size)]
+    most = math.ceil(math.ceil(len(examples) / group.count) / size)
+    return [*batches, *([examples[:1]] * (most - len(batches)))], len(batches)
 
 
 def _group_by_length(lengths: np.ndarray, size: int, seed: list[int]) -> list[int]:

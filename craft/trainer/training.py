@@ -32,6 +32,8 @@ from craft.models.digest import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
+from craft.models.sharding import shard
+from craft.processes import current
 from craft.results import (
     CUTS_FOLDER,
     METRIC,
@@ -52,7 +54,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import load_base, start_from
-from craft.trainer.checkpoint import read_state
+from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop
@@ -119,7 +121,8 @@ def _train(
     spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, cuts: Sequence[int], notes: list[str]
 ) -> Run:
     began = time.perf_counter()
-    meter = Meter()
+    meter, group = Meter(), current()
+    resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
     resumed = None if resume_from is None else read_state(resume_from, spec)
     try:
         run = _prepare(spec, directory, meter, listener, fresh=resumed is None)
@@ -128,7 +131,7 @@ def _train(
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before, run.cuts = -began, cuts
-    run.notes += notes
+    run.notes += [*notes, *([f"trained by {group.count} processes ({group.way})"] if group.count > 1 else [])]
     directory.mkdir(parents=True, exist_ok=True)
     for name in (PREDICTIONS_FOLDER, CUTS_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -144,14 +147,15 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     Args:
         fresh: whether the run starts here, so that the head and a warm start are put in; a checkpoint holds them otherwise.
     """
-    task, training = find_task(spec.task, spec.data), spec.training
+    task, training, group = find_task(spec.task, spec.data), spec.training, current()
     method = find_method(spec.method)
     refuse_elsewhere(method)
     parameters = method.parameters.model_validate(spec.parameters)
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    base = load_base(spec, task.kind, task.labels, tokenizer.pad_token_id, compute_device())
+    device = torch.device("cpu") if group.way == "shard" else compute_device()
+    base = load_base(spec, task.kind, task.labels, tokenizer.pad_token_id, device)
     if training.gradient_checkpointing:
         checkpoint_activations(base)
     refuse_other_words(spec.model, tokenizer, base)
@@ -180,6 +184,8 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
         _start_head(spec, model, scorer, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
+    group.copy_first(weight for weight in model.parameters() if weight.requires_grad)
+    shard(model, compute_device(), group)
     facts = _facts(spec, splits.fingerprint, scorer) | {METRIC: task.primary}
     facts |= forgetting.facts if forgetting else {}
     loop = Loop(spec, task.kind, model, scorer.train, meter, starts=starts)

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from craft.processes import is_part, part_of
+
 
 class GaLoreAdam(torch.optim.AdamW):
     """Args:
@@ -43,7 +45,8 @@ class GaLoreAdam(torch.optim.AdamW):
                     weight.grad = None
         value = super().step(closure)
         for weight, gradient, group in aside:
-            self._step_projected(weight, gradient.float(), group)
+            full: Any = gradient.full_tensor() if is_part(gradient) else gradient  # type: ignore[attr-defined]
+            self._step_projected(weight, full.float(), group)
             weight.grad = gradient
         return value
 
@@ -68,4 +71,4 @@ class GaLoreAdam(torch.optim.AdamW):
         direction = corrected / ((second / (1 - beta2 ** (steps + 1))).sqrt() + group["eps"])
         update = self.scale * projector @ direction
         weight.mul_(1 - group["lr"] * group["weight_decay"])
-        weight.add_((update if wide else update.T).to(weight.dtype), alpha=-group["lr"])
+        weight.add_(part_of((update if wide else update.T).to(weight.dtype), weight), alpha=-group["lr"])

@@ -1,0 +1,128 @@
+"""One training in several processes: `train_together` in the first of them, `follow` in each other one.
+
+    first    opens a store, gives every other process its `Part`, waits until all are there, trains
+    others   join, train the same, and report nothing
+    any      fails: its error stays at the store, the connections break, and the first raises that error
+
+A try with smaller micro-batches is another call of `train_together`, with new connections between the same processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from craft.factors.ticking import tick
+from craft.processes import Meeting, find_cause, joined
+from craft.results import Leave, Progress, RunPrevented, RunResult
+from craft.settings import Way
+from craft.spec import RunSpec
+
+_PRESENT = "present"
+_LOOK_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+
+
+Train = Callable[..., RunResult]
+"""`craft.trainer.training.train_run`, or what has its shape."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one of the processes that follow the first is told about a try."""
+
+    run: RunSpec
+    cuts: Sequence[int]
+    resume_from: Path | None
+    meeting: Meeting
+    rank: int
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The other processes of a trial.
+
+    Attributes:
+        starts: gives each of them its part; the future ends with its `follow`, and has an error if the process died.
+        explain: says why the process of a rank died, by that error.
+        host: an address of the first process's machine.
+    """
+
+    starts: Sequence[Callable[[Part], Future[None]]]
+    explain: Callable[[int, BaseException], str] = lambda _rank, error: str(error)
+    host: str = "localhost"
+
+
+def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
+    """Returns `train` as the first of several processes runs it.
+
+    Args:
+        seconds: how long a process waits for the others.
+    """
+
+    def run(spec: RunSpec, directory: Path, *, resume_from: Path | None, cuts: Sequence[int] = (), **calls: Any) -> RunResult:
+        count = 1 if way == "layers" else len(crew.starts) + 1
+        store = torch.distributed.TCPStore(crew.host, 0, None, True, timedelta(seconds=seconds), wait_for_workers=False)
+        meeting = Meeting(crew.host, store.port, count, way, seconds)
+        parts = [Part(spec, cuts, resume_from, meeting, rank) for rank in range(1, count)]
+        futures = [start(part) for start, part in zip(crew.starts, parts, strict=False)]
+        try:
+            _await_all(store, futures, seconds)
+            with joined(meeting, 0, store):
+                return train(spec, directory, resume_from=resume_from, cuts=cuts, **calls)
+        except Leave:
+            raise
+        except Exception as error:
+            raise _find_reason(error, futures, crew, seconds) from error
+
+    return run
+
+
+def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, int], None], store: Any) -> None:
+    """Trains as one of the processes that follow the first."""
+    store.add(_PRESENT, 1)
+    with joined(part.meeting, part.rank, store):
+        train(part.run, directory, report=_ignore, resume_from=part.resume_from, on_step=on_step, cuts=part.cuts)
+
+
+def _ignore(_progress: Progress) -> None:
+    """Does nothing."""
+
+
+def _await_all(store: Any, futures: Sequence[Future[None]], seconds: float) -> None:
+    """Waits until all processes are there. Raises the error of one that will not come."""
+    until = time.monotonic() + seconds
+    while store.add(_PRESENT, 0) < len(futures):
+        tick()
+        if (cause := find_cause(store)) is not None:
+            raise cause
+        if any(future.done() for future in futures) or time.monotonic() > until:
+            raise RunPrevented(f"{store.add(_PRESENT, 0) + 1} of {len(futures) + 1} processes of the trial were there")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _find_reason(error: Exception, futures: Sequence[Future[None]], crew: Crew, seconds: float) -> Exception:
+    """Returns why the processes ended: one has died or does not answer, or `error`.
+
+    A process that hangs is ended by its heartbeat, a quarter of `seconds` after the others have waited in vain.
+    """
+    until = time.monotonic() + seconds / 4 + _GRACE_SECONDS
+    while time.monotonic() < until and not all(future.done() for future in futures):
+        tick()
+        time.sleep(_LOOK_SECONDS)
+    for rank, future in enumerate(futures, 1):
+        name = f"process {rank + 1} of {len(futures) + 1}"
+        if not future.done():
+            return RunPrevented(f"{name} does not answer")
+        if (death := future.exception()) is not None:
+            return RunPrevented(f"{name}: {crew.explain(rank, death)}")
+    if isinstance(error, RuntimeError) and ("gloo" in str(error) or isinstance(error, torch.distributed.DistError)):
+        return RunPrevented(f"the processes of the trial lost their connection: {error}")
+    return error
