@@ -58,9 +58,12 @@ def losses_of(train: Callable[..., RunResult], *arguments: Any) -> tuple[Losses,
     return points, result
 
 
-@pytest.mark.parametrize("way", ["replicate", "shard"])
+QUICK = (("craft", "shard"), ("full", "replicate"))
+PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("craft", "full") else pytest.mark.slow) for name in SUBJECTS]
+    ("name", "way"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
 )
 def test_two_processes_train_as_one(
     tiny_spec: MakeSpec, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: Way
