@@ -97,7 +97,7 @@ def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = scope["Noted"](text="the cluster is slow today")
     monkeypatch.setitem(events.EVENTS, "Noted", scope["Noted"])
     monkeypatch.setitem(state._AFTER, scope["Noted"], lambda before, event: replace(before, files=(event.text,)))
-    again = events.Event.from_json(json.loads(json.dumps(noted.to_json())))
+    again = events.Event.from_json(json.dumps(noted.to_json()))
     assert state.fold([again]).files == ("the cluster is slow today",)
 
 

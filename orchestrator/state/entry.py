@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+from pydantic import ConfigDict, GetPydanticSchema
+
+Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
+"""A number that stays an int if it is one."""
+PLAIN = ConfigDict(strict=True, extra="forbid")
+"""How a dataclass is read from JSON: no value is converted, no field may be unknown."""
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 Phase = Literal["waiting", "running", "paused", "ended"]
 
@@ -19,10 +25,11 @@ class TrialResult:
     of a cut adapter are those of cutting and scoring it.
     """
 
+    __pydantic_config__: ClassVar = PLAIN
     key: str
     status: Status
-    metrics: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Number] = field(default_factory=dict)
+    counts: dict[str, Number] = field(default_factory=dict)
     steps: int = 0
     seconds: float = 0.0
     error: str | None = None
@@ -63,7 +70,7 @@ class Report:
     step: int
     total_steps: int
     epoch: float
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Number]
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class Entry:
         changed: when its phase last changed, in seconds since 1970.
     """
 
+    __pydantic_config__: ClassVar = PLAIN
     key: str
     configuration: str
     label: str
@@ -98,7 +106,7 @@ class Entry:
     result: TrialResult | None = None
     tunes: str | None = None
     carried: str | None = None
-    planned: Mapping[str, float] = field(default_factory=dict)
+    planned: Mapping[str, Number] = field(default_factory=dict)
     phase: Phase = "waiting"
     begun: bool = False
     report: Report | None = None

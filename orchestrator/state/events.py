@@ -24,12 +24,19 @@ An event that others follow from is `durable`: it is on the disk before the driv
 
 from __future__ import annotations
 
+import re
 import time as clock
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal
 
-from orchestrator.state.entry import Entry, TrialResult
+from pydantic import TypeAdapter, ValidationError
 
+from craft import __version__
+from orchestrator.state.entry import PLAIN, Entry, Number, TrialResult
+
+FORMAT = 1
+"""The number of the log's format (`orchestrator.state.log`)."""
 Verb = Literal["pause", "continue", "retry", "stop"]
 
 
@@ -37,6 +44,7 @@ Verb = Literal["pause", "continue", "retry", "stop"]
 class Event:
     """Something that happened, at `time` in seconds since 1970."""
 
+    __pydantic_config__: ClassVar = PLAIN
     durable: ClassVar[bool] = False
     time: float = field(default_factory=clock.time)
 
@@ -45,21 +53,19 @@ class Event:
         return {"event": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @staticmethod
-    def from_json(line: dict[str, Any]) -> Event:
-        """Raises ValueError for what is no event: an unknown name, an unknown or missing field."""
-        values = dict(line)
+    def from_json(line: bytes | str) -> Event:
+        """Raises ValueError for what is no event: an unknown name, an unknown or missing field, a value of another type."""
+        text = line.encode() if isinstance(line, str) else line
+        name = re.match(rb'\{"event": ?"(\w+)",? ?', text)
+        kind = EVENTS.get(name[1].decode()) if name else None
+        if name is None or kind is None:
+            raise ValueError(f"it is no event of a sweep ({text[:40].decode(errors='replace')} ...)")
         try:
-            kind = EVENTS[values.pop("event")]
-            for name, read in kind.readers().items():
-                values[name] = read(values[name])
-            return kind(**values)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no event of a sweep: {error}") from error
-
-    @classmethod
-    def readers(cls) -> dict[str, Any]:
-        """Returns the functions that read fields which are no plain data."""
-        return {}
+            return _reader(kind.__name__).validate_json(b"{" + text[name.end() :])
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise ValueError(f"it is no {kind.__name__} of a sweep ({place}: {wrong['msg']})") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,8 @@ class Opened(Event):
     durable = True
     sweep: str
     sweep_id: str
+    format: int = FORMAT
+    version: str = __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +99,6 @@ class Wanted(Event):
     keys: list[str]
     entries: list[Entry] = field(default_factory=list)
 
-    @classmethod
-    def readers(cls) -> dict[str, Any]:
-        return {"entries": lambda rows: [Entry(**row) for row in rows]}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed(Event):
@@ -118,7 +122,7 @@ class Refused(Event):
     method: str
     protocol: str
     parameters: dict[str, Any]
-    counts: dict[str, float]
+    counts: dict[str, Number]
     reason: str
 
 
@@ -133,7 +137,7 @@ class Reported(Event):
     row. `epoch` and `total_steps` are those of the evaluation."""
 
     key: str
-    rows: list[dict[str, float]]
+    rows: list[dict[str, Number]]
     epoch: float
     total_steps: int
 
@@ -155,10 +159,6 @@ class Ended(Event):
     durable = True
     result: TrialResult
     adapter: str | None = None
-
-    @classmethod
-    def readers(cls) -> dict[str, Any]:
-        return {"result": TrialResult.from_json}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +207,11 @@ class SessionEnded(Event):
 
 
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+@cache
+def _reader(name: str) -> TypeAdapter[Event]:
+    return TypeAdapter(EVENTS[name])
 
 
 def _plain(value: Any) -> Any:

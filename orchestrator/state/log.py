@@ -1,21 +1,27 @@
-"""The log of a sweep: its events, one a line of `log.jsonl`. One driver writes it; every reader folds it (`state.fold`)."""
+"""The log of a sweep: its events, one a line of `log.jsonl`. One driver writes it; every reader folds it (`state.fold`).
+
+Its first event, `Opened`, has the number of the log's format: it grows with each change after which other versions cannot read
+the log.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from craft import __version__
 from craft.words import redacted
-from orchestrator.state.events import Event
+from orchestrator.state.events import FORMAT, Event, Opened
 from orchestrator.state.state import State, fold
-from orchestrator.tools.journal import Journal, read
+from orchestrator.tools.journal import DamagedLog, Journal, damage, read
 
 logger = logging.getLogger(__name__)
 
 
-class DamagedLog(ValueError):
-    """A line of a log is no event."""
+class OtherVersion(DamagedLog):
+    """Another version of this program has written a log."""
 
 
 class Log:
@@ -62,14 +68,33 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
     """Yields the events from byte `offset` on, each with the offset behind it; nothing if there is no log.
 
     Raises:
-        DamagedLog: a line is no event.
+        DamagedLog: a line is damaged or no event, or another version has written the log.
     """
-    for line, behind in read(path, offset):
+    if offset == 0:
+        _check_version(path)
+    for text, behind in read(path, offset):
         try:
-            event = Event.from_json(line)
+            event = Event.from_json(text)
         except ValueError as error:
-            raise DamagedLog(f"{path}: the line that ends at byte {behind} is {error}. Remove that line.") from error
+            raise damage(path, offset, str(error)) from error
         yield event, behind
+        offset = behind
+
+
+def _check_version(path: Path) -> None:
+    """Raises OtherVersion if the log begins with an `Opened` of another format, however that writes its lines."""
+    try:
+        with path.open("rb") as stream:
+            opened = json.loads(stream.readline())
+    except (OSError, ValueError, RecursionError):
+        return
+    if not isinstance(opened, dict) or opened.get("event") != Opened.__name__ or opened.get("format") == FORMAT:
+        return
+    writer = f"version {opened['version']}" if "version" in opened else "an older version"
+    raise OtherVersion(
+        f"{path} was written by {writer} of craft-sweeps, in another format ({opened.get('format', 'without a number')}). This "
+        f"is version {__version__}, which reads format {FORMAT}: use that other version, or give this sweep another --name"
+    )
 
 
 def read_state(path: Path) -> State:

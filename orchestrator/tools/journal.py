@@ -1,7 +1,8 @@
 """An append-only file of events: one JSON object a line, on the disk before `append` returns unless its writer wants otherwise.
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
-a half-written line, and the next writer cuts it away. A sweep's log is such a file: it outlives driver and tracking
+a half-written line, and the next writer cuts it away. The last field of each line, `crc32`, is the checksum of the text before
+it, which shows that a disk or an editor has changed a line. A sweep's log is such a file: it outlives driver and tracking
 server.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,12 @@ from typing import Any
 from craft.disk import flush
 
 Event = dict[str, Any]
+CHECKSUM = b',"crc32":"%08x"}'
+SUFFIX = len(CHECKSUM % 0)
+
+
+class DamagedLog(ValueError):
+    """A line of a log is not what was written."""
 
 
 class Journal:
@@ -94,10 +103,12 @@ class Journal:
             return
 
 
-def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """Yields complete events from byte `offset` on, each with the offset behind it; none if the file does not exist.
+def read(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yields the JSON texts of the complete events from byte `offset` on, each with the offset behind it; none if the file does
+    not exist. A line without its newline is ignored.
 
-    A line without its newline is ignored. A whole line that is no JSON object (a damaged disk) is skipped.
+    Raises:
+        DamagedLog: a line has another checksum than its text.
     """
     try:
         stream = path.open("rb")
@@ -108,22 +119,27 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
         for line in stream:
             if not line.endswith(b"\n"):
                 return
+            text = line[: -SUFFIX - 1]
+            if line[-SUFFIX - 1 : -1] != CHECKSUM % zlib.crc32(text):
+                raise damage(path, offset, "its text and its checksum differ")
             offset += len(line)
-            event = _parse(line)
-            if event is not None:
-                yield event, offset
+            yield text + b"}", offset
+
+
+def damage(path: Path, offset: int, why: str) -> DamagedLog:
+    """Returns the error for the line that begins at byte `offset`."""
+    with path.open("rb") as stream:
+        number = stream.read(offset).count(b"\n") + 1
+    return DamagedLog(
+        f"{path}, line {number} is damaged: {why}. Restore the file from a copy. Without one, remove the line "
+        f"(sed -i {number}d {shlex.quote(str(path))}) and continue the sweep with --resume: the result of a trial is also in "
+        "its last checkpoint, so a finished trial is not trained again"
+    )
 
 
 def _line(event: Event) -> bytes:
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")[:-1]
+    return text + CHECKSUM % zlib.crc32(text) + b"\n"
 
 
 def _write_all(file: int, content: bytes, offset: int) -> None:
@@ -134,26 +150,16 @@ def _write_all(file: int, content: bytes, offset: int) -> None:
 
 
 def _repair(file: int) -> int:
-    """Cuts away whatever follows the last whole event; returns the size that stays."""
-    size = os.fstat(file).st_size
-    end = size
+    """Cuts away a last line without its newline; returns the size that stays."""
+    size = end = os.fstat(file).st_size
     while end:
-        start, line = _last_line(file, end)
-        if line.endswith(b"\n") and _parse(line) is not None:
+        start = max(0, end - 64 * 1024)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
             break
         end = start
     if end != size:
         os.ftruncate(file, end)
         os.fsync(file)
     return end
-
-
-def _last_line(file: int, end: int) -> tuple[int, bytes]:
-    """Returns the last line of the first `end` bytes, with its newline if it has one, and its start."""
-    start, block = end, b""
-    while start and b"\n" not in block[:-1]:
-        step = min(64 * 1024, start)
-        start -= step
-        block = os.pread(file, step, start) + block
-    cut = block.rfind(b"\n", 0, len(block) - 1) + 1
-    return start + cut, block[cut:]

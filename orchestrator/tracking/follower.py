@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.log import DamagedLog
-from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
     from orchestrator.pictures.verdict import Describe
@@ -122,7 +121,7 @@ class Report:
 
     def count_left(self) -> int:
         """Returns how many events the store lacks, and how many values it refused."""
-        return sum(1 for _ in read(self._log, self.offset)) + int(self._values.get("refused", 0))
+        return _count_events(self._log, self.offset) + int(self._values.get("refused", 0))
 
 
 def follow(folder: Path, describe: Describe) -> None:
@@ -156,24 +155,29 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
 
     Returns:
         What `Follower.wait` returns.
+
+    Raises:
+        DamagedLog: the log cannot be read.
     """
     from orchestrator.tracking.mirror import Mirror
 
     end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), SweepFolder(folder).record
-    for _ in _steps(mirror, timeout_s):
+    for _ in _steps(mirror, timeout_s, (DamagedLog,)):
         if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
             break
     _write_report(mirror, SweepFolder(folder), uri)
-    return sum(1 for _ in read(record, mirror.offset)) + mirror.refused
+    return _count_events(record, mirror.offset) + mirror.refused
 
 
-def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
-    """Takes steps without end, with growing delays while the store is away."""
+def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Takes steps without end, with growing delays while the store is away. Raises only the errors that are `fatal`."""
     failures = 0
     while True:
         try:
             mirror.step()
             failures = 0
+        except fatal:
+            raise
         except Exception as error:  # no error of a store, its driver or the network may end the record
             failures += 1
             if failures == 1 and isinstance(error, DamagedLog):
@@ -183,6 +187,11 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1]) -> Iterator[None]:
                 log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
             time.sleep(min(longest, _pause(failures - 1) * random.uniform(0.75, 1.25)))
         yield
+
+
+def _count_events(record: Path, offset: int) -> int:
+    """Returns the number of events behind byte `offset`, damaged ones included."""
+    return record.read_bytes().count(b"\n", offset) if record.exists() else 0
 
 
 def _pause(failures: int) -> float:

@@ -94,7 +94,7 @@ def run(strategy: Learned, state: State | None = None, score: Score = score_of, 
 
 def recorded(state: State) -> State:
     """The state as a later session reads it: its proposals are JSON in between."""
-    proposals = [Event.from_json(json.loads(json.dumps(proposal.to_json()))) for proposal in state.proposals]
+    proposals = [Event.from_json(json.dumps(proposal.to_json())) for proposal in state.proposals]
     return replace(state, proposals=tuple(proposals))  # type: ignore[arg-type]
 
 

@@ -7,16 +7,17 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from orchestrator.tools import journal as module
-from orchestrator.tools.journal import Journal, read
+from orchestrator.tools.journal import DamagedLog, Journal, read
 
 
 def events(path: Path, offset: int = 0) -> list[dict]:
-    return [event for event, _ in read(path, offset)]
+    return [json.loads(text) for text, _ in read(path, offset)]
 
 
 def test_events_come_back_in_order_and_from_any_offset(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_events_come_back_in_order_and_from_any_offset(tmp_path: Path) -> None:
     assert events(tmp_path / "absent.jsonl") == []
 
 
-@pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b"\x00\x00\x00\x00", b'\x00\x00\n{"n"', b"\n"])
+@pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b"\x00\x00\x00\x00", b"x" * 200_000])
 def test_what_a_crash_left_half_written_is_not_read_and_is_cut_at_the_next_start(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path) as journal:
@@ -44,7 +45,8 @@ def test_what_a_crash_left_half_written_is_not_read_and_is_cut_at_the_next_start
     with Journal(path) as journal:
         assert journal.size == whole
         journal.append({"n": 3})
-    assert path.read_bytes() == b'{"n":1}\n{"n":3}\n'
+        assert journal.size == path.stat().st_size
+    assert events(path) == [{"n": 1}, {"n": 3}]
 
 
 def test_every_cut_of_a_journal_leaves_a_journal(tmp_path: Path) -> None:
@@ -60,21 +62,33 @@ def test_every_cut_of_a_journal_leaves_a_journal(tmp_path: Path) -> None:
             assert journal.size == ends[kept]
 
 
-def test_a_long_last_line_is_found_across_blocks(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+@pytest.mark.parametrize(
+    "damaged", [b"not json", b"[1]", b"", b'{"n":2}', b"\x00" * 30, b'{"n":3,"crc32":"%08x"}' % zlib.crc32(b'{"n":2')]
+)
+def test_a_damaged_line_is_named_with_its_remedy(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / "a journal.jsonl"
     with Journal(path) as journal:
-        journal.append({"n": 1})
-        whole = journal.append({"text": "x" * 300_000})
-    with path.open("ab") as stream:
-        stream.write(b"y" * 200_000)
-    with Journal(path) as journal:
-        assert journal.size == whole
+        journal.extend([{"n": 1}, {"n": 2}, {"n": 3}])
+    first, _, third = path.read_bytes().splitlines(keepends=True)
+    for offset, lines in ((0, [first, damaged + b"\n", third]), (len(first), [first, damaged + b"\n"])):
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(DamagedLog, match=rf"line 2 is damaged.*sed -i 2d '{path}'"):
+            events(path, offset)
+        with Journal(path) as journal:
+            assert journal.size == path.stat().st_size, "only a reader may judge it"
+    path.write_bytes(first + third)
+    assert events(path) == [{"n": 1}, {"n": 3}]
 
 
-def test_a_damaged_line_in_the_middle_is_passed_over(tmp_path: Path) -> None:
+def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'{"n":1}\nnot json\n[1]\n{"n":2}\n')
-    assert events(path) == [{"n": 1}, {"n": 2}]
+    with Journal(path) as journal:
+        journal.append({"score": 91.25})
+    line = path.read_bytes()
+    for place in range(8 * (len(line) - 1)):
+        path.write_bytes(bytes(byte ^ (1 << place % 8 if number == place // 8 else 0) for number, byte in enumerate(line)))
+        with pytest.raises(DamagedLog):
+            events(path)
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
@@ -92,7 +106,7 @@ def test_a_full_disk_leaves_no_half_batch(tmp_path: Path, monkeypatch: pytest.Mo
     real = os.pwrite
 
     def full(file: int, content: bytes, offset: int) -> int:
-        if offset >= 20:
+        if offset >= 40:
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, bytes(content)[:12], offset)
 
@@ -102,7 +116,7 @@ def test_a_full_disk_leaves_no_half_batch(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(OSError, match="No space"):
             journal.extend([{"n": 2}, {"n": 3}, {"n": 4}])
         monkeypatch.setattr(module.os, "pwrite", real)
-        assert path.read_bytes() == b'{"n":1}\n'
+        assert events(path) == [{"n": 1}]
         journal.append({"n": 5})
     assert events(path) == [{"n": 1}, {"n": 5}]
 

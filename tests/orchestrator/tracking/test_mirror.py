@@ -17,6 +17,7 @@ from requests import ConnectionError as Lost
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Wanted
+from orchestrator.tools.journal import DamagedLog
 from orchestrator.tracking.follower import replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone
@@ -169,16 +170,14 @@ def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_p
     assert "craft.adapter_sha256" in runs(uri)["trial", trial.key].data.tags
 
 
-def test_a_damaged_line_of_the_log_is_not_the_stores_fault(uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_ends_a_replay_at_once(uri: str, tmp_path: Path) -> None:
     trial, sweep = entry(), SweepLog(tmp_path)
     sweep.start(trial)
     sweep.close()
     with SweepFolder(tmp_path).record.open("a") as log:
-        log.write('{"event": "Unheard", "time": 1}\n')
-    assert replay(tmp_path, uri, describe, timeout_s=0.1) == len(SweepFolder(tmp_path).record.read_text().splitlines())
-    (message,) = [record.getMessage() for record in caplog.records if record.name == "orchestrator.tracking.follower"]
-    assert "Remove that line" in message
-    assert "tracking store" not in message
+        log.write('{"event":"Unheard"}\n')
+    with pytest.raises(DamagedLog, match=r"log\.jsonl, line 5 is damaged"):
+        replay(tmp_path, uri, describe, timeout_s=600)
 
 
 def delete_all(uri: str) -> None:

@@ -1,0 +1,90 @@
+"""A log that cannot be read as it was written: each command names the line and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.commands.app import main
+from orchestrator.driver.display import Display
+from orchestrator.driver.session_log import SessionLog
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.events import FORMAT
+from orchestrator.state.log import DamagedLog, OtherVersion, read_state
+from orchestrator.tools.journal import CHECKSUM
+from tests.orchestrator.logged import SweepLog, entry
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    trial, sweep = entry(), SweepLog(tmp_path / "demo")
+    sweep.start(trial)
+    sweep.train(trial)
+    sweep.close()
+    (tmp_path / "demo" / "sweep.yaml").write_text(
+        "{name: demo, model: m, tasks: [toy/acceptability], seeds: [0], space: [{method: lora, rank: 1}], "
+        f"tracking: {{uri: 'sqlite:///{tmp_path}/mlflow.db'}}}}"
+    )
+    return tmp_path / "demo"
+
+
+def change(folder: Path, line: int, old: str, new: str, *, with_checksum: bool = False) -> None:
+    """Replaces a text in a line of the log, by an editor or by a writer that computes the checksum."""
+    lines = SweepFolder(folder).record.read_bytes().splitlines(keepends=True)
+    assert old.encode() in lines[line - 1]
+    text = lines[line - 1].replace(old.encode(), new.encode())
+    if with_checksum:
+        body = text[: -len(CHECKSUM % 0) - 1]
+        text = body + CHECKSUM % zlib.crc32(body) + b"\n"
+    SweepFolder(folder).record.write_bytes(b"".join([*lines[: line - 1], text, *lines[line:]]))
+
+
+@pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out", "replay {}", "pause {}"])
+def test_each_command_names_the_line_in_which_a_digit_has_changed(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    change(folder, 8, '"score":80.0', '"score":90.0')
+    assert main(command.format(folder).split()) == 2
+    assert re.search(r"log\.jsonl, line 8 is damaged: .*sed -i 8d \S+log\.jsonl", capsys.readouterr().err)
+
+
+def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
+    change(folder, 8, "Ended", "Endet")
+    with pytest.raises(DamagedLog, match="line 8"):
+        SessionLog(SweepFolder(folder), Display(1, None, "quiet"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"status":"finished"', '"status":5', "result.status"),
+        ('"score":80.0', '"score":"80"', "result.metrics.score"),
+        ('"steps":30', '"steps":[]', "result.steps"),
+        ('"notes":[]', '"notes":{}', "result.notes"),
+        ('"adapter":null', '"adapters":null', "adapters"),
+        ('"Ended"', '"Endet"', "no event of a sweep"),
+        ('"facts":{', '"facts":' + "[" * 5000 + "{", "no Ended of a sweep"),
+    ],
+)
+def test_wrong_types_are_named_even_with_a_checksum(old: str, new: str, why: str, folder: Path) -> None:
+    change(folder, 8, old, new, with_checksum=True)
+    with pytest.raises(DamagedLog, match=rf"line 8 is damaged: .*{re.escape(why)}"):
+        read_state(SweepFolder(folder).record)
+
+
+def test_the_log_of_another_version_is_called_that(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(folder, 1, f'"format":{FORMAT},"version":"0.1.0"', f'"format":{FORMAT + 1},"version":"7.5"', with_checksum=True)
+    for command in ("status", "replay"):
+        assert main([command, str(folder)]) == 2
+        assert "was written by version 7.5 of craft-sweeps" in capsys.readouterr().err
+    old = {"event": "Opened", "time": 1.0, "sweep": "demo", "sweep_id": "5"}
+    SweepFolder(folder).record.write_text(json.dumps(old) + "\n")
+    with pytest.raises(OtherVersion, match="was written by an older version"):
+        read_state(SweepFolder(folder).record)
