@@ -17,7 +17,8 @@ from orchestrator.control.trials import affected
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.about import describe_plan, write_effective
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.overrides import Override, write_overrides
+from orchestrator.record.overrides import write_overrides
+from orchestrator.search.stages import make_strategy
 from orchestrator.state.events import Applied, Asked
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import check
@@ -57,7 +58,9 @@ class _Planning(threading.Thread):
             if sweep is None or mistakes:
                 raise SweepError([f"{self.request.file}: {mistake}" for mistake in mistakes])
             check_change(self._before.sweep, sweep)
-            self.plan = make_plan(sweep, self._before.planner.of(sweep))
+            plan = make_plan(sweep, self._before.planner.of(sweep))
+            make_strategy(plan)  # its errors belong to the request, too
+            self.plan = plan
         except Exception as error:  # whatever it is, the person who has asked hears of it, and the sweep runs
             logger.warning("the request %s is refused", self.request.name, exc_info=error)
             self.error = str(error) or type(error).__name__
@@ -87,25 +90,31 @@ class Desk:
             on_disk: whether the disk has all events: before that no request is removed.
         """
         for request in pending(self._folder):
-            plan, state = look()
-            if request.name in state.answered:
-                if on_disk:
-                    request.remove(self._folder)
-            elif request.verb == "apply":
-                if self._is_out_of_date(request):
-                    request.remove(self._folder)
-                    continue
-                if (order := self._apply(request, plan, state)) is not None:
-                    yield order
-                if self._planning is not None:
-                    break  # those behind it wait
-            else:
-                try:
-                    keys = affected(state, request.verb, request.trial)
-                    yield Order(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
-                except SweepError as error:
-                    request.refuse(self._folder, str(error))
+            try:
+                order = self._answer(request, *look(), on_disk)
+            except Exception as error:  # whatever is wrong with a request, it may not end the sweep
+                logger.warning("the request %s is refused", request.name, exc_info=error)
+                request.refuse(self._folder, str(error) or type(error).__name__)
+                continue
+            if order is not None:
+                yield order
+            if self._planning is not None:
+                break  # those behind it wait
         self._opened = True
+
+    def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Order | None:
+        """Returns the order of a request. None if it is answered already, out of date, or being planned."""
+        if request.name in state.answered:
+            if on_disk:
+                request.remove(self._folder)
+            return None
+        if request.verb != "apply":
+            keys = affected(state, request.verb, request.trial)
+            return Order(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
+        if self._is_out_of_date(request):
+            request.remove(self._folder)
+            return None
+        return self._apply(request, plan, state)
 
     def _is_out_of_date(self, request: Request) -> bool:
         """Returns whether the session was started with this file after the file was edited again."""
@@ -130,7 +139,7 @@ class Desk:
             request.remove(self._folder)
             return None
         # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
-        write_overrides(self._folder.path, [Override(**row) for row in request.overrides])
+        write_overrides(self._folder.path, request.overrides)
         write_effective(self._folder, planning.plan.sweep)
         info = describe_plan(self._folder, planning.plan)
         event = Applied(request=request.name, who=request.who, difference=change.lines, info=info)

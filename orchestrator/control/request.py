@@ -4,27 +4,42 @@
                                                                      └── refused -->  ID.refused
 
 The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
-that no driver has answered is answered by the next one.
+that no driver has answered is answered by the next one. A file that is no request is refused as soon as it is read.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
+import logging
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from craft.disk import replacing
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import Override
-from orchestrator.state.events import Verb
+from orchestrator.state.events import PLAIN, Verb
 from orchestrator.sweepfile.sweep import Sweep
+
+logger = logging.getLogger(__name__)
+
+
+def _check_shown(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("characters that move a terminal's cursor are not allowed")
+    return text
+
+
+Shown: TypeAlias = Annotated[str, AfterValidator(_check_shown)]
+"""A text that goes to the terminal."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +54,18 @@ class Request:
         trial: the key of the trial that `stop` or `retry` is about.
         sweep: with `apply`: the sweep file, checked, with every default written out.
         file: the path of that file.
-        overrides: what flags change in it, as `Override` has it.
+        overrides: what flags change in it.
     """
 
-    name: str
+    __pydantic_config__: ClassVar = PLAIN
+    name: Shown
     verb: Verb | Literal["apply"]
-    who: str
+    who: Shown
     time: float
-    trial: str | None = None
-    sweep: Mapping[str, Any] = field(default_factory=dict)
-    file: str = ""
-    overrides: Sequence[Mapping[str, Any]] = ()
+    trial: Shown | None = None
+    sweep: dict[str, Any] = field(default_factory=dict)
+    file: Shown = ""
+    overrides: list[Override] = field(default_factory=list)
 
     def write(self, folder: SweepFolder) -> None:
         """Hands the request in."""
@@ -63,9 +79,7 @@ class Request:
 
     def refuse(self, folder: SweepFolder, why: str) -> None:
         """Removes the request, and leaves the reason to the person who has asked."""
-        with suppress(OSError), replacing(self._file(folder).with_suffix(".refused")) as aside:
-            aside.write_text(why, encoding="utf-8")
-        self.remove(folder)
+        _refuse(self._file(folder), why)
 
     def is_there(self, folder: SweepFolder) -> bool:
         """Returns whether the request waits for its answer, or for being removed after it."""
@@ -85,6 +99,9 @@ class Request:
         return folder.requests / f"{self.name}.json"
 
 
+_REQUEST = TypeAdapter(Request)
+
+
 def new_request(verb: Verb | Literal["apply"], trial: str | None = None) -> Request:
     """Returns a request of this process's user."""
     return Request(_new_name(), verb, _whoami(), time.time(), trial)
@@ -93,12 +110,11 @@ def new_request(verb: Verb | Literal["apply"], trial: str | None = None) -> Requ
 def apply_request(sweep: Sweep, file: Path, overrides: Sequence[Override]) -> Request:
     """Returns a request that another sweep file counts from now on."""
     plain = sweep.model_dump(mode="json")
-    rows = [asdict(override) for override in overrides]
-    return Request(_new_name(), "apply", _whoami(), time.time(), None, plain, str(file.absolute()), rows)
+    return Request(_new_name(), "apply", _whoami(), time.time(), None, plain, str(file.absolute()), list(overrides))
 
 
 def pending(folder: SweepFolder) -> list[Request]:
-    """Returns the requests that wait, in their order. A file that is no request is left alone."""
+    """Returns the requests that wait, in their order, and refuses files that are no requests."""
     try:
         files = sorted(file for file in folder.requests.iterdir() if file.suffix == ".json" and file.name[0] != ".")
     except OSError:
@@ -108,11 +124,25 @@ def pending(folder: SweepFolder) -> list[Request]:
 
 def _read(file: Path) -> Request | None:
     try:
-        request = Request(**json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        request = _REQUEST.validate_json(file.read_bytes())
+        if request.name == file.stem:
+            return request
+        why = f"name: {request.name} is not the name of the file"
+    except OSError:  # it was withdrawn, or is read again at the next look
         return None
-    is_sound = request.name == file.stem and request.verb in ("apply", *get_args(Verb))
-    return request if is_sound else None
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}".removeprefix(": ")
+    logger.warning("%s is removed, because it is no request (%s)", file, why)
+    _refuse(file, f"{file.name} is no request ({why}); write requests with craft-sweeps apply, pause, continue, stop or retry")
+    return None
+
+
+def _refuse(file: Path, why: str) -> None:
+    with suppress(OSError), replacing(file.with_suffix(".refused")) as aside:
+        aside.write_text(why, encoding="utf-8")
+    with suppress(OSError):
+        file.unlink()
 
 
 def _new_name() -> str:

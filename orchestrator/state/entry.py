@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, GetPydanticSchema
+from pydantic import GetPydanticSchema
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
 """A number that stays an int if it is one."""
-PLAIN = ConfigDict(strict=True, extra="forbid")
-"""How a dataclass is read from JSON: no value is converted, no field may be unknown."""
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 Phase = Literal["waiting", "running", "paused", "ended"]
 
@@ -25,7 +23,6 @@ class TrialResult:
     of a cut adapter are those of cutting and scoring it.
     """
 
-    __pydantic_config__: ClassVar = PLAIN
     key: str
     status: Status
     metrics: dict[str, Number] = field(default_factory=dict)
@@ -94,7 +91,6 @@ class Entry:
         changed: when its phase last changed, in seconds since 1970.
     """
 
-    __pydantic_config__: ClassVar = PLAIN
     key: str
     configuration: str
     label: str

@@ -30,13 +30,15 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from craft import __version__
-from orchestrator.state.entry import PLAIN, Entry, Number, TrialResult
+from orchestrator.state.entry import Entry, Number, TrialResult
 
 FORMAT = 1
 """The number of the log's format (`orchestrator.state.log`)."""
+PLAIN = ConfigDict(strict=True, extra="forbid")
+"""How a dataclass, and those in it, are read from JSON: no value is converted, no field may be unknown."""
 Verb = Literal["pause", "continue", "retry", "stop"]
 
 

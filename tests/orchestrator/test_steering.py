@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.commands.app import main
 from orchestrator.control.change import find_change
-from orchestrator.control.request import pending
+from orchestrator.control.request import new_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
 from orchestrator.state.log import read_state
@@ -68,6 +69,63 @@ def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) 
         driver.tick()
     assert pending(SweepFolder(folder)) == []
     assert len(read_state(SweepFolder(folder).record).answered) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"trial": value} for value in (5, ["a"], {}, True, "\x1b[2J", "")),
+        *({"who": value} for value in (5, None, "\x1b]0;x\x07root", "a\nb")),
+        *({"time": value} for value in ("x", None, [])),
+        *({"verb": value} for value in (["stop"], "delete", None)),
+        {"name": "another"},
+        {"surprise": 1},
+        *({"verb": "apply", "sweep": value} for value in (None, [1], {}, {"name": {"name": {}}}, {"space": [[[[]]]]})),
+        *({"verb": "apply", "file": value} for value in (5, "\0", None)),
+        *({"verb": "apply", "overrides": value} for value in (5, [5], [{"assignment": 5}], {})),
+        "[" * 100_000,
+        "",
+        "\0" * 50,
+    ],
+)
+def test_a_request_of_wrong_types_is_refused_in_words_and_the_driver_continues(fields: Any, tmp_path: Path) -> None:
+    with driving(plan_of("grid", 0), tmp_path / "t") as driver:
+        state, name = driver.state, "00000000000000000001-aaaaaaaa"
+        key = next(iter(state.entries))
+        request = {
+            "name": name,
+            "verb": "stop",
+            "who": "a@b",
+            "time": 1.0,
+            "trial": key,
+            "sweep": {},
+            "file": "",
+            "overrides": [],
+        }
+        driver.folder.requests.mkdir()
+        file = driver.folder.requests / f"{name}.json"
+        file.write_text(fields if isinstance(fields, str) else json.dumps(request | fields))
+        driver.tick()
+        if (planning := driver.desk._planning) is not None:
+            planning.join()
+            driver.tick()
+        assert not file.exists()
+        assert len(file.with_suffix(".refused").read_text()) > 20
+        assert driver.state.entries == state.entries
+        assert driver.next_job() is not None
+
+
+def test_an_error_while_a_request_is_answered_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("orchestrator.control.desk.affected", fail)
+    with driving(plan_of("grid", 0), tmp_path / "t") as driver:
+        request = new_request("pause")
+        request.write(driver.folder)
+        driver.tick()
+        assert request.take_refusal(driver.folder) == "No space left on device"
+        assert driver.state.held is None
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(
