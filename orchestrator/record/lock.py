@@ -7,16 +7,13 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
 from orchestrator.record.folder import SweepFolder
-
-CLOCK_SECONDS = 2.0
-"""How much a process's start may be later than a file that it wrote, by clocks that round."""
 
 
 @contextmanager
@@ -33,13 +30,14 @@ def one_driver(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = holder_of(folder) or "another process"
         raise ValueError(
-            f"{folder} is in use by {holder}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
+            f"{folder} is in use by {holder_of(folder) or 'another process'}. Wait for it, stop it with Ctrl-C, or give this "
+            "sweep another --name."
         ) from None
     driver = SweepFolder(folder).driver
     try:
-        driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
+        holder = Holder(os.getpid(), socket.gethostname(), _read_start(os.getpid()))
+        driver.write_text(json.dumps(asdict(holder)), encoding="utf-8")
         _held.add(held)
         yield
     finally:
@@ -53,25 +51,39 @@ _held: set[tuple[int, Path]] = set()
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that drives a sweep, by its own word. A driver that is killed leaves that behind."""
+    """The process that drives a sweep, by its own word. A driver that is killed leaves that behind.
+
+    `start` names the process's start as its system counts it. It tells the process from a younger one with the same number, and
+    no clock that is behind, or is set, changes it.
+    """
 
     pid: int
     host: str
-    since: float
+    start: str
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether it runs; None on another machine. A younger process with the same number is another one."""
+        """Whether it runs; None on another machine."""
         if self.host != socket.gethostname():
             return None
         try:
-            process = psutil.Process(self.pid)
-            return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= self.since + CLOCK_SECONDS
-        except psutil.Error:
+            return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE and _read_start(self.pid) == self.start
+        except (psutil.Error, OSError):
             return False
+
+
+def _read_start(pid: int) -> str:
+    """Returns the boot of this machine with the ticks from it to the process's start; the time of the start where no /proc is."""
+    try:
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        )  # the name before may hold blanks and brackets
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
+    except FileNotFoundError:
+        return str(psutil.Process(pid).create_time())
 
 
 def holder_of(folder: Path) -> Holder | None:
@@ -80,6 +92,6 @@ def holder_of(folder: Path) -> Holder | None:
     file = SweepFolder(folder).driver
     try:
         holder = json.loads(file.read_text(encoding="utf-8"))
-        return Holder(int(holder["pid"]), str(holder["host"]), file.stat().st_mtime)
+        return Holder(int(holder["pid"]), str(holder["host"]), str(holder["start"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
