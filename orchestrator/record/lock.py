@@ -76,12 +76,11 @@ class Holder:
 
 
 def _read_start(pid: int) -> str:
-    """Returns the boot of this machine with the ticks from it to the process's start; the time of the start where no /proc is."""
+    """Returns this machine's boot and the ticks from it to a process's start; without /proc the time of the start."""
     try:
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        )  # the name before may hold blanks and brackets
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
+        # The process's name, which may hold blanks, is in brackets.
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {ticks}"
     except FileNotFoundError:
         return str(psutil.Process(pid).create_time())
 
