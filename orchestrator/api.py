@@ -11,9 +11,9 @@ reads the folder `runs/NAME` or the tracking store.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -23,6 +23,7 @@ import yaml
 from rich.console import Console
 
 from craft.disk import replacing
+from orchestrator.record.folder import SweepFolder
 from orchestrator.start import Call, plan_sweep, run_file
 from orchestrator.sweepfile.load import load_sweep
 
@@ -157,21 +158,19 @@ class Result:
     @cached_property
     def front(self) -> pd.DataFrame:
         """Every configuration as in `front.csv`, by its cost; `on_front` marks the front."""
-        import pandas as pd
-
         from orchestrator.results.table import ranked
-        from orchestrator.review.front_tables import row_of
+        from orchestrator.review.front_tables import COLUMNS, row_of
 
-        return pd.DataFrame([row_of(summary) for summary in ranked(self.record.summaries, self.record.sweep.objectives)])
+        objectives = self.record.sweep.objectives
+        return _table((row_of(summary) for summary in ranked(self.record.summaries, objectives)), (*COLUMNS, *objectives))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """Every finished trial, with columns `parameter.NAME`, `metric.NAME`, `count.NAME` and `fact.NAME`."""
-        import pandas as pd
+        from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL, cells_of
 
-        from orchestrator.review.trials_file import cells_of
-
-        return pd.DataFrame([cells_of(entry, result) for entry in self.record.entries if (result := entry.finished)])
+        finished = (cells_of(entry, result) for entry in self.record.entries if (result := entry.finished))
+        return _table(finished, (*OF_TRIAL, *OF_RESULT, "metric.score"))
 
     @property
     def answer(self) -> Answer | None:
@@ -272,14 +271,14 @@ def run(
             changes,
             storage=storage,
             tracking_uri=tracking_uri,
-            resume=resume,
             address=address,
             cpus=cpus,
             verbosity="quiet" if quiet else "normal",
             again=f"craft-sweeps run {file} --resume",
         )
-        run_file(call, Console(quiet=quiet, highlight=False))
         folder = load_sweep(file, call.changes).folder
+        resume = resume and SweepFolder(folder).effective.exists()
+        run_file(replace(call, resume=resume), Console(quiet=quiet, highlight=False))
     return open_sweep(folder)
 
 
@@ -300,6 +299,14 @@ def open_sweep(name: str | Path, tracking_uri: str | None = None, storage: str |
     from orchestrator.review.past_sweep import find_sweep
 
     return Result(find_sweep(str(name), tracking_uri, storage))
+
+
+def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
+    """Returns the rows as a table that has at least these columns."""
+    import pandas as pd
+
+    table = pd.DataFrame(list(rows))
+    return table.reindex(columns=[*dict.fromkeys((*table.columns, *columns))])
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Call --> load_sweep --> make_plan --> claim the folder --> run_session --> front
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from rich.console import Console
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import Override, make_overrides, recall
-from orchestrator.record.resume import check_resume
+from orchestrator.record.resume import check_begun, check_resume
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from orchestrator.driver.options import Verbosity
     from orchestrator.driver.outcome import SweepOutcome
     from orchestrator.plan.plan import Plan
+
+
+CONTINUE = "CRAFT_CONTINUE"
+"""The environment variable in which a job script names the command that continues it. There `--resume` may start the sweep."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Call:
         name: the sweep's name, instead of the file's.
         storage: where runs are kept; a URI holds checkpoints alone.
         tracking_uri: the MLflow store, instead of the file's.
-        resume: continue the sweep of this name, or start it if there is none.
+        resume: continue the sweep of this name.
         as_written: ignore what earlier sessions changed.
         retry_failed: run every failed trial again.
         address: a Ray cluster to join; this machine alone if absent.
@@ -89,6 +94,8 @@ def plan_sweep(call: Call, console: Console) -> Plan:
     """
     sweep, _, lines = _load(call, recalled=call.resume)
     resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    if call.resume:
+        _check_resumes(call, sweep)
     return _make_plan(sweep, lines, console)
 
 
@@ -96,10 +103,13 @@ def plan_call(call: Call, console: Console) -> tuple[Plan, list[Override]]:
     """Returns the plan of a call that continues a sweep, and what the call and earlier sessions change in its file.
 
     Raises:
-        ValueError: the file, a change or the tracking store's address is wrong, or the folder holds another sweep.
+        ValueError: the file, a change or the tracking store's address is wrong, there is no such sweep, or the folder holds
+            another one.
     """
     sweep, overrides, lines = _load(call, recalled=True)
     resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    advice = "correct its name, or run it: craft-sweeps run"
+    check_begun(sweep, f"there is no sweep {sweep.name} in", f"{advice} {call.file}")
     check_resume(sweep.folder, sweep)
     return _make_plan(sweep, lines, console), overrides
 
@@ -181,6 +191,8 @@ def _check_name(call: Call, sweep: Sweep) -> bool:
         SweepError: the folder holds another sweep, or this one and the call does not continue it.
     """
     folder = sweep.folder
+    if call.resume:
+        _check_resumes(call, sweep)
     if not SweepFolder(folder).effective.exists():
         return call.resume
     check_resume(folder, sweep)
@@ -193,6 +205,19 @@ def _check_name(call: Call, sweep: Sweep) -> bool:
                 return True
         raise SweepError(["nothing done; give another --name for a sweep of its own"])
     raise SweepError([f"{question} Add --resume to continue it (finished trials are kept), or give another --name"])
+
+
+def _check_resumes(call: Call, sweep: Sweep) -> None:
+    """Raises SweepError if there is nothing to resume, unless a job script runs, which starts and continues by one command."""
+    if CONTINUE in os.environ:
+        return
+    if call.storage is not None and _is_uri(call.storage):
+        from orchestrator.record.checkpoints import attempts, within
+
+        if attempts(within(call.storage, sweep.name)):
+            return  # the log may be lost, the checkpoints are not
+    advice = "resume it in the folder where it was started, or with its --storage; without --resume it starts here"
+    check_begun(sweep, "there is nothing to resume in", advice)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of
 from orchestrator.record.overrides import Override
-from orchestrator.record.resume import check_data, recorded_sweep
+from orchestrator.record.resume import check_data, check_name, recorded_sweep
 from orchestrator.start import Call, plan_call, run_plan
 from orchestrator.state.events import Verb
 from orchestrator.state.log import read_state
@@ -64,6 +64,7 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     plan, overrides = plan_call(replace(call, resume=True), console)
     folder = SweepFolder(plan.sweep.folder)
     before, state = recorded_sweep(folder.path), read_state(folder.record)
+    check_name(folder.path, plan.sweep.name, state)
     change = find_change(before, plan, state)
     if change and _is_driven(folder):
         assert before is not None, "a driver writes the effective file first"

@@ -28,7 +28,7 @@ from orchestrator.commands.options import (
     plain_screen,
     screen,
 )
-from orchestrator.start import Call, plan_sweep, run_file
+from orchestrator.start import CONTINUE, Call, plan_sweep, run_file
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 
 STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
@@ -43,9 +43,7 @@ def run(
     context: typer.Context,
     sweep: SweepFile,
     changes: Changes = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the sweep of this name (or start it, if there is none).")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep of this name.")] = False,
     as_written: Annotated[
         bool,
         typer.Option("--as-written", help="With --resume: ignore what --set and --tracking-uri of earlier sessions changed."),
@@ -171,13 +169,13 @@ def exit_status(outcome: SweepOutcome) -> int:
 
 
 def again(start: Sequence[str], arguments: Sequence[str]) -> str:
-    """Returns the command that continues what these arguments began; a job script names its own in CRAFT_CONTINUE.
+    """Returns the command that continues what these arguments began; a job script names its own.
 
     Args:
         start: the words before the arguments.
     """
-    if "CRAFT_CONTINUE" in os.environ:
-        return redact(os.environ["CRAFT_CONTINUE"])
+    if CONTINUE in os.environ:
+        return redact(os.environ[CONTINUE])
     resume = [] if "--resume" in arguments else ["--resume"]
     # The log remembers what is to be run again; once more would run again what has failed since.
     arguments = [argument for argument in arguments if argument != "--retry-failed"]

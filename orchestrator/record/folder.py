@@ -13,6 +13,11 @@ EFFECTIVE_FILE = "sweep.yaml"
 FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.png", "front.html"
 
 
+def sweeps_in(storage: Path) -> list[str]:
+    """Returns the names of the sweeps in a folder such as `runs`."""
+    return sorted(path.parent.name for path in storage.glob(f"*/{EFFECTIVE_FILE}")) if storage.is_dir() else []
+
+
 @dataclass(frozen=True)
 class SweepFolder:
     """The paths inside a sweep's folder. It makes nothing and asks nothing of the disk."""

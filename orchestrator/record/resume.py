@@ -21,7 +21,8 @@ import yaml
 
 from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.settings import paths_to_read, without_places
-from orchestrator.record.folder import SweepFolder
+from craft.words import nearest
+from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
@@ -79,6 +80,31 @@ def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> Non
     if before is not None and (lines := contradictions(before, sweep)):
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
+
+
+def check_name(folder: Path, name: str, state: State) -> None:
+    """Raises SweepError if the log in a sweep's folder is that of a sweep with another name."""
+    if state.sweep not in ("", name):
+        log = SweepFolder(folder).record
+        raise SweepError([f"{log} is the log of the sweep {shown(state.sweep)} and not of {shown(name)}: put back its own log"])
+
+
+def check_begun(sweep: Sweep, problem: str, advice: str) -> None:
+    """Checks that the sweep's folder holds something of it.
+
+    Args:
+        problem: begins the message, before the folder of the sweeps.
+
+    Raises:
+        SweepError: it does not; the message has the sweeps that are there.
+    """
+    folder = SweepFolder(sweep.folder.absolute())
+    if not (folder.effective.exists() or folder.record.exists()):
+        storage = folder.path.parent
+        names = sweeps_in(storage)
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        has = f"it has {listed or 'no sweep'}.{nearest(sweep.name, names)}"
+        raise SweepError([f"{problem} {storage}; {has}", advice])
 
 
 def copied_from(folder: Path, state: State) -> Path | None:

@@ -173,6 +173,13 @@ def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) 
         writer.writerows(rows)
 
 
+COLUMNS = (
+    *("configuration", "label", "method", "on_front", "may_be_on_front", "enough", "complete"),
+    *("score", "score_low", "score_high", "trainable_parameters", "planned", "finished", "failed", "stopped", "seeds"),
+)
+"""The columns of every front, also of one in which no trial has finished."""
+
+
 def row_of(summary: Summary) -> dict[str, Any]:
     """Returns every number of a configuration by the name of its column in front.csv."""
     row: dict[str, Any] = {name: getattr(summary, name) for name in ("configuration", "label", "method")}

@@ -22,7 +22,8 @@ from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
-from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
+from orchestrator.record.folder import SweepFolder, sweeps_in
+from orchestrator.record.resume import check_name
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.experiments import Terms, pace_of
 from orchestrator.results.front import mark_front
@@ -156,7 +157,7 @@ def find_folder(name: str, storage: str | None = None) -> Path:
     for folder in (Path(name), parent / name):
         if SweepFolder(folder).effective.is_file():
             return folder
-    raise _no_such_sweep(name, _folders(parent), f"{parent}/")
+    raise _no_such_sweep(name, sweeps_in(parent), f"{parent}/")
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
@@ -179,8 +180,8 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     uri = resolve_uri(tracking_uri or DEFAULT_URI)
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
-        raise _no_such_sweep(name, _folders(folder.parent), f"{folder.parent}/")
-    return _read_store(name, uri, [] if tracking_uri else _folders(folder.parent))
+        raise _no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
+    return _read_store(name, uri, [] if tracking_uri else sweeps_in(folder.parent))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
@@ -191,9 +192,10 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     """
     folder = folder.absolute()
     if not SweepFolder(folder).effective.is_file():
-        raise _no_such_sweep(str(folder), _folders(folder.parent), f"{folder.parent}/")
+        raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
     sweep = read_terms(SweepFolder(folder).effective)
     state = read_state(SweepFolder(folder).record)
+    check_name(folder, sweep.name, state)
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 
     def fetch(key: str, scratch: Path) -> Path:
@@ -284,10 +286,6 @@ def _stored_adapter(folder: Path, entry: Entry, scratch: Path) -> Path:
         f"the adapter of trial {key} is neither at {noted or 'a noted place'} nor under {folder}. If the tracking store has "
         "it: give the sweep's name instead of its folder, and --tracking-uri"
     )
-
-
-def _folders(parent: Path) -> list[str]:
-    return sorted(path.parent.name for path in parent.glob(f"*/{EFFECTIVE_FILE}")) if parent.is_dir() else []
 
 
 def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:

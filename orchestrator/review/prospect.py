@@ -10,8 +10,10 @@ from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.resume import check_name
 from orchestrator.review.forecast import forecast
 from orchestrator.state.log import read_state
+from orchestrator.state.state import State
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> 
         resume: whether trials that have ended in earlier sessions count as done.
         elsewhere: whether it runs on a cluster, so that this machine says nothing about its time.
     """
-    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if resume else {}
+    state = read_state(SweepFolder(plan.sweep.folder).record) if resume else State()
+    check_name(plan.sweep.folder, plan.sweep.name, state)
+    entries = state.entries
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     examples = split_examples(plan.sweep)
     steps, lines = planned_steps(plan, examples), [*data_lines(plan)]

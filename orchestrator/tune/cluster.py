@@ -130,6 +130,15 @@ def machines() -> list[dict[str, float]]:
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
+def refuse_running_ray() -> None:
+    """Raises ValueError if Ray runs in this process already, as in a notebook: it has been started with settings of its own."""
+    if ray.is_initialized():
+        raise ValueError(
+            "Ray runs in this process already, and a sweep starts it, or joins a cluster, with settings of its own: call "
+            "ray.shutdown() first"
+        )
+
+
 @contextmanager
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one of this machine alone with `cpus` of its cores."""

@@ -24,10 +24,12 @@ from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
+from orchestrator.record.resume import check_name
 from orchestrator.state.events import SessionEnded
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 from orchestrator.tune.attempts import Attempts
+from orchestrator.tune.cluster import refuse_running_ray
 
 
 class Session:
@@ -92,8 +94,10 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
     """Holds the sweep's folder for a session: its lock, its screen, and what is on record.
 
     Raises:
-        ValueError: another driver has the folder, it holds a sweep and this is no resume, or the storage cannot be written.
+        ValueError: Ray runs in this process already, another driver has the folder, it holds a sweep and this is no resume, its
+            log is another sweep's, or the storage cannot be written.
     """
+    refuse_running_ray()
     folder = SweepFolder(options.folder.absolute())
     with one_driver(folder.path), noise_to_log(folder.log) as screen:
         if not options.resume and (folder.record.exists() or attempts(options.storage_of_trials)):
@@ -102,6 +106,7 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         display = Display(plan.most_jobs, screen, options.verbosity)
         stop = Stop(display.say)
         driver = Driver(plan, options, display, lambda: stop.asked)
+        check_name(folder.path, plan.sweep.name, driver.state)
         if driver.copied_from is not None and options.storage is not None:
             raise ValueError(
                 f"{folder.path} is a copy of {driver.copied_from}, which is there still, and both would write to "

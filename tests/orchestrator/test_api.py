@@ -73,6 +73,14 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
         result.compare(result)
 
 
+@pytest.mark.parametrize("labels", [("LoRA r1",), ()])
+def test_a_result_without_a_finished_trial_has_its_columns(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    result = open_sweep(record(tmp_path / "runs" / "none", {label: (100, {}) for label in labels}))
+    assert result.front[["label", "score", "score_low", "trainable_parameters"]].isna().all()["score"]
+    assert result.front["label"].tolist() == [*labels]
+    assert result.trials[["key", "task", "metric.score"]].empty
+
+
 @pytest.mark.slow
 def test_a_sweep_runs_and_its_adapter_loads(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -165,6 +165,11 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
     assert main(["sweep.yaml"]) == WRONG
     assert "Add --resume to continue it" in capsys.readouterr().err
+    for call in (["sweep.yaml", "--name", "smal", "--resume"], ["sweep.yaml", "--name", "smal", "--resume", "--plan"]):
+        assert main(call) == WRONG
+        assert (
+            f"there is nothing to resume in {folder / 'runs'}; it has small. Did you mean 'small'?" in capsys.readouterr().err
+        )
     assert main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.app import main
+from orchestrator.commands.app import WRONG, main
 from orchestrator.control.change import find_change
 from orchestrator.control.request import new_request, pending
 from orchestrator.record.folder import SweepFolder
@@ -17,6 +17,7 @@ from orchestrator.reports.status import read_status
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.steering import ask
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.state.test_machine import plan_of
@@ -135,9 +136,18 @@ def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(
     Path("t.yaml").write_text(
         "name: t\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
     )
+    assert main(["apply", "t.yaml", "--json"]) == WRONG
+    assert f"there is no sweep t in {tmp_path / 'runs'}; it has no sweep" in capsys.readouterr().out
+    for name in ("t", "other"):
+        SweepFolder(tmp_path / "runs" / name).path.mkdir(parents=True)
+        SweepFolder(tmp_path / "runs" / name).effective.write_text(load_sweep("t.yaml", [f"name={name}"]).to_yaml())
+    assert main(["apply", "t.yaml", "--name", "otter"]) == WRONG
+    assert "there is no sweep otter in" in (error := capsys.readouterr().err)
+    assert "it has other, t." in error
+    assert "Did you mean 'other'?" in error
     assert main(["apply", "t.yaml", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["report"] == "apply"
     assert not report["applied"]
     assert report["added"] == ["Head alone"]
-    assert not Path("runs").exists()
+    assert not Path("runs/t/log.jsonl").exists()

@@ -51,6 +51,7 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     arguments = run_arguments(job["spec"]["entrypoint"])
     assert "--resume" in arguments
+    assert "CRAFT_CONTINUE" in yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"], "or the first start is refused"
     storage = arguments[arguments.index("--storage") + 1]
     for name, pod in pods(job).items():
         (container,) = pod["containers"]

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from orchestrator.driver.options import RunOptions
 from orchestrator.start import Call
 from orchestrator.state.log import read_state
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tune.runner import open_session
 from tests.orchestrator.driven import driving, outcomes, run_some
@@ -38,6 +39,20 @@ def test_a_copy_gets_an_id_of_its_own_and_a_moved_sweep_keeps_its(tmp_path: Path
     (tmp_path / "link").symlink_to(tmp_path / "third")
     with driving(plan, tmp_path / "link") as driver:
         assert driver.copied_from is None, "it is the same folder"
+
+
+def test_the_log_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
+    plan, other = toy_plan(tmp_path, SWEEP), toy_plan(tmp_path, SWEEP.replace("name: s", "name: other"))
+    run_some(other, tmp_path / "s", lambda job: outcomes(job, lambda trial: 80.0))
+    with pytest.raises(SweepError, match=r"s/log\.jsonl is the log of the sweep 'other' and not of 's'"):
+        open_session(plan, RunOptions(tmp_path / "s", resume=True)).__enter__()
+
+
+def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    with pytest.raises(ValueError, match=r"call ray\.shutdown\(\) first"):
+        open_session(toy_plan(tmp_path, SWEEP), RunOptions(tmp_path / "s")).__enter__()
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_copy_may_not_write_to_the_storage_of_the_original(tmp_path: Path) -> None:
