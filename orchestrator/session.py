@@ -85,7 +85,6 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             raise
         driver.take(*(Filed(path=path.name) for path in files))
         driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
-        driver.strategy.export_study(outcome.state, folder.study)
         judged, answer = answer_of(driver.state)
         show_front(judged, plan.sweep.objectives, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
         left = _ship(driver, follower, outcome, uri, files, console)

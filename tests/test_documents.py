@@ -34,7 +34,6 @@ NOT_RUN = {
     "curl": "asks a server that the line before it starts",
     "ray": "needs a Ray cluster with a dashboard",
     "sbatch": "needs Slurm",
-    "optuna-dashboard": "a program of its own, which nothing here installs",
 }
 """First words of commands that no test runs, each with the reason."""
 

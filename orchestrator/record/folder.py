@@ -45,11 +45,6 @@ class SweepFolder:
         return self.path / "tracking.json"
 
     @property
-    def study(self) -> Path:
-        """What the searcher drew, for optuna-dashboard (`orchestrator.search.study_export`)."""
-        return self.path / "study.db"
-
-    @property
     def log(self) -> Path:
         """Messages of libraries, and everything that is printed outside the display."""
         return self.path / "sweep.log"

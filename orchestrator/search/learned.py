@@ -17,7 +17,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.settings import content_hash
@@ -26,7 +25,6 @@ from orchestrator.plan.trial import Trial
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, worth_of
 from orchestrator.search.dimensions import space_of
 from orchestrator.search.strategy import refusal
-from orchestrator.search.study_export import Draw, write_study
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Proposed
 from orchestrator.state.state import State, fold
@@ -42,6 +40,24 @@ logger = logging.getLogger(__name__)
 
 DRAWS = 500
 """A new point is searched for in at most this many random draws; if all are known, the space counts as used up."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A draw as a sampler sees it.
+
+    Attributes:
+        values: on the objectives, in their order; None before they are known, and if the configuration failed.
+        ended: whether its configuration has ended, or is never trained.
+        excess: by how much it exceeds each bound of the constraints, as a share of the bound; negative if it keeps to it.
+        attributes: further facts for people.
+    """
+
+    point: Point
+    values: tuple[float, ...] | None
+    ended: bool
+    excess: Mapping[str, float]
+    attributes: Mapping[str, str]
 
 
 Sampler = Callable[[Sequence[Draw], int], Point]
@@ -129,14 +145,6 @@ class Learned:
             excess = _excess(judged.configuration, self._sweep.constraints)
             draws.append(Draw(Point(**proposal.point), row, ended, excess, attributes))
         return draws
-
-    def export_study(self, state: State, path: Path) -> None:
-        """Writes the draws as an Optuna study, which `optuna-dashboard` opens, if the disk takes it: the log has them all."""
-        sweep = self._sweep
-        try:
-            write_study(path, f"{sweep.name} {self._space}", sweep.objectives, sweep.blocks, self.draws(state))
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", path, error)
 
     @property
     def _pauses(self) -> bool:

@@ -20,7 +20,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
@@ -79,9 +78,6 @@ class _Staged(ABC):
 
     def notes(self, state: State) -> list[str]:
         return [*self._first.notes(state), *self._stages(state).notes]
-
-    def export_study(self, state: State, path: Path) -> None:
-        self._first.export_study(state, path)
 
     def _stages(self, state: State) -> _Stages:
         if self._last is None or self._last[0] is not state:

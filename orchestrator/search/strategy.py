@@ -11,7 +11,6 @@ No Ray here, and Optuna only in `orchestrator.search.learned`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from craft.methods import shown_method
@@ -52,10 +51,6 @@ class Strategy(Protocol):
         """Returns sentences on what was decided."""
         ...
 
-    def export_study(self, state: State, path: Path) -> None:
-        """Writes what a searcher drew for `optuna-dashboard`; nothing if nothing is drawn."""
-        ...
-
 
 class Listed:
     """All trials of the plan: grid and random."""
@@ -77,9 +72,6 @@ class Listed:
 
     def notes(self, state: State) -> list[str]:
         return []
-
-    def export_study(self, state: State, path: Path) -> None:
-        pass
 
 
 def refusal(dropped: Dropped, protocol: str) -> Refused:

@@ -15,7 +15,6 @@ NAMES = {
     "effective": "sweep.yaml",
     "record": "log.jsonl",
     "tracking": "tracking.json",
-    "study": "study.db",
     "log": "sweep.log",
     "lock": ".lock",
     "driver": ".driver.json",

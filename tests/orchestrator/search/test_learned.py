@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
 from pymoo.indicators.hv import HV
 from rich.console import Console
 
@@ -100,13 +96,6 @@ def recorded(state: State) -> State:
 
 def points(state: State) -> list[dict[str, Any]]:
     return [proposal.point for proposal in state.proposals]
-
-
-def exported(strategy: Learned, state: State, path: Path) -> list[optuna.trial.FrozenTrial]:
-    strategy.export_study(state, path)
-    storage = JournalStorage(JournalFileBackend(str(path)))
-    (name,) = optuna.get_all_study_names(storage)
-    return optuna.load_study(study_name=name, storage=storage).get_trials()
 
 
 @pytest.mark.parametrize("algorithm", ADAPTIVE)
@@ -198,7 +187,6 @@ def test_what_runs_has_no_values_and_what_failed_never_has(tmp_path: Path) -> No
     for configuration in strategy.configurations(state):
         state = end(state, configuration, None)
     assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, True)}
-    assert {trial.state for trial in exported(strategy, state, tmp_path / "study.db")} == {TrialState.FAIL}
     assert not strategy.is_open(state)
 
 
@@ -285,30 +273,6 @@ def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_
 
     configurations = strategy.configurations(run(strategy, score=score))
     assert sum(configuration.path == ("space", 1) for configuration in configurations[20:]) > 14
-
-
-def test_optuna_reads_the_export_and_each_block_has_its_own_parameters(tmp_path: Path) -> None:
-    strategy = learned(tmp_path, "tpe", 24, f"{LORA}, {CRAFT}", BOUND)
-    state = ask(strategy, run(strategy, at_most=20))
-    exported(strategy, State(), tmp_path / "study.db")
-    trials = exported(strategy, state, tmp_path / "study.db")
-    assert len(trials) == len(state.proposals)
-    assert [trial.state for trial in trials].count(TrialState.RUNNING) == 1
-    for trial, proposal in zip(trials, state.proposals, strict=True):
-        place = proposal.point["values"] if "values" in proposal.point else proposal.point["parameters"]
-        if trial.params["block"] == "0 lora":
-            assert set(trial.params) == {"block", "0 lora.rank.place", "0 lora.learning_rate"}
-            assert place["rank"] == [1, 2, 4, 8, 16, 32][trial.params["0 lora.rank.place"]]
-        else:
-            assert set(trial.params) == {"block", "1 craft.ranks.place", "1 craft.dropout.place"}
-    broken = [trial for trial in trials if "above max" in trial.user_attrs.get("not trained", "")]
-    assert broken
-    assert all(trial.constraints["trainable_parameters max"] > 0 for trial in broken)
-
-
-def test_a_study_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    learned(tmp_path).export_study(State(), tmp_path / "nowhere" / "study.db")
-    assert "study.db cannot be written" in caplog.text
 
 
 def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:

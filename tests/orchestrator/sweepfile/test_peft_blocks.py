@@ -14,7 +14,6 @@ import yaml
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.search.study_export import encode
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
@@ -96,14 +95,6 @@ def test_points_hold_config_as_peft_takes_it() -> None:
     assert [point.parameters["config"] for point in grid((small,))] == [{"r": 2}, {"r": 4}]
     alone = block({"method": "peft", "peft_type": "BEFT"})
     assert [point.parameters for point in grid((alone,))] == [{"peft_type": "BEFT"}]
-
-
-def test_the_study_names_settings_inside_config() -> None:
-    blocks = (LILY, block({"method": "lora", "rank": {"values": [1, 2]}}))
-    for point in islice(sample((LILY,), 3), 10):
-        parameters, _ = encode(point, blocks)
-        assert parameters["0 peft.config.scaling"] == point.parameters["config"]["scaling"]
-        assert parameters["0 peft.config.r.place"] == (2, 4, 8).index(point.parameters["config"]["r"])
 
 
 def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
