@@ -19,6 +19,7 @@ A configuration has a `Summary` next to its row: the recorded one where its run 
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +34,12 @@ from craft.results import METRIC
 from craft.scoring.credits import CREDITS
 from orchestrator.results import tags
 from orchestrator.results.front import (
+    DEFAULT_OBJECTIVES,
     Enough,
     Objectives,
     Verdict,
     enough_of,
     judge_summaries,
-    recorded_objectives,
-    recorded_rule,
 )
 from orchestrator.results.records import read_entry, read_summary
 from orchestrator.results.summary import Summary, summarize_entries
@@ -78,13 +78,14 @@ class Frames:
     @property
     def objectives(self) -> Objectives:
         """The sweep's objectives in order, as its run has them on record; the default ones for records without them."""
-        return recorded_objectives(self.sweep.params.get("objectives") if self.sweep else None)
+        text = self.sweep.params.get("objectives") if self.sweep else None
+        return json.loads(text) if text else DEFAULT_OBJECTIVES
 
     @property
     def rule(self) -> Enough:
         """What is enough, as the sweep's run has it on record."""
         tagged, params = (self.sweep.tags, self.sweep.params) if self.sweep else ({}, {})
-        return recorded_rule(tagged.get(f"{tags.NOW}enough") or params.get("enough"))
+        return Enough.model_validate_json(tagged.get(f"{tags.NOW}enough") or params.get("enough") or "{}")
 
     @cached_property
     def done(self) -> list[Summary]:

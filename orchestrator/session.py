@@ -24,14 +24,13 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.plan import Plan
-from orchestrator.record.about import describe_session, write_effective
+from orchestrator.record.about import describe_session, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
-from orchestrator.results.answer import answer_of
-from orchestrator.results.front import mark_front
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.answer import answer_of, judge_state
+from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded
 from orchestrator.state.state import State
@@ -57,15 +56,16 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
     """
     folder, uri = SweepFolder(options.folder.absolute()), resolve_uri(tracking_uri)
+    plan = record_in(plan, uri)
     with open_session(plan, options) as session:
         driver = session.driver
         _check_store(folder, uri, console)
         shared = _prepare(plan, driver.state, options, console)
-        write_effective(folder, plan.sweep, uri)
+        write_effective(folder, plan.sweep)
         write_overrides(folder.path, options.overrides)
         if cuts := len(plan.trials) - len(plan.jobs):
             console.print(f"{len(plan.jobs)} trainings, which are cut to {cuts} smaller sizes too")
-        driver.begin(describe_session(folder, plan, dict(shared.fingerprints) if shared else {}, options.sweep_file, again))
+        driver.begin(describe_session(plan, shared.fingerprints if shared else {}, options.sweep_file, again))
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
@@ -77,7 +77,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
             plan = driver.plan  # of the file that was applied last
-            summaries = mark_front(summarize_entries(outcome.state.asked_for), plan.sweep.objectives, plan.sweep.enough)
+            summaries = judge_state(outcome.state)
             files = _front_files(plan, summaries, console)
         except BaseException:
             driver.take(SessionEnded(status="failed", seconds=driver.seconds))

@@ -43,6 +43,7 @@ def expand_tasks(names: Iterable[str], data: DataSettings) -> list[str]:
         if name == "custom" and data.custom:
             members: tuple[str, ...] = tuple(f"custom/{own}" for own in data.custom)
         else:
-            members = SUITES.get(name) or (find_task(name, data).name,)
+            own = name.startswith("custom/") and name.removeprefix("custom/") in data.custom  # its file may be elsewhere
+            members = (name,) if own else SUITES.get(name) or (find_task(name, data).name,)
         expanded.update(dict.fromkeys(members))
     return list(expanded)

@@ -15,7 +15,7 @@ from orchestrator.control.change import check_change, find_change
 from orchestrator.control.request import Request, pending
 from orchestrator.control.trials import affected
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.record.about import describe_plan, write_effective
+from orchestrator.record.about import describe_plan, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import write_overrides
 from orchestrator.search.stages import make_strategy
@@ -134,13 +134,13 @@ class Desk:
         if planning.plan is None:
             request.refuse(self._folder, planning.error)
             return None
-        change = find_change(plan.sweep, planning.plan, state)
+        new = record_in(planning.plan, state.sweep.tracking.uri)
+        change = find_change(plan.sweep, new, state)
         if not change:
             request.remove(self._folder)
             return None
         # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
         write_overrides(self._folder.path, request.overrides)
-        write_effective(self._folder, planning.plan.sweep)
-        info = describe_plan(self._folder, planning.plan)
-        event = Applied(request=request.name, who=request.who, difference=change.lines, info=info)
-        return Order(event, planning.plan)
+        write_effective(self._folder, new.sweep)
+        event = Applied(request=request.name, who=request.who, difference=change.lines, **describe_plan(new))
+        return Order(event, new)

@@ -51,7 +51,7 @@ def _find(state: State, verb: Verb, name: str) -> Entry:
     candidates = matches or [entry for entry in entries if _MAY[verb](entry)]
     listed = [f"  {_said(entry)}" for entry in candidates[:NAMED]]
     more = [f"  and {len(candidates) - NAMED} more"] if len(candidates) > NAMED else []
-    wrong = f"{name!r} names {len(matches)} trials" if matches else f"the sweep {state.sweep} has no trial {name!r}"
+    wrong = f"{name!r} names {len(matches)} trials" if matches else f"the sweep {state.name} has no trial {name!r}"
     raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"It has none to {verb}."), *listed, *more])
 
 

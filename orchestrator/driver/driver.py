@@ -27,6 +27,7 @@ from orchestrator.driver.queue import Queue
 from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
+from orchestrator.record.about import describe_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import copied_from
 from orchestrator.search.budget import spent
@@ -93,11 +94,11 @@ class Driver(SessionLog):
         self._asked_at = -1
         self._spent: tuple[int, str | None] = (-1, None)
 
-    def begin(self, info: Mapping[str, Any] | None = None) -> None:
+    def begin(self, started: SessionStarted | None = None) -> None:
         """Starts the session: from here on the folder holds a record.
 
         Args:
-            info: about the sweep, for its record (`SessionStarted`).
+            started: what the record says of it; what the plan says of it if not given.
         """
         self.open()
         if self.copied_from is not None:
@@ -107,7 +108,7 @@ class Driver(SessionLog):
         if self.options.retry_failed:
             failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
             self.take(Reopened(keys=failed))
-        self.take(SessionStarted(info=dict(info or {}), folder=str(self.folder.path)))
+        self.take(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:
             self.display.say(f"paused for {self.state.held.who}: no trial starts until the sweep is continued", style="bold")

@@ -65,12 +65,12 @@ class Gallery:
         configurations += [name for name, event in state.refused.items() if before.refused.get(name) is not event]
         trials = [entry.key for entry in changed if entry.begun]
         own = any(getattr(state, name) is not getattr(before, name) for name in OWN) and state.started is not None
-        keys = ([state.sweep] if own else [], configurations, trials)
+        keys = ([state.name] if own else [], configurations, trials)
         return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
 
     def pictures(self, places: Iterable[Place]) -> Iterator[Picture]:
         """Yields the pictures of runs."""
-        state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.sweep)
+        state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
         places = list(places)
         summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
         for kind, key in places:

@@ -19,6 +19,7 @@ from craft.words import paragraphs, plain, redact, redacted
 from orchestrator.pictures.verdict import Verdict
 from orchestrator.pictures.views import SIZE
 from orchestrator.plan.parameters import flatten, text
+from orchestrator.record.about import effective_text
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.results import tags as names
 from orchestrator.results.summary import Summary
@@ -68,30 +69,50 @@ class Picture:
 def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Picture:
     """Returns the picture of the sweep's own run."""
     assert state.started is not None
-    info = dict(state.started.info)
-    status = state.ended.status if state.ended else "running"
-    tags = dict(info.pop("origin", {})) | {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
+    status, info = state.ended.status if state.ended else "running", describe_file(state)
+    extended = {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
     underway = ""
     if state.underway is not None:
         report = {"left": state.underway.left, "doing": state.underway.doing, "time": int(1000 * state.underway.time)}
         underway = json.dumps(report, ensure_ascii=False)
-    tags |= {names.STATUS: status, names.UNDERWAY: underway}
+    tags = {**state.started.origin, **extended, names.STATUS: status, names.UNDERWAY: underway}
     if verdict is not None:
         tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer}
-    manifest, yaml = info.pop("manifest", None), info.pop("sweep_yaml", None)
-    texts = {"manifest.json": json.dumps(redacted(manifest), indent=2, default=str)} if manifest else {}
+    manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
+    texts = {"manifest.json": json.dumps(manifest, indent=2, default=str), EFFECTIVE_FILE: redact(effective_text(state.sweep))}
     return Picture(
-        (names.SWEEP_KIND, state.sweep),
-        state.sweep,
+        (names.SWEEP_KIND, state.name),
+        state.name,
         RUN_STATUS.get(status, "FINISHED"),
         (state.ended or state.started).time,
         tags,
         params=flatten(info),
         metrics=verdict.numbers if verdict else {},
-        texts=texts | ({EFFECTIVE_FILE: redact(yaml)} if yaml else {}),
+        texts=texts,
         files={Path(file).name: folder / file for file in state.files},
         charts=tuple(Path(file).name for file in state.files if file.endswith(".png")),
     )
+
+
+def describe_file(state: State) -> dict[str, Any]:
+    """Returns what the sweep's run says of its file, in the words of the file."""
+    assert state.started is not None
+    sweep = state.sweep
+    return {
+        "model": sweep.model,
+        "tasks": ",".join(sweep.tasks),
+        "seeds": ",".join(map(str, sweep.reported_seeds)),
+        **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if sweep.tunes else {}),
+        "objectives": json.dumps(sweep.objectives),
+        "enough": sweep.enough.model_dump_json(),
+        "algorithm": sweep.search.algorithm,
+        "scheduler": sweep.scheduler.name,
+        "protocol": sweep.protocol,
+        **({"compare": sweep.compare, "tuned": ",".join(sweep.tuned_settings)} if sweep.compare else {}),
+        "configurations": state.started.configurations,
+        "trials": state.started.trainings,
+        "again": state.again,
+    }
 
 
 def picture_refused(event: Refused, sweep: Place) -> Picture:
@@ -119,7 +140,7 @@ def picture_configuration(
         summary: the verdict's, if that holds.
         state: how the sweep stands: whether trials that wait will run, and which are asked for.
     """
-    sweep = (names.SWEEP_KIND, state.sweep)
+    sweep = (names.SWEEP_KIND, state.name)
     first, tracked = entries[0], summary.tracked()
     status = _configuration_status(entries, summary, state.ended is None) or tracked["status"]
     tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.results import tags as names
 from orchestrator.results.answer import answer_of
-from orchestrator.results.front import marks, recorded_objectives
+from orchestrator.results.front import marks
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
@@ -38,8 +38,7 @@ class Verdict:
     @classmethod
     def of(cls, state: State, describe: Describe) -> Verdict:
         """Judges a state in which a session has ended."""
-        assert state.started is not None
-        objectives = recorded_objectives(state.started.info.get("objectives"))
+        objectives = state.sweep.objectives
         summaries, answer = answer_of(state)
         marked = marks(summaries, objectives)
         knee = str(marked.pop("knee", ""))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 EFFECTIVE_FILE = "sweep.yaml"
 """Also the name of that file as an artifact in the tracking store."""
+LOG_FILE = "log.jsonl"
 FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.png", "front.html"
 
 
@@ -37,7 +38,7 @@ class SweepFolder:
     @property
     def record(self) -> Path:
         """The events of the sweep, in order (`orchestrator.state.log`)."""
-        return self.path / "log.jsonl"
+        return self.path / LOG_FILE
 
     @property
     def tracking(self) -> Path:

@@ -1,6 +1,6 @@
-"""The manifest of a sweep: versions, source state, hardware, seeds, data and the effective sweep, as plain data.
+"""The manifest of a sweep: versions, source state, hardware, seeds and data, as plain data without passwords.
 
-It is stored as `manifest.json` with the sweep's run. It holds no passwords.
+It is stored as `manifest.json` with the sweep's run, and the effective sweep in it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetens
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 
-def make_manifest(
-    sweep: Mapping[str, Any], *, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Makes the manifest of a sweep that starts now."""
     manifest = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -41,7 +39,6 @@ def make_manifest(
         "hardware": hardware(),
         "seeds": sorted(set(seeds)),
         "data": dict(data or {}),
-        "sweep": dict(sweep),
     }
     return dict(redacted(manifest))
 

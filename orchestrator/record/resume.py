@@ -84,9 +84,9 @@ def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> Non
 
 def check_name(folder: Path, name: str, state: State) -> None:
     """Raises SweepError if the log in a sweep's folder is that of a sweep with another name."""
-    if state.sweep not in ("", name):
+    if state.name not in ("", name):
         log = SweepFolder(folder).record
-        raise SweepError([f"{log} is the log of the sweep {shown(state.sweep)} and not of {shown(name)}: put back its own log"])
+        raise SweepError([f"{log} is the log of the sweep {shown(state.name)} and not of {shown(name)}: put back its own log"])
 
 
 def check_begun(sweep: Sweep, problem: str, advice: str) -> None:

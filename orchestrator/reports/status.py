@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from orchestrator.record.folder import SweepFolder
@@ -17,14 +16,13 @@ from orchestrator.record.lock import Holder, holder_of
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.reports.base import Command, Count, Number, Part, Report
 from orchestrator.results.answer import Answer, answer_of
-from orchestrator.results.front import recorded_objectives, recorded_rule
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import rule_of
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import SessionEnded
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
-from orchestrator.sweepfile.settings import Budget
+from orchestrator.sweepfile.settings import Budget, Enough
 
 Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
 MORE_FAILURES = "run what has failed again"
@@ -154,14 +152,12 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
     summaries, answer = answer_of(state) if state.started is not None else ([], None)
     if phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=updated))
-    info = state.started.info if state.started is not None else {}
     began = state.started.time if state.started is not None else None
     until = now if phase == "running" else updated if phase == "lost" else None
     ended = state.ended if phase != "lost" else None
     passed = ended.seconds if ended is not None else until - began if until is not None and began is not None else None
-    rule = recorded_rule(info.get("enough"))
     return StatusReport(
-        sweep=state.sweep or folder.name,
+        sweep=state.name or folder.name,
         folder=str(folder),
         phase=phase,
         driver=DriverPart(alive=alive, process=holder.pid if holder else None, machine=holder.host if holder else None),
@@ -175,13 +171,13 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
         doing=underway.doing if phase == "running" and underway is not None else "",
         held_for=state.held.who if state.held is not None else None,
         trainings=Counts.of(entry for entry in state.asked_for if entry.is_trained),
-        trainings_planned=int(info["trials"]) if str(info.get("trials", "")).isdecimal() else None,
+        trainings_planned=state.started.trainings if state.started is not None else None,
         trials=Counts.of(state.asked_for),
         refused=len(state.refused),
         running=[_running(entry, now) for entry in state.asked_for if _runs(entry, state)],
         failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
-        budget=_budget(info, passed if phase == "running" else None),
-        answer=AnswerPart.of(answer, summaries, rule),
+        budget=_budget(state, passed if phase == "running" else None),
+        answer=AnswerPart.of(answer, summaries, state.sweep.enough if state.started is not None else Enough()),
         next=_next(state, "running" if alive else phase, folder, summaries, answer),
     )
 
@@ -231,17 +227,15 @@ def _failed(entry: Entry) -> FailedPart:
     return FailedPart(**TrialPart.names(entry), reason=entry.result.error or "", retryable=entry.result.retryable)
 
 
-def _budget(info: dict[str, Any], seconds: float | None) -> BudgetPart:
-    file = yaml.safe_load(info.get("sweep_yaml") or "{}") or {}
-    budget = Budget.model_validate(file.get("budget") or {})
+def _budget(state: State, seconds: float | None) -> BudgetPart:
+    budget = state.sweep.budget if state.started is not None else Budget()
     limit = budget.wall_clock_seconds
     left = None if limit is None or seconds is None else max(0.0, limit - seconds)
     return BudgetPart(trials=budget.trials, wall_clock_seconds=limit, seconds_left=left, target=budget.target)
 
 
 def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], answer: Answer | None) -> list[Command]:
-    info, place = state.started.info if state.started is not None else {}, shlex.quote(str(folder))
-    again, commands = str(info.get("again") or ""), dict[str, str]()
+    again, place, commands = state.again, shlex.quote(str(folder)), dict[str, str]()
     if state.held is not None:
         commands["let trials start again"] = f"craft-sweeps continue {place}"
     if phase in ("lost", "interrupted") and again:
@@ -252,6 +246,6 @@ def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], an
         commands["know more"] = answer.command
     if any(summary.finished for summary in summaries):
         commands["see the front"] = f"craft-sweeps front {place}"
-    if rule := rule_of(summaries, recorded_objectives(info.get("objectives"))):
+    if summaries and (rule := rule_of(summaries, state.sweep.objectives)):
         commands["take an adapter"] = f"craft-sweeps take {place} --pick {rule} --to adapter"
     return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

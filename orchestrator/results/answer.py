@@ -1,6 +1,6 @@
 """The answer of a sweep: which configuration is enough, what is not known yet, and what to run to know it.
 
-    summaries, objectives, Terms  -->  find_answer  -->  Answer  -->  Answer.text, Answer.markdown
+    summaries, State  -->  find_answer  -->  Answer  -->  Answer.text, Answer.markdown
 
 `find_answer` is pure. The terminal, the page, the model card and MLflow show what it returns; nothing else says what is enough.
 """
@@ -16,17 +16,18 @@ from craft.words import plain
 from orchestrator.results.chances import evidence
 from orchestrator.results.control import HEAD, above_chance, no_better_than_head
 from orchestrator.results.experiments import (
-    Terms,
+    adds_to_front,
     duration,
     more_command,
     more_seeds,
     other_rates,
     pace_of,
     rate_end,
+    resized,
     seconds_of_seed,
     untried_of,
 )
-from orchestrator.results.front import SEEDS, enough_of, mark_front, recorded_objectives
+from orchestrator.results.front import SEEDS, enough_of, mark_front
 from orchestrator.results.intervals import spread
 from orchestrator.results.limits import limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number, percent, points
@@ -34,7 +35,6 @@ from orchestrator.results.next_step import LIKELY, Action, propose
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
-from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["enough", "unsure", "one seed", "means", "chance", "head"]
@@ -85,53 +85,54 @@ class Answer:
         return " ".join(filter(None, (self.unknown, self.proposal)))
 
 
+def judge_state(state: State) -> list[Summary]:
+    """Returns the configurations that a sweep asks for, judged by its file."""
+    return mark_front(summarize_entries(state.asked_for), state.sweep.objectives, state.sweep.enough)
+
+
 def answer_of(state: State) -> tuple[list[Summary], Answer | None]:
-    """Returns the judged configurations of a sweep whose session has ended, and its answer; None if none is complete."""
-    assert state.started is not None
-    info = state.started.info
-    objectives, terms = recorded_objectives(info.get("objectives")), Terms.of(info, pace_of(state))
-    summaries = mark_front(summarize_entries(state.asked_for), objectives, terms.rule)
-    return summaries, find_answer(summaries, objectives, terms)
+    """Returns the judged configurations of a sweep, and its answer; None if none is complete."""
+    summaries = judge_state(state)
+    return summaries, find_answer(summaries, state)
 
 
-def find_answer(summaries: Sequence[Summary], objectives: Objectives, terms: Terms | None = None) -> Answer | None:
-    """Returns the answer over judged configurations (`mark_front`); None if none is complete or the score is no objective."""
-    terms = terms or Terms()
+def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
+    """Returns the answer over judged configurations; None if none is complete or the score is no objective."""
     complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
-    if not complete or objectives.get("score") != "maximize":
+    if not complete or state.sweep.objectives.get("score") != "maximize":
         return None
-    reply = _judge(complete, summaries, objectives, terms)
+    reply = _judge(complete, summaries, state)
     rest = [summary for summary in summaries if not summary.complete and summary.tunes is None]
     if not rest:
         return reply
     reply = replace(reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(rest)}. Among these: {reply.verdict}")
     if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in rest):
         return reply
-    return replace(reply, unknown="Not known: the rest.", proposal="Finish the sweep first:", command=terms.again, decides=None)
+    return replace(reply, unknown="Not known: the rest.", proposal="Finish the sweep first:", command=state.again, decides=None)
 
 
-def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], objectives: Objectives, terms: Terms) -> Answer:
+def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State) -> Answer:
     best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
     if not above_chance(complete):
-        return _nothing(complete, best, terms)
+        return _nothing(complete, best, state)
     idle = {summary.configuration for summary in no_better_than_head(summaries)}
     head = next((summary for summary in complete if summary.method == HEAD), None)
     if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
-        return _head_alone(complete, head, best, terms)
+        return _head_alone(complete, head, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
-        return _without_chances(complete, best, terms)
-    return _by_chances(complete, objectives, best, terms)
+        return _without_chances(complete, best, state)
+    return _by_chances(complete, best, state)
 
 
-def _nothing(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
+def _nothing(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     verdict = (
         f"Nothing in this sweep is shown to be above chance: the best, {_named(best)}, has {_score(best)}, and answering the "
         f"most frequent class {number(best.value('chance'), 1)}. So none of these numbers says which adapter is enough."
     )
-    return Answer("chance", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, terms))
+    return Answer("chance", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, state))
 
 
-def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, terms: Terms) -> Answer:
+def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state: State) -> Answer:
     by_one = " by this one seed" if head.score.n < 2 else ""
     verdict = (
         f"No adapter is shown to beat the head alone{by_one}: {_named(head)} has {_score(head)}, the best of all, "
@@ -139,15 +140,15 @@ def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, terms
     )
     return Answer(
         "head", head.configuration, best.configuration, head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH], verdict,
-        *_other_settings(complete, best, terms),
+        *_other_settings(complete, best, state),
     )  # fmt: skip
 
 
-def _other_settings(complete: Sequence[Summary], best: Summary, terms: Terms) -> tuple[str, str, str]:
+def _other_settings(complete: Sequence[Summary], best: Summary, state: State) -> tuple[str, str, str]:
     """Returns the next experiment where what was tried did not learn: other rates, before anything else."""
     adapters = [summary for summary in complete if summary.method != HEAD] or [best]
     chosen = max(adapters, key=lambda summary: summary.score.mean)
-    rates, settings = other_rates(chosen, terms, both=True)
+    rates, settings = other_rates(chosen, state.sweep, both=True)
     tried = f" (tried: {rates})" if rates else ""
     unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
     if limit(complete) == "examples":
@@ -155,14 +156,14 @@ def _other_settings(complete: Sequence[Summary], best: Summary, terms: Terms) ->
     if not settings:
         return unknown, "", ""
     seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
-    proposal = f"A lower and a higher rate of {full_label(chosen)}{duration(seconds / terms.pace, ': about ')}:"
-    return unknown, proposal, more_command(terms.again, settings)
+    proposal = f"A lower and a higher rate of {full_label(chosen)}{duration(seconds / pace_of(state), ': about ')}:"
+    return unknown, proposal, more_command(state.again, settings)
 
 
-def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -> Answer:
+def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     """Returns the answer where a configuration has one seed: what the means say, and the price of two more seeds."""
-    margin = points(terms.rule.within)
-    near = [summary for summary in complete if summary.score.mean >= best.score.mean - terms.rule.within]
+    margin = points(state.sweep.enough.within)
+    near = [summary for summary in complete if summary.score.mean >= best.score.mean - state.sweep.enough.within]
     small = min(near, key=lambda summary: (summary.value(SIZE), -summary.score.mean))
     single = min(summary.score.n for summary in complete) < 2
     how = "one seed" if single else "the means"
@@ -173,7 +174,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -
         unknown = "Not known: with what chance. There are chances where every objective but the score is exact."
         return Answer("means", small.configuration, best.configuration, None, verdict, unknown)
     unknown = "Not known: whether it is enough: one seed does not show what another changes."
-    ends = _at_end(complete, best, terms)
+    ends = _at_end(complete, best, state)
     unknown += f" {ends}" if ends else ""
     if limit(complete) == "examples":
         unknown += " " + rows_help(complete)
@@ -182,22 +183,22 @@ def _without_chances(complete: Sequence[Summary], best: Summary, terms: Terms) -
     action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
     return Answer(
         "one seed", small.configuration, best.configuration, None, verdict, unknown,
-        *_proposed(action, complete, best, terms, "would give the chances"),
+        *_proposed(action, complete, best, state, "would give the chances"),
     )  # fmt: skip
 
 
-def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summary, terms: Terms) -> Answer:
+def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     by_id = {summary.configuration: summary for summary in complete}
     chance = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
-    name = enough_of(complete, terms.rule)
+    name = enough_of(complete, state.sweep.enough)
     taken = by_id[name] if name is not None else max(complete, key=lambda row: (chance[row.configuration], -row.value(SIZE)))
-    verdict = _verdict(taken, best, chance[taken.configuration], terms.rule, name is not None)
-    doubt = _smaller(complete, chance, taken, terms) if name is not None else _doubt(taken, terms.rule)
-    observed = evidence(complete, objectives)
+    verdict = _verdict(taken, best, chance[taken.configuration], state.sweep.enough, name is not None)
+    doubt = _smaller(complete, chance, taken, state) if name is not None else _doubt(taken, state.sweep.enough)
+    observed = evidence(complete, state.sweep.objectives)
     assert observed is not None
     untried = untried_of(complete, taken, best) if observed.has_trend else []
-    action, exceeding = propose(observed, untried, seconds_of_seed(complete, complete), terms.rule, SEEDS)
-    ends = _at_end(complete, best, terms, dict(zip([row.kind for row in untried], exceeding.tolist(), strict=True)) or None)
+    action, exceeding = propose(observed, untried, seconds_of_seed(complete, complete), state.sweep.enough, SEEDS)
+    ends = _at_end(complete, best, state, dict(zip([row.kind for row in untried], exceeding.tolist(), strict=True)) or None)
     unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
     decides: float | None = None
     beyond = [candidate for candidate in untried_of(complete, best, best) if candidate.kind != "smaller"]
@@ -210,7 +211,7 @@ def _by_chances(complete: Sequence[Summary], objectives: Objectives, best: Summa
         may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({percent(action.decides)})"
         says = "would most likely say it" if action.decides >= LIKELY else may
         place = taken if action.kind == "smaller" else best
-        proposal, command = _proposed(action, complete, place, terms, says)
+        proposal, command = _proposed(action, complete, place, state, says)
         decides = action.decides if action.more else None
     ids, better = (taken.configuration, best.configuration), 1 - chance[taken.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
@@ -235,9 +236,9 @@ def _doubt(taken: Summary, rule: Enough) -> str:
     return f"Not known: which one is enough with a chance of {percent(rule.sure)}."
 
 
-def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, terms: Terms) -> str:
+def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, state: State) -> str:
     """Returns which smaller configurations may be enough as well."""
-    size, least = taken.value(SIZE), 1 - terms.rule.sure
+    size, least = taken.value(SIZE), 1 - state.sweep.enough.sure
     doubtful = [summary for summary in complete if summary.value(SIZE) < size and chance[summary.configuration] > least]
     if not doubtful:
         return ""
@@ -246,7 +247,7 @@ def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Su
     return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){rest}."
 
 
-def _at_end(complete: Sequence[Summary], best: Summary, terms: Terms, exceeding: Mapping[str, float] | None = None) -> str:
+def _at_end(complete: Sequence[Summary], best: Summary, state: State, exceeding: Mapping[str, float] | None = None) -> str:
     """Returns sentences on the ends of what was tried, at which the best is.
 
     Args:
@@ -257,28 +258,28 @@ def _at_end(complete: Sequence[Summary], best: Summary, terms: Terms, exceeding:
     sentences = []
     for kind in ("larger", "rate"):
         chance = None if exceeding is None else exceeding.get(kind, 0.0)
-        if kind in beyond and (chance is None or chance > 1 - terms.rule.sure):
+        if kind in beyond and (chance is None or chance > 1 - state.sweep.enough.sure):
             likely = "" if chance is None else f" ({percent(chance)} by the trend of the others)"
             sentences.append(f"The best has the {ends[kind]} tried, so one beyond may be better{likely}.")
     return " ".join(sentences)
 
 
-def _proposed(action: Action, complete: Sequence[Summary], place: Summary, terms: Terms, says: str) -> tuple[str, str]:
+def _proposed(action: Action, complete: Sequence[Summary], place: Summary, state: State, says: str) -> tuple[str, str]:
     """Returns a sentence on an action, and its command."""
-    time = duration(action.seconds / terms.pace, ": about ")
+    time = duration(action.seconds / pace_of(state), ": about ")
     if action.kind == "seeds":
         count = max(action.more)
         seeds = f"{COUNTS[count]} more seed{'s' if count > 1 else ''}"
-        group = "what may be on the front" if terms.adds_to_front else f"all {len(complete)} configurations"
-        sentence = f"{seeds} of {group} {says}{'' if terms.adds_to_front else time}."
-        return sentence, more_command(terms.again, more_seeds(terms, count))
+        group = "what may be on the front" if adds_to_front(state.sweep) else f"all {len(complete)} configurations"
+        sentence = f"{seeds} of {group} {says}{'' if adds_to_front(state.sweep) else time}."
+        return sentence, more_command(state.again, more_seeds(state.sweep, count))
     if action.kind == "rate":
-        settings = other_rates(place, terms, beyond=rate_end(place, complete).partition(" ")[0])[1]
+        settings = other_rates(place, state.sweep, beyond=rate_end(place, complete).partition(" ")[0])[1]
         noun = "another learning rate"
     else:
         factor = 2 if action.kind == "larger" else 0.5
-        settings, noun = terms.resized(place, factor), f"a {action.kind} size"
-    return f"Most for its time says {noun} of {full_label(place)}{time}.", more_command(terms.again, settings)
+        settings, noun = resized(state.sweep, place, factor), f"a {action.kind} size"
+    return f"Most for its time says {noun} of {full_label(place)}{time}.", more_command(state.again, settings)
 
 
 def _compared(best: Summary, small: Summary, gap: float) -> str:

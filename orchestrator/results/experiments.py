@@ -6,84 +6,43 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import yaml
 
 from craft.words import format_duration
 from orchestrator.results.control import FULL, HEAD
-from orchestrator.results.front import recorded_rule
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.next_step import Untried
 from orchestrator.results.summary import Summary
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
 RANKS = {"craft": "ranks"}
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What the answer takes from a sweep's file and its last session.
-
-    Attributes:
-        seeds: the seeds that are reported.
-        seeds_key: the key of the file that has them.
-        adds_to_front: whether more seeds are given to what may be on the front alone (`replication`).
-        space: the method blocks, as they are written.
-        pace: seconds of training that the sweep does in a second.
-        again: the command that continues the sweep; empty where it is not known.
-    """
-
-    rule: Enough = field(default_factory=Enough)
-    seeds: tuple[int, ...] = ()
-    seeds_key: str = "seeds"
-    adds_to_front: bool = False
-    space: tuple[Mapping[str, Any], ...] = ()
-    pace: float = 1.0
-    again: str = ""
-
-    @classmethod
-    def of(cls, info: Mapping[str, Any], pace: float = 1.0) -> Terms:
-        """Returns the terms in what a session's start says of its sweep."""
-        file = yaml.safe_load(info.get("sweep_yaml") or "{}") or {}
-        replication = file.get("replication") or {}
-        own, further = tuple(file.get("seeds") or ()), tuple(replication.get("seeds") or ())
-        front = bool(further) and replication.get("choose", "front") == "front"
-        return cls(
-            recorded_rule(info.get("enough")),
-            own + further if front else further or own,
-            "replication.seeds" if further and not file.get("compare") else "seeds",
-            front,
-            tuple(block for block in file.get("space") or () if isinstance(block, Mapping)),
-            pace,
-            str(info.get("again") or ""),
-        )
-
-    def block_of(self, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
-        """Returns the one method block of a configuration with its index; None if several may be it."""
-        blocks = [(place, block) for place, block in enumerate(self.space) if block.get("method") == summary.method]
-        if len(blocks) > 1:
-            key = RANKS.get(summary.method, "rank")
-            own = summary.parameters.get(key)
-            blocks = [row for row in blocks if any(_same(value, own) for value in _values(row[1].get(key)))]
-        return blocks[0] if len(blocks) == 1 else None
-
-    def resized(self, summary: Summary, factor: float) -> Settings:
-        """Returns the settings that add a configuration of so many times the rank; empty where its block does not say it."""
-        block = self.block_of(summary)
+def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
+    """Returns the one method block of a configuration, as it is written, with its index; None if several may be it."""
+    blocks = [(place, block) for place, block in enumerate(sweep.space) if block.get("method") == summary.method]
+    if len(blocks) > 1:
         key = RANKS.get(summary.method, "rank")
-        if block is None or key not in block[1] or summary.source is not None:
-            return {}
-        values = _values(block[1][key])
         own = summary.parameters.get(key)
-        size = next((value for value in values if _same(value, own)), None)
-        new = _scaled(size, factor)
-        return {} if new is None or new in values else {f"space.{block[0]}.{key}": {"values": [*values, new]}}
+        blocks = [row for row in blocks if any(_same(value, own) for value in _values(row[1].get(key)))]
+    return blocks[0] if len(blocks) == 1 else None
+
+
+def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:
+    """Returns the settings that add a configuration of so many times the rank; empty where its block does not say it."""
+    block = block_of(sweep, summary)
+    key = RANKS.get(summary.method, "rank")
+    if block is None or key not in block[1] or summary.source is not None:
+        return {}
+    values = _values(block[1][key])
+    own = summary.parameters.get(key)
+    size = next((value for value in values if _same(value, own)), None)
+    new = _scaled(size, factor)
+    return {} if new is None or new in values else {f"space.{block[0]}.{key}": {"values": [*values, new]}}
 
 
 def more_command(again: str, settings: Settings) -> str:
@@ -92,10 +51,17 @@ def more_command(again: str, settings: Settings) -> str:
     return " ".join([again, *flags]) if again and settings else ""
 
 
-def more_seeds(terms: Terms, count: int) -> Settings:
+def adds_to_front(sweep: Sweep) -> bool:
+    """Returns whether more seeds are given to what may be on the front alone."""
+    return sweep.replication is not None and not sweep.tunes
+
+
+def more_seeds(sweep: Sweep, count: int) -> Settings:
     """Returns the settings that add so many seeds."""
-    new = [seed for seed in range(len(terms.seeds) + count) if seed not in terms.seeds][:count]
-    return {terms.seeds_key: [*terms.seeds, *new]}
+    further = sweep.replication.seeds if sweep.replication is not None else ()
+    seeds = sweep.seeds + further if adds_to_front(sweep) else sweep.reported_seeds
+    new = [seed for seed in range(len(seeds) + count) if seed not in seeds][:count]
+    return {"replication.seeds" if further and not sweep.compare else "seeds": [*seeds, *new]}
 
 
 def other_size(summary: Summary, factor: float) -> float:
@@ -117,10 +83,10 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
     return f"lowest {RATE}" if place == 0 else f"highest {RATE}" if place == len(rates) - 1 else ""
 
 
-def other_rates(summary: Summary, terms: Terms, beyond: str = "", both: bool = False) -> tuple[str, Settings]:
+def other_rates(summary: Summary, sweep: Sweep, beyond: str = "", both: bool = False) -> tuple[str, Settings]:
     """Returns the rates that the configuration's block tries, as text, and the settings that add one `beyond` (`lowest`,
     `highest`) or on both sides; no settings where the block does not say them."""
-    block = terms.block_of(summary)
+    block = block_of(sweep, summary)
     if block is None or RATE not in block[1]:
         rate = _rate(summary)
         return ("" if math.isnan(rate) else f"{rate:g}"), {}

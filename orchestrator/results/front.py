@@ -7,7 +7,6 @@ interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,8 @@ from orchestrator.results import pareto
 from orchestrator.results.chances import with_chances
 from orchestrator.results.control import above_chance, with_normalized
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
@@ -164,25 +164,3 @@ def axes(objectives: Objectives) -> tuple[str, str]:
     """
     names = list(objectives)
     return names[-1] if len(names) > 1 else "trainable_parameters", names[0]
-
-
-def recorded_objectives(text: str | None) -> Objectives:
-    """Returns the objectives from the parameter `objectives` of the sweep's run: JSON, in order.
-
-    Args:
-        text: the parameter; without one the default objectives hold.
-    """
-    try:
-        objectives = json.loads(text or "")
-    except ValueError:
-        return DEFAULT_OBJECTIVES
-    fit = isinstance(objectives, dict) and objectives and all(way in ("maximize", "minimize") for way in objectives.values())
-    return objectives if fit else DEFAULT_OBJECTIVES
-
-
-def recorded_rule(text: str | None) -> Enough:
-    """Returns what the sweep's run has in its parameter `enough`, JSON; the default rule without it."""
-    try:
-        return Enough.model_validate_json(text or "{}")
-    except ValueError:
-        return Enough()

@@ -153,7 +153,7 @@ def _differences(*sides: Side) -> Iterator[str]:
             values = [by_task[task][name] for by_task in facts]
             if values[0] != values[1]:
                 yield f"data of {task}: {name.replace('_', ' ')} {values[0][:12]} against {values[1][:12]}"
-    if sweeps[0].generation != sweeps[1].generation and any(task.startswith("commonsense") for task in facts[0]):
+    if sweeps[0].data.generation != sweeps[1].data.generation and any(task.startswith("commonsense") for task in facts[0]):
         yield "data: how answers are generated and scored (data.generation)"
 
 

@@ -9,9 +9,7 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from craft.words import format_duration
 from orchestrator.plan.gpu_shares import usable_gpus
@@ -92,10 +90,13 @@ def probe_plan(plan: Plan) -> Speed | None:
 
 def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     """Returns the results of the trials in `folder` if it is a sweep of the same model with comparable steps."""
-    mine = sweep.training.model_dump()
-    with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
-        settings = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
-        if settings["model"] == sweep.model and all(settings["training"].get(name) == mine[name] for name in _TIMING_SETTINGS):
-            entries = read_state(SweepFolder(folder).record).entries.values()
-            return [entry.result for entry in entries if entry.result is not None]
+    with suppress(OSError, ValueError):  # a damaged one
+        state = read_state(SweepFolder(folder).record)
+        settings = [_timing(state.sweep) if state.started is not None else None, _timing(sweep)]
+        if settings[0] == settings[1]:
+            return [entry.result for entry in state.entries.values() if entry.result is not None]
     return ()
+
+
+def _timing(sweep: Sweep) -> tuple[Any, ...]:
+    return sweep.model, *(getattr(sweep.training, name) for name in _TIMING_SETTINGS)

@@ -27,13 +27,15 @@ from __future__ import annotations
 import re
 import time as clock
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from craft import __version__
 from orchestrator.state.entry import Entry, Number, TrialResult
+from orchestrator.sweepfile.load import read_effective
+from orchestrator.sweepfile.sweep import Sweep
 
 FORMAT = 1
 """The number of the log's format (`orchestrator.state.log`)."""
@@ -81,11 +83,22 @@ class Opened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionStarted(Event):
-    """`info` are the parameters of the sweep's own run, flat; `manifest`, `sweep_yaml` and `origin` are among them. `folder` is
-    where the sweep's folder is, so that a copy is known."""
+    """`sweep` is the effective sweep file as plain data; `configurations` and `trainings` are the most that its plan has.
+    `again` is the command that continues the sweep, `origin` its user and source, `manifest` its versions and hardware.
+    `folder` is where the sweep's folder is, so that a copy is known."""
 
-    info: dict[str, Any]
+    sweep: dict[str, Any]
+    configurations: int
+    trainings: int
+    again: str = ""
+    origin: dict[str, str] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
+
+    @cached_property
+    def settings(self) -> Sweep:
+        """The effective file, checked; none of the user's files is opened."""
+        return read_effective(self.sweep)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +186,16 @@ class Underway(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Applied(Event):
-    """`request` names the request that it answers. `difference` says in words what changes. `info` has the new values of
-    `SessionStarted.info`."""
+    """`request` names the request that it answers. `difference` says in words what changes. `sweep`, `configurations` and
+    `trainings` replace those of `SessionStarted`."""
 
     durable = True
     request: str
     who: str
     difference: list[str]
-    info: dict[str, Any]
+    sweep: dict[str, Any]
+    configurations: int
+    trainings: int
 
 
 @dataclass(frozen=True, kw_only=True)

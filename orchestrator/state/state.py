@@ -26,6 +26,8 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
+from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import Sweep
 
 NO_METRICS = frozenset({"step", "time", "epoch"})
 """Keys of a row that are no metrics of their own: its step, when it was measured, its epoch."""
@@ -36,6 +38,7 @@ class State:
     """A sweep after some events.
 
     Attributes:
+        name: the sweep's.
         entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         proposals: what the searcher drew, in order.
@@ -48,7 +51,7 @@ class State:
         answered: names of the requests that were answered (`orchestrator.control`).
     """
 
-    sweep: str = ""
+    name: str = ""
     sweep_id: str = ""
     opened: float = 0.0
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -67,6 +70,17 @@ class State:
         return _AFTER[type(event)](self, event)
 
     @property
+    def sweep(self) -> Sweep:
+        """The sweep file that counts: that of the last session, or the one applied since."""
+        assert self.started is not None, "no session has begun"
+        return self.started.settings
+
+    @property
+    def again(self) -> str:
+        """The command that continues the sweep; empty if it is not known."""
+        return self.started.again if self.started is not None else ""
+
+    @property
     def asked_for(self) -> list[Entry]:
         """The trials that the present session, or the last one, asks for, in order."""
         return [self.entries[key] for key in self.wanted]
@@ -78,6 +92,12 @@ class State:
     def unfinished(self, keys: Iterable[str]) -> list[str]:
         """Returns those of `keys` whose trials have not ended, in their order."""
         return [key for key in keys if not self.entries[key].ended]
+
+    def judged_by(self, rule: Enough) -> State:
+        """Returns the state with another `enough` in its sweep file."""
+        assert self.started is not None, "no session has begun"
+        file = self.started.sweep | {"enough": rule.model_dump(mode="json")}
+        return replace(self, started=replace(self.started, sweep=file))
 
     def _with(self, entries: Iterable[Entry], **changes: Any) -> State:
         return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
@@ -107,7 +127,7 @@ def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def _opened(state: State, event: Opened) -> State:
-    return replace(state, sweep=event.sweep, sweep_id=event.sweep_id, opened=event.time)
+    return replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time)
 
 
 def _session_started(state: State, event: SessionStarted) -> State:
@@ -182,7 +202,9 @@ def _ended(state: State, event: Ended) -> State:
 
 
 def _applied(state: State, event: Applied) -> State:
-    started = state.started and replace(state.started, info={**state.started.info, **event.info})
+    started = state.started and replace(
+        state.started, sweep=event.sweep, configurations=event.configurations, trainings=event.trainings
+    )
     return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
 
 

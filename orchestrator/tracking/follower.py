@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STEP_S = 0.5
+STEP_S, LOG_EVERY_S = 0.5, 2.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 NICENESS = 10
 STOP_S = 4.0
@@ -139,7 +139,7 @@ def follow(folder: Path, describe: Describe) -> None:
     # MLflow takes seconds to load, and the driver may end meanwhile.
     from orchestrator.tracking.mirror import Mirror
 
-    mirror, watched = Mirror(folder, uri, describe), False
+    mirror, watched = Mirror(folder, uri, describe, log_every=LOG_EVERY_S), False
     for _ in _steps(mirror):
         _write_report(mirror, SweepFolder(folder), uri)
         if mirror.store is not None and mirror.store.replaced:

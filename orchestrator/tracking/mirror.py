@@ -25,7 +25,6 @@ from orchestrator.pictures.picture import Picture, Place
 from orchestrator.pictures.verdict import Describe
 from orchestrator.pictures.views import address, links, saved_views
 from orchestrator.record.folder import SweepFolder
-from orchestrator.results.front import recorded_objectives
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
@@ -33,6 +32,7 @@ from orchestrator.tracking.artifacts import digest_source, upload
 from orchestrator.tracking.client import is_lost, is_missing, is_refusal
 from orchestrator.tracking.difference import differences
 from orchestrator.tracking.store import Item, StoredRun, SweepStore
+from orchestrator.tracking.stored_log import LogPieces
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,17 @@ class Mirror:
     Args:
         describe: makes the description of the sweep's run.
         lost: whether the driver is gone, so that a session which the log leaves open was interrupted.
+        log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
 
     Attributes:
         offset: how much of the log the store has, in bytes, but for what it refused.
     """
 
-    def __init__(self, folder: Path, uri: str, describe: Describe = lambda *_: "", *, lost: bool = False) -> None:
+    def __init__(
+        self, folder: Path, uri: str, describe: Describe = lambda *_: "", *, lost: bool = False, log_every: float = 0.0
+    ) -> None:
         self._folder, self._uri, self._describe, self._lost = SweepFolder(folder.resolve()), uri, describe, lost
+        self._log_every = log_every
         self.store: SweepStore | None = None
         self._disconnect()
 
@@ -67,7 +71,8 @@ class Mirror:
         self._aside: set[tuple[Any, ...]] = set()
         self._started: SessionStarted | None = None
         self._files: tuple[str, ...] = ()
-        self._next_look = 0.0
+        self._next_look = self._next_log = 0.0
+        self._pieces = LogPieces(self._folder.record)
 
     @property
     def refused(self) -> int:
@@ -86,7 +91,7 @@ class Mirror:
 
     @property
     def _sweep(self) -> Place:
-        return SWEEP_KIND, self._log.state.sweep
+        return SWEEP_KIND, self._log.state.name
 
     def step(self) -> None:
         """Reads new events, and makes the runs that they change equal.
@@ -102,7 +107,7 @@ class Mirror:
             return
         try:
             if self.store is None:
-                self.store = SweepStore(self._uri, state.sweep, state.sweep_id)
+                self.store = SweepStore(self._uri, state.name, state.sweep_id)
             self._look(self.store)
             if state.started is not self._started:
                 self._begin_session(self.store, state)
@@ -116,7 +121,20 @@ class Mirror:
                 self._disconnect()
             raise
         if not self._dirty:
-            self.offset = self._log.offset
+            self._send_log(self.store, state)
+
+    def _send_log(self, store: SweepStore, state: State) -> None:
+        """Sends the log itself to the sweep's run, at once when a session has ended."""
+        run, is_due = self.sweep_run, state.ended is not None or time.monotonic() >= self._next_log
+        if run is None or self.offset == self._log.offset or not is_due:
+            return
+        try:
+            self._pieces.send(store.client, run.id, self._log.offset)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            self._set_aside((self._sweep, "log"), error)
+        self.offset, self._next_log = self._log.offset, time.monotonic() + self._log_every
 
     def _look(self, store: SweepStore) -> None:
         """Asks the store now and then whether it still has the sweep."""
@@ -129,11 +147,10 @@ class Mirror:
         """Offers again what was refused, and gives the experiment the sweep's saved views."""
         assert state.started is not None
         self._aside.clear()
-        tasks = str(state.started.info.get("tasks", "")).split(",")
-        objectives = recorded_objectives(state.started.info.get("objectives"))
-        views = saved_views(state.sweep, state.sweep_id, tasks, objectives, int(1000 * state.opened))
+        sweep = state.sweep
+        views = saved_views(state.name, state.sweep_id, sweep.tasks, sweep.objectives, int(1000 * state.opened))
         try:
-            store.show(views, links(state.sweep, store.experiment, state.sweep_id))
+            store.show(views, links(state.name, store.experiment, state.sweep_id))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -181,8 +198,8 @@ class Mirror:
         run = store.runs.get(place)
         if run is None:
             assert self._log.state.started is not None
-            origin = self._log.state.started.info.get("origin", {})
-            run = store.create(place, picture.name, self._log.began.get(place[1], picture.ended), origin)
+            began = self._log.began.get(place[1], picture.ended)
+            run = store.create(place, picture.name, began, self._log.state.started.origin)
         stubborn = self._failures[place] >= TRIES
 
         def refuse(item: Item, error: Exception) -> None:

@@ -43,7 +43,7 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
     """Returns the run of a trial in the tracking store."""
     reader = StoreReader(uri)
     run = reader.sweep_run(sweep)
-    trial = reader.trial_runs(run).get(key) if run else None
+    trial = reader.trial_run(run, key) if run else None
     if trial is None:
         raise ValueError(
             f"{redact(uri)} has no run of trial {key} of sweep {sweep!r}, and a registered model belongs to one. "

@@ -14,15 +14,17 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import astuple, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.experiments import Terms
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
 from orchestrator.results.summary import Summary
+from orchestrator.state.events import SessionStarted
+from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
 KINDS = (
@@ -69,9 +71,16 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, sweeps: i
 
 def _answer(scores: Any, size: Any) -> Answer:
     summaries = [summary(f"c{place}", scores[:, place], size[place]) for place in range(len(size))]
-    answer = find_answer(mark_front(summaries, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, Terms(seeds=tuple(range(len(scores)))))
+    answer = find_answer(mark_front(summaries, DEFAULT_OBJECTIVES), _state(len(scores)))
     assert answer is not None
     return answer
+
+
+@cache
+def _state(seeds: int) -> State:
+    """Returns the state of a sweep with so many seeds."""
+    file = {"name": "s", "model": "m", "tasks": ["task"], "seeds": list(range(seeds)), "space": [{"method": "lora"}]}
+    return State().after(SessionStarted(sweep=file, configurations=1, trainings=1))
 
 
 def summary(name: str, scores: Any, size: float) -> Summary:

@@ -24,8 +24,6 @@ from orchestrator import session
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.plan.trial import Outcome
-from orchestrator.results.answer import find_answer
-from orchestrator.results.front import recorded_rule
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
@@ -124,10 +122,10 @@ def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
     feed = store.feed("memory")
     feed.refresh()
     assert state_of([], [feed], view_of(store, [feed])[1])["answers"] == [{"sweep": "memory", "text": text}]
-    reply = find_answer(folder.summaries, folder.sweep.objectives)
+    reply = folder.answer
     assert reply is not None
     assert reply.verdict == text.splitlines()[0]
-    assert recorded_rule(sweep.data.params["enough"]) == folder.sweep.enough == Enough()
+    assert Enough.model_validate_json(sweep.data.params["enough"]) == folder.sweep.enough == Enough()
 
 
 def test_the_picture(finished: Finished) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
     """A session that has begun, with the record in `folder`."""
     display = Display(plan.most_jobs, io.StringIO(), "quiet")
     driver = Driver(plan, RunOptions(folder, resume=True, **options), display)
-    driver.begin({"sweep_yaml": plan.sweep.to_yaml(), "objectives": json.dumps(plan.sweep.objectives)})
+    driver.begin()
     try:
         yield driver
     finally:

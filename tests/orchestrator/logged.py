@@ -32,15 +32,26 @@ from orchestrator.state.events import (
 from orchestrator.state.log import Log
 from orchestrator.tracking.mirror import Mirror
 
-INFO = {
+FILE: dict[str, Any] = {
+    "name": "demo",
     "model": "sentence-transformers/all-MiniLM-L6-v2",
-    "tasks": "toy/acceptability",
-    "seeds": "0",
-    "objectives": '{"score": "maximize", "trainable_parameters": "minimize"}',
-    "trials": 2,
-    "manifest": {"python": "3.11"},
-    "sweep_yaml": "name: demo\n",
+    "tasks": ["toy/acceptability"],
+    "space": [{"method": "craft", "ranks": ["all", 8, 8]}],
 }
+TASKS = ["toy/acceptability", "toy/paraphrase"]
+
+
+def started(
+    again: str = "",
+    trainings: int = 2,
+    manifest: Mapping[str, Any] | None = None,
+    origin: Mapping[str, str] | None = None,
+    **file: Any,
+) -> dict[str, Any]:
+    """The fields of a `SessionStarted` of a sweep whose file has these keys."""
+    manifest = {"python": "3.11"} if manifest is None else dict(manifest)
+    about = {"again": again, "manifest": manifest, "origin": dict(origin or {})}
+    return {"sweep": FILE | file, "configurations": 2, "trainings": trainings, **about}
 
 
 def entry(rank: int = 8, seed: int = 0, task: str = "toy/acceptability", label: str | None = None, **fields: Any) -> Entry:
@@ -81,8 +92,8 @@ class SweepLog:
     def add(self, kind: type[Event], **fields: Any) -> None:
         assert self._log.append(kind(time=next(self._clock), **fields))
 
-    def start(self, *entries: Entry, **info: Any) -> None:
-        self.add(SessionStarted, info=INFO | info)
+    def start(self, *entries: Entry, **fields: Any) -> None:
+        self.add(SessionStarted, **started(**fields))
         if entries:
             self.add(Wanted, keys=[trial.key for trial in entries], entries=list(entries))
 
@@ -125,7 +136,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
     (adapter.parent / "predictions").mkdir()
     (adapter.parent / "predictions" / "boolq.jsonl").write_text('{"answer": "true"}\n')
     sweep = SweepLog(folder)
-    sweep.start(small, other, large, cut, candidate, broken, tasks="toy/acceptability,toy/paraphrase")
+    sweep.start(small, other, large, cut, candidate, broken, tasks=TASKS)
     counts = {"trainable_parameters": 1e6}
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     sweep.add(Refused, **names, parameters={"rank": 1}, counts=counts, reason="trainable_parameters is above max 40,000")
@@ -143,7 +154,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
     sweep.add(Interrupted, keys=[other.key])
     sweep.run(other, large, cut)
     sweep.report(large, 10)
-    sweep.start(small, other, large, cut, candidate, broken, tasks="toy/acceptability,toy/paraphrase")  # the driver was killed
+    sweep.start(small, other, large, cut, candidate, broken, tasks=TASKS)  # the driver was killed
     yield sweep
     sweep.run(small, other, large, cut)
     sweep.report(small, 20)
@@ -162,7 +173,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
     sweep.close()
     yield sweep
     more = [entry(16, seed=seed) for seed in (1, 2)]
-    sweep.start(small, other, large, cut, candidate, broken, *more, seeds="0,1,2", tasks="toy/acceptability,toy/paraphrase")
+    sweep.start(small, other, large, cut, candidate, broken, *more, seeds=[0, 1, 2], tasks=TASKS)
     yield sweep
     sweep.train(*more, scores={more[0].key: 92.0})
     (folder / "front.csv").write_text("configuration,score\nb,1\n")

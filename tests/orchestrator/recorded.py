@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,7 +13,7 @@ from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import Ended, Event, Wanted
+from orchestrator.state.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.state.log import Log, read_state
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
@@ -28,12 +29,12 @@ def record(
     protocol: str = "honest",
     fingerprint: str = "f" * 64,
     adapter: Path | None = None,
+    file: Mapping[str, Any] | None = None,
 ) -> Path:
     """A sweep's folder. `configurations` maps a label to its number of parameters and, by (task, seed), search and reported
-    scores; trials that are not there have not finished."""
+    scores; trials that are not there have not finished. `file` has further keys of the sweep file."""
     folder.mkdir(parents=True)
     content = {"name": folder.name, "model": model, "tasks": list(tasks), "seeds": list(seeds), "protocol": protocol}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(content | {"space": [{"method": "lora", "rank": 1}]}))
     entries, results = list[Entry](), list[Ended]()
     for number, (label, (size, scores)) in enumerate(configurations.items()):
         for at, task in enumerate(tasks):
@@ -47,8 +48,16 @@ def record(
                     metrics = {"search_score": search, "score": score}
                     counts = {"trainable_parameters": size}
                     results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=facts)))
+    begin(folder, **content | {"space": [{"method": "lora", "rank": 1}]} | dict(file or {}))
     write_log(folder, Wanted(keys=[entry.key for entry in entries], entries=entries), *results)
     return folder
+
+
+def begin(folder: Path, **content: Any) -> None:
+    """Writes the effective file of a sweep, and the start of its log."""
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+    opened = Opened(sweep=content["name"], sweep_id=content["name"] + "0" * 32)
+    write_log(folder, opened, SessionStarted(sweep=content, configurations=1, trainings=1))
 
 
 def write_log(folder: Path, *events: Event) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from scipy import stats
 
 from craft.scoring.predictions import write_predictions
@@ -115,19 +114,18 @@ def test_mistakes_are_sentences_with_a_status(
 
 
 def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> None:
-    folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82, task="custom/mine"))}, tasks=("custom/mine",))
-    content = yaml.safe_load((folder / "sweep.yaml").read_text())
-    content |= {"tasks": ["custom"], "data": {"custom": {"mine": {"train": "/gone.csv", "text": ["a"], "label": "b"}}}}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+    file = {"tasks": ["custom"], "data": {"custom": {"mine": {"train": "/gone.csv", "text": ["a"], "label": "b"}}}}
+    scores = {"x": (1, over_seeds(80, 82, task="custom/mine"))}
+    folder = record(tmp_path / "own", scores, tasks=("custom/mine",), file=file)
     (summary,) = read_folder(folder).summaries
     assert (summary.complete, summary.score.mean) == (True, 81.0)
 
 
 def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82))})
-    (folder / "sweep.yaml").write_text("- a list\n")
+    (folder / "log.jsonl").write_text('{"event": "SessionStarted", "sweep": []}\n')
     assert main(["compare", str(folder), str(folder)]) == 2
-    assert f"{folder / 'sweep.yaml'} is no effective sweep file" in capsys.readouterr().err
+    assert f"{folder / 'log.jsonl'}, line 1 is damaged" in capsys.readouterr().err
 
 
 def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

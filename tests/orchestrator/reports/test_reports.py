@@ -274,8 +274,8 @@ def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
     folder = record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81))})
     sweep = read_folder(folder)
     strange = {"dropout": math.inf, "ranks": ("all", 8, 8), "tf32": False, "learning_rate": 3e-4, "path": tmp_path}
-    entries = tuple(replace(entry, parameters=strange) for entry in sweep.entries)
-    (row,) = checked(front_report(replace(sweep, entries=entries)))["rows"]
+    entries = {entry.key: replace(entry, parameters=strange) for entry in sweep.entries}
+    (row,) = checked(front_report(replace(sweep, state=replace(sweep.state, entries=entries))))["rows"]
     shown = {"dropout": "inf", "ranks": "all,8,8", "tf32": "false", "learning_rate": "3e-4", "path": str(tmp_path)}
     assert row["parameters"] == shown
 

@@ -29,14 +29,13 @@ from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.reports.test_reports import checked, printed
 
 AGAIN = "python -m orchestrator.run s.yaml --resume"
-FILE = "name: demo\nbudget: {trials: 9, wall_clock: 1h}\n"
 A, B, C = entry(8), entry(16), entry(32)
 CUT = entry(4, label="cut", parameters={"cut_from": B.key, "cut_to": 32})
 NOW = 1.79e9 + 100
 
 
 def started(log: SweepLog) -> None:
-    log.start(A, B, C, CUT, again=AGAIN, sweep_yaml=FILE, trials=3)
+    log.start(A, B, C, CUT, again=AGAIN, budget={"trials": 9, "wall_clock": "1h"}, trainings=3)
 
 
 def running(log: SweepLog) -> None:
@@ -126,9 +125,8 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write(log)
     report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
     fields = checked(report)
-    (tmp_path / "demo" / "sweep.yaml").write_text(f"{FILE}model: m\ntasks: [toy/acceptability]\nseeds: [0]\n")
-    record = read_folder(tmp_path / "demo")
-    assert checked(front_report(record))["answer"] == fields["answer"]
+    if name != "empty":
+        assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
     assert {path: value(fields, path) for path in expected} == expected
     shown = printed(lambda console: show_status(report, console))
     assert [line for line in lines if line not in shown] == []
@@ -139,10 +137,9 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("name", CASES)
 def test_what_cannot_be_compared_yet_is_an_error_report(tmp_path: Path, name: str) -> None:
     CASES[name][0](SweepLog(tmp_path / "demo"))
-    (tmp_path / "demo" / "sweep.yaml").write_text(f"{FILE}model: m\ntasks: [toy/acceptability]\nseeds: [0]\n")
-    record = read_folder(tmp_path / "demo")
     report: CompareReport | ErrorReport
     try:
+        record = read_folder(tmp_path / "demo")
         report = compare_report(compare_sweeps(record, record, "best", "under:200"))
     except ValueError as error:
         report = error_report(error)
@@ -172,9 +169,7 @@ def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) ->
 
 
 def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
-    file = "name: demo\nmodel: m\ntasks: [toy/acceptability, toy/paraphrase]\nseeds: [0]\n"
     for _ in story(tmp_path / "demo"):
-        (tmp_path / "demo" / "sweep.yaml").write_text(file)
         for holder in (None, HERE):
             state = read_state(tmp_path / "demo" / "log.jsonl")
             report = status_report(state, tmp_path / "demo", holder, NOW)

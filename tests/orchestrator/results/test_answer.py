@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.experiments import Terms
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
+from orchestrator.state.events import SessionStarted
+from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -43,14 +44,17 @@ def made(
     )  # fmt: skip
 
 
-def answered(*summaries: Summary, rule: Enough | None = None, **terms: Any) -> Answer:
+def state_of(file: dict[str, Any], again: str = AGAIN) -> State:
+    """The state of a sweep whose session has begun with this file."""
+    file = {"name": "s", "model": "m", "tasks": ["toy/sentiment"], "space": [*SPACE], **file}
+    return State().after(SessionStarted(sweep=file, configurations=1, trainings=1, again=again))
+
+
+def answered(*summaries: Summary, rule: Enough | None = None) -> Answer:
     rule = rule or Enough()
-    seeds = tuple(range(max(summary.score.n for summary in summaries)))
-    answer = find_answer(
-        mark_front(summaries, DEFAULT_OBJECTIVES, rule),
-        DEFAULT_OBJECTIVES,
-        Terms(rule=rule, seeds=seeds, space=SPACE, again=AGAIN, **terms),
-    )
+    seeds = list(range(max(summary.score.n for summary in summaries)))
+    state = state_of({"seeds": seeds, "enough": rule.model_dump()})
+    answer = find_answer(mark_front(summaries, DEFAULT_OBJECTIVES, rule), state)
     assert answer is not None
     return answer
 
@@ -157,7 +161,7 @@ def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
 def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
     objectives = {**DEFAULT_OBJECTIVES, "forgetting": "minimize"}
     uncertain = [replace(row, metrics=row.metrics | {"forgetting": row.score}) for row in STEEP]
-    answer = find_answer(mark_front(uncertain, objectives), objectives, Terms(again=AGAIN))  # type: ignore[arg-type]
+    answer = find_answer(mark_front(uncertain, objectives), state_of({"objectives": objectives}))  # type: ignore[arg-type]
     assert answer is not None
     assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
     assert answer.verdict.startswith("By the means: lora middle")
@@ -177,10 +181,11 @@ def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
     assert (answer.unknown, answer.proposal, answer.command) == ("", "", "")
 
 
-def test_time_is_the_sweeps_own_pace() -> None:
+def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
-    assert "about 30 s" in answered(*one_seed, pace=4.0).proposal
+    monkeypatch.setattr("orchestrator.results.answer.pace_of", lambda state: 4.0)
+    assert "about 30 s" in answered(*one_seed).proposal
 
 
 def test_the_file_and_the_command_line_say_what_is_enough(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.results.front import axes, judge, recorded_objectives
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
+from orchestrator.results.front import axes, judge
+from orchestrator.sweepfile.objectives import Objectives
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
 rows = st.lists(
@@ -44,13 +44,6 @@ def test_a_knee_needs_two_objectives(names: tuple[str, ...]) -> None:
     assert (verdict.on_front, verdict.knee) == ({"a"}, None)
 
 
-@pytest.mark.parametrize("text", [None, "", "no json", "{}", '["score"]', '{"score": "up"}'])
-def test_a_record_without_objectives_has_the_default_ones(text: str | None) -> None:
-    assert recorded_objectives(text) == DEFAULT_OBJECTIVES
-
-
-def test_recorded_objectives_keep_their_order() -> None:
-    found = recorded_objectives('{"seconds": "minimize", "score": "maximize"}')
-    assert list(found.items()) == [("seconds", "minimize"), ("score", "maximize")]
-    assert axes(found) == ("score", "seconds")
+def test_the_axes_are_the_last_objective_and_the_first() -> None:
+    assert axes({"seconds": "minimize", "score": "maximize"}) == ("score", "seconds")
     assert axes({"score": "maximize"}) == ("trainable_parameters", "score")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
 from craft.trainer.probe import Speed
 from orchestrator.run import main
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended, Wanted
-from tests.orchestrator.recorded import write_log
+from tests.orchestrator.recorded import begin, write_log
 
 SWEEP = """\
 name: next
@@ -27,8 +27,12 @@ space: [{method: lora, rank: {values: [1, 2, 3, 4]}}]
     ("training", "speed", "said"),
     [
         ({"batch_size": 16, "precision": "float32", "max_length": 128}, None, "about 10 min with 2 at once, by the 1 trials"),
-        ({}, Speed(30.0, 3.0, 0.0), "about 13 min with 2 at once, by a few steps that were timed here"),  # 4 x 330 s x 1.15 / 2
-        ({}, None, "how long: not known before a trial of this model and batch"),
+        (
+            {"batch_size": 7},
+            Speed(30.0, 3.0, 0.0),
+            "about 13 min with 2 at once, by a few steps that were timed here",
+        ),  # 4 x 330 s x 1.15 / 2
+        ({"batch_size": 7}, None, "how long: not known before a trial of this model and batch"),
     ],
 )
 def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
@@ -43,9 +47,12 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     monkeypatch.setattr("orchestrator.review.forecast.cores", lambda: 2)
     (tmp_path / "runs" / "before").mkdir(parents=True)
     (tmp_path / "runs" / "broken").mkdir()
-    (tmp_path / "runs" / "broken" / "sweep.yaml").write_text("- not one")
-    content = {"model": "sentence-transformers/all-MiniLM-L6-v2", "training": training | {"gradient_accumulation": 1}}
-    (tmp_path / "runs" / "before" / "sweep.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "runs" / "broken" / "log.jsonl").write_text("{}\n")
+    content: dict[str, Any] = {
+        "model": "sentence-transformers/all-MiniLM-L6-v2",
+        "training": training | {"gradient_accumulation": 1},
+    }
+    begin(tmp_path / "runs" / "before", name="before", tasks=["t"], space=[{"method": "lora"}], **content)
     results = TrialResult("a" * 16, "finished", steps=50, seconds=150.0), TrialResult("b" * 16, "failed", steps=50, seconds=1.0)
     entries = [Entry(result.key, "c", "LoRA", "lora", "t", 0, "honest", {}) for result in results]
     wanted = Wanted(keys=[entry.key for entry in entries], entries=entries)

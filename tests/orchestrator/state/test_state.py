@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.state import events
 from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import EVENTS, Event, Reopened, Reported, SessionEnded, SessionStarted
+from orchestrator.state.events import EVENTS, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted
 from orchestrator.state.log import Log, read_events, read_state
 from orchestrator.state.state import State, fold, new_rows
 from tests.orchestrator.stand_in import ROOT
@@ -54,14 +54,15 @@ FIELDS = {
     "entries": st.lists(ENTRIES, max_size=3),
     "result": RESULTS,
     "rows": st.lists(ROWS, min_size=1, max_size=3),
-    **dict.fromkeys(("info", "point", "parameters"), PLAIN),
+    **dict.fromkeys(("sweep", "manifest", "point", "parameters"), PLAIN),
     "counts": METRICS,
 }
 """What the fields of events hold; a field that is not here gets any value of its type."""
 
 
 def drawn(kind: type[Event]) -> st.SearchStrategy[Event]:
-    return st.builds(kind, **{field.name: FIELDS[field.name] for field in fields(kind) if field.name in FIELDS})
+    given = {field.name: FIELDS[field.name] for field in fields(kind) if field.name in FIELDS}
+    return st.builds(kind, **given | ({"sweep": st.just("demo")} if kind is Opened else {}))
 
 
 HISTORIES = st.lists(st.one_of(*map(drawn, EVENTS.values())), max_size=25)

@@ -176,9 +176,8 @@ def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) ->
     """MLflow's first messages come while it is imported and while it makes a database."""
     program = (
         "import sys; from pathlib import Path; from orchestrator.tracking.follower import Follower\n"
-        "from orchestrator.state.log import Log; from orchestrator.state.events import Opened, SessionStarted\n"
-        f"folder = Path({str(tmp_path)!r}) / 'runs'; log = Log(folder / 'log.jsonl')\n"
-        "log.append(Opened(sweep='demo', sweep_id='5' * 32)); log.append(SessionStarted(info={}))\n"
+        "from tests.orchestrator.logged import SweepLog\n"
+        f"folder = Path({str(tmp_path)!r}) / 'runs'; SweepLog(folder).start()\n"
         f"follower = Follower(folder, 'sqlite:///{tmp_path}/new/mlflow.db')\n"
         "assert follower.wait(120) == 0 and 'mlflow' not in sys.modules; follower.stop()\n"
     )

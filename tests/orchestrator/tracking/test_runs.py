@@ -54,7 +54,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert (dataset.name, dataset.digest) == ("toy/acceptability", ("ab" * 32)[:36])
 
     files = {item.path for item in client.list_artifacts(sweep.info.run_id)}
-    assert files == {"front.csv", "front.png", "manifest.json", "sweep.yaml"}
+    assert files == {"front.csv", "front.png", "log", "manifest.json", "sweep.yaml"}
     local = Path(client.download_artifacts(sweep.info.run_id, "front.csv", str(tmp_path)))
     assert local.read_text() == "configuration,score\nb,1\n", "the last session's"
     local = Path(client.download_artifacts(trial.info.run_id, "adapter", str(tmp_path)))
@@ -214,7 +214,7 @@ def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
     secret = "postgresql://user:hunter2@db.example:5432/mlflow?password=hunter2"
     folder = tmp_path / "runs"
     trial, sweep = entry(parameters={"origin": secret}), SweepLog(folder)
-    sweep.start(trial, tracking={"uri": secret}, manifest={"command": ["run", secret]}, sweep_yaml=f"uri: {secret}")
+    sweep.start(trial, tracking={"uri": secret}, manifest={"command": ["run", secret]})
     sweep.run(trial)
     sweep.end(trial, "failed", error=f"cannot reach {secret}", facts={"store": secret})
     file = folder / "effective.yaml"

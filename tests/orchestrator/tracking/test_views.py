@@ -99,7 +99,7 @@ def test_a_view_that_somebody_changed_stays_on_a_resume(uri: str, tmp_path: Path
 def test_the_view_follows_the_objectives(
     uri: str, tmp_path: Path, objectives: dict[str, str], order: tuple[str, bool], column: str
 ) -> None:
-    track(uri, tmp_path, 80.0, objectives=json.dumps(objectives))
+    track(uri, tmp_path, 80.0, objectives=objectives)
     view = views(uri)["front-55555555"]
     assert (view["orderByKey"], view["orderByAsc"]) == order
     assert column in view["selectedColumns"]
@@ -198,12 +198,12 @@ def test_parameters_stay_true_after_an_extension(uri: str, tmp_path: Path) -> No
     first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
     sweep = SweepLog(tmp_path)
     for trials in ([first], [first, second], [first]):
-        sweep.start(*trials, seeds=str(len(trials)), model=f"m{len(trials)}")
+        sweep.start(*trials, seeds=list(range(len(trials))), model=f"m{len(trials)}")
         sweep.train(*trials)
         sweep.close()
         mirror(tmp_path, uri)
         run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.configuration]
-        assert run.data.tags["craft.seeds"] == str(len(trials))
+        assert run.data.tags["craft.seeds"] == ",".join(map(str, range(len(trials))))
         assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
         assert "seeds" not in run.data.params
         now = configuration.data.tags.get("craft.now.learning_rate", configuration.data.params["learning_rate"])

@@ -1,0 +1,119 @@
+"""The log of a sweep as artifacts of its run in the tracking store: `log/000000000000.jsonl`, `log/000000262219.jsonl`, ...
+
+    log.jsonl  --store_log-->  pieces in the store  --fetch_log-->  a copy on another machine, which is folded as the log is
+
+A piece is named by its first byte in the log, and ends with the line that makes it PIECE bytes long. A whole piece is never
+sent again; the last one is, until it is whole. The copy grows in the user's cache, so a piece is fetched once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from craft.factors.store import default_root
+from orchestrator.tracking.artifacts import upload
+from orchestrator.tracking.uri import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+FOLDER, SUFFIX = "log", ".jsonl"
+PIECE = 256 * 1024
+
+
+class LogPieces:
+    """The pieces of the log at `path` that the store has.
+
+    Attributes:
+        sent: the size of each piece in the store, by its first byte.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.sent: dict[int, int] | None = None
+
+    def send(self, client: MlflowClient, run_id: str, end: int) -> None:
+        """Sends what the store lacks of the log's first `end` bytes."""
+        if self.sent is None:
+            self.sent = pieces_of(client, run_id)
+        # Every whole piece but the last one that the store has is compared by its size alone.
+        start = max((place for place in self.sent if _follows(self.sent, place)), default=0)
+        with tempfile.TemporaryDirectory() as scratch:
+            new: dict[int, int] = {}
+            for place, piece in _cut(self._path, start, end):
+                if self.sent.get(place) != len(piece):
+                    (Path(scratch) / _name(place)).write_bytes(piece)
+                    new[place] = len(piece)
+            if new:
+                upload(client, run_id, FOLDER, Path(scratch))
+                self.sent |= new
+
+
+def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
+    """Returns the copy of a sweep's log on this machine, with all that the store has of it.
+
+    Raises:
+        TrackingError: a piece is missing.
+    """
+    copy = default_root() / "logs" / f"{sweep_id}{SUFFIX}"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.with_suffix(".lock")):
+        _complete(copy, client, run_id, sweep)
+    return copy
+
+
+def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> None:
+    pieces = sorted(pieces_of(client, run_id).items())
+    ends = [place + size for place, size in pieces]
+    gap = next(
+        (end for end, place in zip([0, *ends], [place for place, _ in pieces] or [-1], strict=False) if place != end), None
+    )
+    if gap is not None:
+        raise TrackingError(
+            f"the tracking store does not have the whole log of sweep {sweep!r}: {FOLDER}/{_name(gap)} is not among the "
+            "artifacts of its run. craft-sweeps replay runs/NAME sends it again; or give the folder instead of the name"
+        )
+    size = copy.stat().st_size if copy.exists() else 0
+    size = size if size <= ends[-1] else 0  # another log
+    with copy.open("r+b" if size else "wb") as stream, tempfile.TemporaryDirectory() as scratch:
+        for (place, _), end in zip(pieces, ends, strict=True):
+            if end > size:
+                piece = Path(client.download_artifacts(run_id, f"{FOLDER}/{_name(place)}", scratch)).read_bytes()
+                stream.seek(place)
+                stream.write(piece[: piece.rfind(b"\n") + 1])
+
+
+def pieces_of(client: MlflowClient, run_id: str) -> dict[int, int]:
+    """Returns the size of each piece that the store has, by its first byte."""
+    files = [(item.path.rpartition("/")[2], int(item.file_size or 0)) for item in client.list_artifacts(run_id, FOLDER)]
+    return {int(name.removesuffix(SUFFIX)): size for name, size in files if name.removesuffix(SUFFIX).isdecimal()}
+
+
+def _name(place: int) -> str:
+    return f"{place:012d}{SUFFIX}"
+
+
+def _follows(pieces: dict[int, int], place: int) -> bool:
+    """Returns whether all pieces before `place` are there, one after another."""
+    end = 0
+    for start, size in sorted(pieces.items()):
+        if start != end or start >= place:
+            break
+        end = start + size
+    return end == place
+
+
+def _cut(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the pieces of the first `end` bytes, from the one on that begins at byte `start`."""
+    with path.open("rb") as stream:
+        stream.seek(start)
+        while start < end:
+            piece = stream.read(min(PIECE, end - start))
+            piece += b"" if start + len(piece) >= end else stream.readline()
+            yield start, piece[: end - start]
+            start += len(piece)

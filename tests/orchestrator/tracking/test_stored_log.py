@@ -1,0 +1,116 @@
+"""A sweep is the same whichever way it is read: by its folder, by its name from a store, and after its folder is gone."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from orchestrator.commands.app import main
+from orchestrator.reports.front import front_report
+from orchestrator.review.front_tables import show_front, write_front
+from orchestrator.review.past_sweep import PastSweep, find_sweep
+from orchestrator.tracking import stored_log
+from orchestrator.tracking.uri import TrackingError
+from tests.mlflow_server import Server
+from tests.orchestrator.logged import SweepLog, entry, mirror, story
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(stored_log, "PIECE", 600)
+
+
+def told(record: PastSweep, folder: Path) -> list[bytes]:
+    """All that a recorded sweep answers, but for the place that it was read from."""
+    folder.mkdir()
+    screen = io.StringIO()
+    sweep = record.sweep
+    show_front(record.summaries, sweep.objectives, record.answer, "the sweep", Console(file=screen, width=200))
+    files = [path for path in write_front(record.summaries, sweep.objectives, folder, sweep.name) if path.suffix != ".png"]
+    report = front_report(record).model_copy(update={"source": ""})
+    return [screen.getvalue().encode(), report.to_json().encode(), *(path.read_bytes() for path in files)]
+
+
+def check_equal(folder: Path, uri: str, tmp_path: Path) -> None:
+    for part, _ in enumerate(story(folder)):
+        mirror(folder, uri)
+        expected = told(find_sweep(str(folder)), tmp_path / f"folder-{part}")
+        assert told(find_sweep("demo", uri), tmp_path / f"store-{part}") == expected
+    shutil.rmtree(folder)
+    assert told(find_sweep("demo", uri), tmp_path / "after") == expected
+    shutil.rmtree(tmp_path / "cache")
+    assert told(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
+
+
+def test_by_folder_by_name_and_without_the_folder(uri: str, tmp_path: Path) -> None:
+    check_equal(tmp_path / "runs" / "demo", uri, tmp_path)
+
+
+@pytest.mark.slow
+def test_from_a_server(tmp_path: Path) -> None:
+    server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
+    server.start()
+    try:
+        check_equal(tmp_path / "runs" / "demo", server.uri, tmp_path)
+    finally:
+        server.kill()
+
+
+def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    upload = stored_log.upload
+
+    def record(client: MlflowClient, run_id: str, name: str, source: Path) -> None:
+        sent.extend(file.name for file in source.iterdir())
+        upload(client, run_id, name, source)
+
+    monkeypatch.setattr(stored_log, "upload", record)
+    folder = tmp_path / "runs" / "demo"
+    trial, sweep = entry(), SweepLog(folder)
+    sweep.start(trial)
+    copy = mirror(folder, uri)
+    for step in range(10, 20):
+        sweep.report(trial, step)
+        copy.step()
+    whole = sorted(set(sent))[:-1]
+    assert len(whole) >= 3
+    assert all(int(name[:12]) == size for name, size in zip(whole[1:], _ends(folder, whole), strict=False))
+    sweep.train(trial)
+    sweep.close()
+    before = len(sent)
+    mirror(folder, uri)
+    assert not set(sent[before:]) & set(whole), "another process asks the store what it has"
+
+    (place,) = tmp_path.rglob(f"log/{whole[1]}")
+    place.unlink()
+    assert main(["front", "demo", "--tracking-uri", uri]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"does not have the whole log of sweep 'demo': log/{whole[1]} is not among the artifacts" in said
+    before = len(sent)
+    mirror(folder, uri)
+    assert whole[1] in sent[before:]
+    assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
+
+
+def test_a_run_without_a_log_is_a_sentence(uri: str, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "demo"
+    SweepLog(folder).start(entry())
+    mirror(folder, uri)
+    (pieces,) = (tmp_path / "mlartifacts").rglob("log")
+    shutil.rmtree(pieces)
+    with pytest.raises(TrackingError, match=r"log/000000000000.jsonl is not among the artifacts"):
+        find_sweep("demo", uri)
+
+
+def _ends(folder: Path, names: list[str]) -> list[int]:
+    """The place behind the first line that ends at least a piece's size after each of these places."""
+    log = (folder / "log.jsonl").read_bytes()
+    return [log.index(b"\n", int(name[:12]) + stored_log.PIECE - 1) + 1 for name in names]
