@@ -36,6 +36,7 @@ from craft.models.quiet import quiet_libraries
 from craft.results import Counts
 from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head
+from craft.settings import Way
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Kind
@@ -165,7 +166,7 @@ def _adapted(model: nn.Module) -> Adapted:
     return Adapted(sum(d_in for d_in, _ in shapes.values()), sum(inputs.values()), sum(d_out for _, d_out in shapes.values()))
 
 
-def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
+def estimated_memory(spec: RunSpec, num_labels: int | None = None, *, way: Way = "replicate", count: int = 1) -> int:
     """Estimates the bytes that a training step of `spec` needs on its device, from `config.json` alone.
 
     frozen              frozen parameters x bytes of their format; of a quantized base, the method's bytes for the linear ones
@@ -181,6 +182,10 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
                         (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
+
+    Of `count` devices (`craft.processes`) each computes its share of a step's examples. Under `shard` each holds its part of
+    the base, with the embeddings and two layers that are gathered; of what trains too, if that is all. Under `layers` each
+    holds its layers.
     """
     counts, row = planned_counts(spec, num_labels), find_method(spec.method)
     task, training = find_task(spec.task, spec.data), spec.training
@@ -190,7 +195,9 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     autocast = product != stored
     hidden, layers = int(config.hidden_size), int(config.num_hidden_layers)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
+    share = math.ceil(training.batch_size * training.gradient_accumulation / (1 if way == "layers" else count))
+    length = min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
+    tokens = min(training.batch_size, share) * length
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     numbers += 3 * inner * tokens
@@ -207,7 +214,14 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     base = frozen * size
     if row.base_bytes is not None:
         base, copies = int(linear * row.base_bytes) + (frozen - linear) * size, 0
-    return base + 16 * trained + copies + activations + logits
+    values = 16 * trained
+    if way == "layers":
+        return (base + values + copies + activations) // count + logits
+    if way == "shard":
+        held = 4 if frozen == 0 else size
+        base, values = base // count, values // (1 if frozen else count)
+        base += held * (2 * linear // layers + 2 * int(config.vocab_size) * hidden)
+    return base + values + copies + activations + logits
 
 
 @lru_cache(maxsize=64)

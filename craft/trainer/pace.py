@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from craft.factors.ticking import tick
-from craft.processes import current
 from craft.results import Outlook, Progress
 
 if TYPE_CHECKING:
@@ -172,5 +171,7 @@ class Listener:
 
     def _repeat_step(self) -> None:
         """Reports the last step. All processes leave there if one has to."""
+        from craft.processes import current  # torch, which a driver does not need
+
         if (step := self.step) is not None:
             current().agree_to_leave(lambda: self.on_step(*step))

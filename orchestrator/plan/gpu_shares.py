@@ -12,14 +12,9 @@ from dataclasses import dataclass
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.ways import CONTEXT_BYTES
 from orchestrator.sweepfile.resources import Resources, times
 
-CONTEXT_BYTES = 2**29
-"""GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
-
-Between 290 and 400 MB were seen with kernels loaded lazily, which is the default since CUDA 12.2
-(github.com/pytorch/pytorch: pull request 86509, issues 107667 and 109888). The rest is for cuBLAS and more kinds of kernels.
-"""
 NAMED = 3
 
 

@@ -2,7 +2,8 @@
 
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}}
 
-One process trains a trial. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial
+A trial with several GPUs has a process for each, and `cpu`, `memory` and `custom` are those of each process. `memory` does two
+things. Ray places no more trials on a machine than its memory holds. And a trial
 that takes more than its share fails alone (`orchestrator.worker.fences`); without a limit the operating system chooses
 which process to end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too.
 """
@@ -13,28 +14,40 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from craft.settings import Settings
+from craft.settings import Settings, Way
 from craft.words import format_bytes, parse_bytes
 from orchestrator.sweepfile.mistakes import shown
 
 SMALLEST_MEMORY = 2**28
-FOR_LARGE_MODELS = (
-    "For a model that one GPU cannot hold: method: qlora, precision: bfloat16, gradient_checkpointing: true, or a larger GPU"
-)
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
 class Resources(Settings):
-    """What one trial gets of a machine."""
+    """What one trial gets: `gpu` in all, the other amounts for each of its processes."""
 
-    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of a trial.")
+    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of each process of a trial.")
     gpu: float = Field(
         0,
         ge=0,
-        json_schema_extra={"maximum": 1},
-        description="One GPU, or a share of one, such as 0.5 or 0.333. A trial with 0 sees no GPU.",
+        le=1024,
+        description="A share of one GPU, such as 0.5 or 0.333, or a whole number of GPUs, which then train the trial together. "
+        "A trial with 0 sees no GPU.",
+    )
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Processes that train a trial together: one for each whole GPU. Without GPUs 1, if not given.",
+    )
+    parallel: Way | None = Field(
+        None,
+        description="How they share the work: `replicate` (each has the model), `shard` (each has a part of it) or `layers` "
+        "(one process, the layers on several GPUs); chosen by the estimated memory if absent.",
+    )
+    across_machines: bool = Field(
+        False, description="Whether the processes of a trial may be on several machines. Each step then waits for the network."
     )
     memory: int | None = Field(
         None,
@@ -64,9 +77,23 @@ class Resources(Settings):
     @field_validator("gpu")
     @classmethod
     def _check_gpu(cls, gpu: float) -> float:
-        if gpu > 1:
-            raise ValueError(f"got {gpu:g}; a trial trains on one GPU or a share of one (0.5). {FOR_LARGE_MODELS}")
+        if gpu > 1 and gpu != int(gpu):
+            raise ValueError(f"got {gpu:g}; a trial has a share of one GPU (0.5) or a whole number of GPUs (2)")
         return gpu
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> Resources:
+        if self.processes is not None and self.gpu and self.processes != max(1, self.gpu):
+            raise ValueError(
+                f"processes: {self.processes} with gpu: {self.gpu:g}; each process has one whole GPU, so leave processes out, "
+                "or give gpu: 0 to train without GPUs"
+            )
+        if self.count == 1 and (self.parallel or self.across_machines):
+            name, none = ("parallel", "null") if self.parallel else ("across_machines", "false")
+            raise ValueError(f"{name} is for several processes, and the trial has one; give gpu: 2 or more, or {name}: {none}")
+        if self.parallel == "layers" and not self.gpu:
+            raise ValueError("parallel: layers puts the layers on GPUs, and the trial has none; give gpu: 2 or more")
+        return self
 
     @field_validator("memory", mode="before")
     @classmethod
@@ -93,24 +120,31 @@ class Resources(Settings):
         return custom
 
     @property
+    def count(self) -> int:
+        """The number of the trial's processes, each of which has a GPU of its own or none."""
+        return self.processes or max(1, int(self.gpu))
+
+    @property
     def asked(self) -> dict[str, float]:
-        """The amounts by Ray's names; amounts of 0 are left out."""
-        named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
+        """The amounts of each process by Ray's names; amounts of 0 are left out."""
+        named = {"CPU": self.cpu, "GPU": self.gpu / self.count, "memory": float(self.memory or 0), **self.custom}
         return {name: amount for name, amount in named.items() if amount}
 
-    def slots(self, has: Mapping[str, float]) -> int:
-        """Returns how many trials fit at once into the amounts `has` of a machine, by Ray's names."""
-        return min(self.fitting(name, has) for name in self.asked)
+    def slots(self, *machines: Mapping[str, float]) -> int:
+        """Returns how many trials fit at once into the amounts of machines, by Ray's names."""
+        fitting = [min(self.fitting(name, machine) for name in self.asked) for machine in machines]
+        return sum(fitting) // self.count if self.across_machines else sum(fit // self.count for fit in fitting)
 
     def fitting(self, name: str, has: Mapping[str, float]) -> int:
-        """Returns how many trials one resource of `has` is enough for. A share is of one GPU: 0.6 fits once on each."""
+        """Returns how many processes one resource of `has` is enough for. A share is of one GPU: 0.6 fits once on each."""
         if name == "GPU":
-            return int(has.get(name, 0)) * times(1, self.gpu)
+            return int(has.get(name, 0)) * times(1, self.asked[name])
         return times(has.get(name, 0), self.asked[name])
 
     def words(self) -> str:
-        """Returns the amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
-        return ", ".join(words_of(name, amount) for name, amount in self.asked.items())
+        """Returns the amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`, or `2 processes, each with cpu 4, gpu 1`."""
+        amounts = ", ".join(words_of(name, amount) for name, amount in self.asked.items())
+        return amounts if self.count == 1 else f"{self.count} processes, each with {amounts}"
 
 
 def times(has: float, amount: float) -> int:

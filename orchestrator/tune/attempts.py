@@ -23,7 +23,7 @@ from orchestrator.tune.cluster import Cluster, joined, machines
 from orchestrator.tune.engine import Jobs, Judge, Recording, Stopper, key_of
 from orchestrator.tune.trainable import share_of, trainable
 from orchestrator.worker import crash
-from orchestrator.worker.worker import WorkerSettings
+from orchestrator.worker.surroundings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

@@ -103,7 +103,7 @@ class Cluster:
 
     def slots(self, resources: Resources) -> int:
         """Returns how many trials the cluster can run at once."""
-        return sum(map(resources.slots, self.machines))
+        return resources.slots(*self.machines)
 
     def await_machines(self, count: int) -> int:
         """Waits a while for `count` machines with cores to join, and returns how many have; `slots` counts these."""
@@ -190,8 +190,9 @@ def _need_no_home() -> None:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """Returns a trial's resources as Tune asks for them."""
-    return tune.PlacementGroupFactory([resources.asked])
+    """Returns a trial's resources as Tune asks for them: a bundle for each process, on one machine unless the file says so."""
+    strategy = "PACK" if resources.across_machines else "STRICT_PACK"
+    return tune.PlacementGroupFactory([resources.asked] * resources.count, strategy=strategy)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_a
 from orchestrator.review.model_card import add_card
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker import crash
-from orchestrator.worker.worker import stderr_left
+from orchestrator.worker.surroundings import stderr_left
 
 log = logging.getLogger(__name__)
 

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import share
-from orchestrator.worker.crash import TAKEN
-from orchestrator.worker.gpus import keep_to_share
-from orchestrator.worker.worker import WorkerSettings, work
+from orchestrator.tune.crew import drain_notice, gathered
+from orchestrator.worker.surroundings import WorkerSettings
+from orchestrator.worker.worker import work
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +34,8 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        shared = _with_share(settings, _resources(config))
-        keep_to_share(shared.gpu, ray.get_gpu_ids())
-        with drain_notice() as must_leave:
+        resources = _resources(config)
+        with gathered(config["key"], _with_share(settings, resources), resources) as shared, drain_notice() as must_leave:
             work(config["key"], config["job"], shared, report, must_leave)
 
     return run
@@ -70,33 +66,5 @@ def _with_share(settings: WorkerSettings, resources: Resources) -> WorkerSetting
         threads=max(1, int(resources.cpu)),
         heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
         memory_bytes=resources.memory,
-        gpu=resources.gpu,
+        gpu=resources.gpu / resources.count,
     )
-
-
-@contextmanager
-def drain_notice() -> Iterator[Callable[[], str | None]]:
-    """Gives a function that says at once why the trial of this process has to leave its machine, or None while it may stay.
-
-    The head knows which machines drain: `ray drain-node`, an autoscaler, or a SIGTERM to `ray start --block`, by which Slurm
-    and Kubernetes end a machine's processes. It is asked in a thread of its own: training never waits for it, and a head that
-    does not answer says nothing.
-    """
-    over, drained = threading.Event(), threading.Event()
-    machine = ray.get_runtime_context().get_node_id()
-    client: Any = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
-
-    def watch() -> None:
-        while not over.is_set() and not drained.is_set():
-            try:
-                if machine in client.get_draining_nodes(timeout=ANSWER_SECONDS):
-                    drained.set()
-            except Exception as error:  # of many kinds while the head is away
-                log.info("the cluster's head does not say which machines are drained: %s", error)
-            over.wait(POLL_SECONDS)
-
-    threading.Thread(target=watch, name="drain-notice", daemon=True).start()
-    try:
-        yield lambda: TAKEN if drained.is_set() else None
-    finally:
-        over.set()

@@ -45,8 +45,11 @@ def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
     choose_segments()
 
 
-def require_gpu() -> Gpu:
+def require_gpu(visible: int = 1) -> Gpu:
     """Returns the GPU of this process, after a matrix product on it.
+
+    Args:
+        visible: how many GPUs the process is to see, its own first.
 
     Raises:
         Unavailable: torch cannot compute there; the message names the machine and has torch's reason.
@@ -57,9 +60,9 @@ def require_gpu() -> Gpu:
         if torch.version.cuda is None and torch.version.hip is None:
             raise RuntimeError(f"torch {torch.__version__} is built without CUDA; install a build for this machine's driver")
         torch.cuda.init()
-        if (count := torch.cuda.device_count()) > 1:
+        if (count := torch.cuda.device_count()) > visible:
             raise RuntimeError(
-                f"the process sees {count} and a trial has one, or a share of one. Unset "
+                f"the process sees {count} and its trial has {visible}, or a share of one. Unset "
                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (NOSET_HIP_...) where Ray starts"
             )
         ones = torch.ones(SIDE, SIDE, device="cuda")

@@ -12,11 +12,9 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
-from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_cut
+from orchestrator.plan.trial import Job, Outcome, Trial, result_of_cut
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     CUTS_FOLDER,
@@ -38,41 +36,16 @@ from orchestrator.record.checkpoints import (
     stored_result,
 )
 from orchestrator.state.entry import TrialResult
-from orchestrator.worker.fences import fence_gpu, fenced_host
-from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, process_age, scratch_folder, stderr_to
+from orchestrator.worker.guards import Heartbeat, process_age
 from orchestrator.worker.run_job import run_job, size_of
-
-STDERR_FILE = "stderr.log"
+from orchestrator.worker.surroundings import WorkerSettings, guarded
+from orchestrator.worker.together import together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
 
 Report = Callable[[dict[str, Any], Path | None], None]
 """Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """The settings that all trials of an attempt share.
-
-    `gpu` is the share of a GPU that each process of a trial holds.
-    `shared` surrounds each trial's run: it refuses a machine with other data, and asks the hub for nothing that is there.
-    `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
-    """
-
-    storage: str
-    scratch: str | None
-    threads: int
-    heartbeat_seconds: float | None = None
-    memory_bytes: int | None = None
-    train: Train | None = None
-    gpu: float = 0.0
-    shared: Callable[[RunSpec], AbstractContextManager[None]] | None = None
-
-    def surrounded(self, run: RunSpec) -> AbstractContextManager[None]:
-        """Returns the context in which a trial runs; entering it reads the data."""
-        return self.shared(run) if self.shared else nullcontext()
 
 
 def work(
@@ -96,16 +69,8 @@ def work(
     if why:
         report({"results": [_foreign(key, why).to_json()]}, None)
         return
-    with _scratch(settings, key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
-        begin_with(settings.threads)
-        heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
-        try:
-            fence_gpu(settings.gpu)
-            with fenced_host(settings.memory_bytes):
-                _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
-        finally:
-            heartbeat.stop()
-            free_memory()
+    with guarded(settings, key) as (scratch, heartbeat):
+        _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
 
 
 class _Attempt:
@@ -151,11 +116,11 @@ class _Attempt:
 
     def _train(self, job: Job, checkpoint: Path | None, broken: int) -> None:
         settings = self._settings
-        if settings.gpu and settings.train is None:  # a stand-in needs none
-            require_gpu()
+        gpu = settings.require_gpu()
+        train = settings.train if settings.crew is None else together(job.training, settings, gpu)
         # Preparing the machine and building the method take long for a large model, and have no steps.
         with ticking(self._heartbeat.beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
-            outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, settings.train)
+            outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, train)
         self._heartbeat.stop()
         result = outcomes[0].result
         if broken:
@@ -272,26 +237,3 @@ def _keep(outcome: Outcome, folder: Path) -> None:
     if answers.is_dir():
         shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
     (folder / RESULT_FILE).write_text(json.dumps(outcome.result.to_json()), encoding="utf-8")
-
-
-def stderr_left(scratch: Path, key: str) -> Path | None:
-    """Returns what the last process of a trial wrote to stderr, if it died; `scratch` is that of its settings."""
-    return next(scratch.glob(f"{key}-*/{STDERR_FILE}"), None)
-
-
-@contextmanager
-def _scratch(settings: WorkerSettings, key: str) -> Iterator[Path]:
-    with ExitStack() as stack:
-        if settings.scratch is None:
-            folder = stack.enter_context(scratch_folder(key))
-        else:
-            root = Path(settings.scratch)
-            for earlier in root.glob(f"{key}-*"):
-                shutil.rmtree(earlier, ignore_errors=True)
-            root.mkdir(parents=True, exist_ok=True)
-            # A folder for each attempt: the process of an interrupted one may end, and remove its own, after the next began.
-            folder = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=root))
-            # A process that dies never comes to this, so that its stderr stays for the driver to read.
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        (folder / "run").mkdir()
-        yield folder

@@ -59,7 +59,7 @@ def test_a_share_sees_the_gpu_that_ray_gave_it(ids: list, visible: str, monkeypa
 
 def test_a_process_that_sees_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cuda(monkeypatch, count=2)
-    assert "sees 2 and a trial has one, or a share of one. Unset RAY_EXPERIMENTAL_NOSET" in str(refusal())
+    assert "sees 2 and its trial has 1, or a share of one. Unset RAY_EXPERIMENTAL_NOSET" in str(refusal())
     assert is_transient(refusal())
 
 

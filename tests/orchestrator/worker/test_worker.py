@@ -18,7 +18,8 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
-from orchestrator.worker.worker import WorkerSettings, _scratch, stderr_left, work
+from orchestrator.worker.surroundings import WorkerSettings, _scratch, stderr_left
+from orchestrator.worker.worker import work
 
 SPEC = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 
@@ -209,8 +210,8 @@ from pathlib import Path
 from craft.factors.ticking import tick
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job, Trial
-from orchestrator.worker.worker import WorkerSettings
-from orchestrator.worker.worker import _scratch, stderr_left, work
+from orchestrator.worker.surroundings import WorkerSettings, stderr_left
+from orchestrator.worker.worker import work
 spec = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
     for pause in {pauses}:

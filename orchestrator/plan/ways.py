@@ -1,0 +1,63 @@
+"""How the processes of a trial share its work (`craft.processes`): chosen by the estimated memory, or by the file.
+
+replicate   the model fits on one GPU, or the trial has no GPUs
+shard       it does not
+layers      it does not, and the base is quantized
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from craft.methods import METHODS
+from craft.settings import Way
+from craft.spec import RunSpec
+from craft.words import format_bytes
+from orchestrator.sweepfile.resources import Resources
+
+CONTEXT_BYTES = 2**29
+"""GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
+
+Between 290 and 400 MB were seen with kernels loaded lazily, which is the default since CUDA 12.2
+(github.com/pytorch/pytorch: pull request 86509, issues 107667 and 109888). The rest is for cuBLAS and more kinds of kernels.
+"""
+
+
+class Choice(NamedTuple):
+    """A way, the estimated bytes of each process under it, and the reason for it."""
+
+    way: Way
+    need: int
+    reason: str
+
+
+def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Choice:
+    """Chooses how the processes of a trial share its work.
+
+    Args:
+        gpu_bytes: the memory of a GPU, if the trial has GPUs and it is known.
+    """
+    from craft.trainer.counting import estimated_memory
+
+    def need(way: Way) -> int:
+        return estimated_memory(run, way=way, count=resources.count)
+
+    if resources.parallel is not None:
+        return Choice(resources.parallel, need(resources.parallel), "as resources.parallel says")
+    replicated = need("replicate")
+    if not resources.gpu:
+        return Choice("replicate", replicated, "it has no GPUs")
+    if gpu_bytes is None or replicated + CONTEXT_BYTES <= gpu_bytes:
+        return Choice("replicate", replicated, "it fits on one GPU")
+    way: Way = "layers" if METHODS[run.method].quantization else "shard"
+    return Choice(way, need(way), f"{format_bytes(replicated)} do not fit on one GPU")
+
+
+def refusal(run: RunSpec, way: Way) -> str | None:
+    """Returns why a run cannot be trained in a way, or None if it can."""
+    if way == "shard" and METHODS[run.method].quantization:
+        return (
+            f"{run.method} cannot run under parallel: shard, because its quantized base cannot be put into parts; use "
+            "parallel: layers or replicate"
+        )
+    return None

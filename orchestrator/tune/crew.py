@@ -1,0 +1,131 @@
+"""The processes of a trial on Ray: the trial's own actor is the first, the others are its child actors in the trial's bundles.
+
+    bundle 0    Tune's actor      gathered(...)  -->  WorkerSettings.crew  -->  work(...)
+    bundle i    _Follower         place(), then follow(part) for each try; ends with the trial
+
+Ray ends a child with the actor that made it, and all of them with the trial's placement group.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.worker import crash
+from orchestrator.worker.crash import TAKEN
+from orchestrator.worker.gpus import keep_to_share
+from orchestrator.worker.surroundings import WorkerSettings, stderr_left
+from orchestrator.worker.together import follow_first, process_name
+
+if TYPE_CHECKING:
+    from craft.trainer.together import Part
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+ANSWER_SECONDS = 10.0
+
+Place = tuple[str, list[Any]]
+"""A machine by Ray's id, and the GPUs there by Ray's names."""
+
+
+class _Follower:
+    """One of the processes that follow the first."""
+
+    def place(self) -> Place:
+        """Returns where it is."""
+        return _place()
+
+    def follow(self, key: str, part: Part, settings: WorkerSettings, gpus: list[Any]) -> None:
+        """Takes part in a try of a trial."""
+        keep_to_share(settings.gpu, gpus)
+        with drain_notice() as must_leave:
+            follow_first(key, part, settings, must_leave)
+
+
+@contextmanager
+def gathered(key: str, settings: WorkerSettings, resources: Resources) -> Iterator[WorkerSettings]:
+    """Starts the other processes of a trial, and ends them. Yields the settings with the trial's crew, if it has several."""
+    if resources.count == 1:
+        keep_to_share(settings.gpu, ray.get_gpu_ids())
+        yield settings
+        return
+    from craft.trainer.together import Crew
+
+    group: Any = ray.util.get_current_placement_group()
+    remote: Any = ray.remote(_Follower)
+    asked = dict(resources.asked)
+    options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
+    placed = [PlacementGroupSchedulingStrategy(group, bundle) for bundle in range(1, resources.count)]
+    actors = [remote.options(**options, resources=asked, scheduling_strategy=bundle).remote() for bundle in placed]
+    try:
+        places: list[Place] = [_place(), *ray.get([actor.place.remote() for actor in actors])]
+        seen = [_seen(places, rank) for rank in range(resources.count)]
+        keep_to_share(settings.gpu, seen[0])
+
+        def start(rank: int, part: Part) -> Future[None]:
+            shared = replace(settings, visible=len(seen[rank]))
+            future: Future[None] = actors[rank - 1].follow.remote(key, part, shared, seen[rank]).future()
+            return future
+
+        def explain(rank: int, death: BaseException) -> str:
+            name = process_name(key, rank)
+            return crash.describe(death, stderr_left(Path(settings.scratch), name) if settings.scratch else None)
+
+        starts = [partial(start, rank) for rank in range(1, resources.count)]
+        yield replace(settings, visible=len(seen[0]), crew=Crew(starts, explain, ray.util.get_node_ip_address()))
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _place() -> Place:
+    return ray.get_runtime_context().get_node_id(), [*ray.get_gpu_ids()]
+
+
+def _seen(places: list[Place], rank: int) -> list[Any]:
+    """Returns the GPUs that a process is to see: its own first, then those of the processes on its machine.
+
+    NCCL reaches only GPUs that are visible directly, and `layers` puts layers on all of them.
+    """
+    machine, own = places[rank]
+    return [*own, *(gpu for other, (place, gpus) in enumerate(places) for gpu in gpus if place == machine and other != rank)]
+
+
+@contextmanager
+def drain_notice() -> Iterator[Callable[[], str | None]]:
+    """Gives a function that says at once why the trial of this process has to leave its machine, or None while it may stay.
+
+    The head knows which machines drain: `ray drain-node`, an autoscaler, or a SIGTERM to `ray start --block`, by which Slurm
+    and Kubernetes end a machine's processes. It is asked in a thread of its own: training never waits for it, and a head that
+    does not answer says nothing.
+    """
+    over, drained = threading.Event(), threading.Event()
+    machine = ray.get_runtime_context().get_node_id()
+    client: Any = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
+
+    def watch() -> None:
+        while not over.is_set() and not drained.is_set():
+            try:
+                if machine in client.get_draining_nodes(timeout=ANSWER_SECONDS):
+                    drained.set()
+            except Exception as error:  # of many kinds while the head is away
+                log.info("the cluster's head does not say which machines are drained: %s", error)
+            over.wait(POLL_SECONDS)
+
+    threading.Thread(target=watch, name="drain-notice", daemon=True).start()
+    try:
+        yield lambda: TAKEN if drained.is_set() else None
+    finally:
+        over.set()

@@ -1,0 +1,91 @@
+"""What surrounds a trial in each of its processes: its settings, its scratch folder, its guards."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from craft.spec import RunSpec
+from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.plan.trial import Train
+from orchestrator.worker.fences import fence_gpu, fenced_host
+from orchestrator.worker.gpus import require_gpu
+from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, scratch_folder, stderr_to
+
+if TYPE_CHECKING:
+    from craft.trainer.together import Crew
+
+STDERR_FILE = "stderr.log"
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """The settings that all trials of an attempt share, and the share of a trial's processes.
+
+    `gpu` is the share of a GPU that each process of a trial holds; it sees `visible` GPUs, those of the other processes too.
+    `crew` are the other processes of the trial, if it has several.
+    `shared` surrounds each trial's run: it refuses a machine with other data, and asks the hub for nothing that is there.
+    `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
+    """
+
+    storage: str
+    scratch: str | None
+    threads: int
+    heartbeat_seconds: float | None = None
+    memory_bytes: int | None = None
+    train: Train | None = None
+    gpu: float = 0.0
+    visible: int = 1
+    crew: Crew | None = None
+    shared: Callable[[RunSpec], AbstractContextManager[None]] | None = None
+
+    def surrounded(self, run: RunSpec) -> AbstractContextManager[None]:
+        """Returns the context in which a trial runs; entering it reads the data."""
+        return self.shared(run) if self.shared else nullcontext()
+
+    def require_gpu(self) -> Gpu | None:
+        """Returns the process's GPU after a product on it, or None if it has none; a stand-in for the training needs none."""
+        return require_gpu(self.visible) if self.gpu and self.train is None else None
+
+
+@contextmanager
+def guarded(settings: WorkerSettings, name: str) -> Iterator[tuple[Path, Heartbeat]]:
+    """Limits the memory of this process and watches over it, with a scratch folder for `name`."""
+    with _scratch(settings, name) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
+        begin_with(settings.threads)
+        heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
+        try:
+            fence_gpu(settings.gpu)
+            with fenced_host(settings.memory_bytes):
+                yield scratch, heartbeat
+        finally:
+            heartbeat.stop()
+            free_memory()
+
+
+def stderr_left(scratch: Path, name: str) -> Path | None:
+    """Returns what the last process called `name` wrote to stderr, if it died; `scratch` is that of its settings."""
+    return next(scratch.glob(f"{name}-*/{STDERR_FILE}"), None)
+
+
+@contextmanager
+def _scratch(settings: WorkerSettings, name: str) -> Iterator[Path]:
+    with ExitStack() as stack:
+        if settings.scratch is None:
+            folder = stack.enter_context(scratch_folder(name))
+        else:
+            root = Path(settings.scratch)
+            for earlier in root.glob(f"{name}-*"):
+                shutil.rmtree(earlier, ignore_errors=True)
+            root.mkdir(parents=True, exist_ok=True)
+            # A folder for each attempt: the process of an interrupted one may end, and remove its own, after the next began.
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
+            # A process that dies never comes to this, so that its stderr stays for the driver to read.
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "run").mkdir()
+        yield folder
