@@ -27,7 +27,7 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import METRICS, amount, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.review.elsewhere import peft_config, served_by, trained_by
+from orchestrator.review.elsewhere import peft_config, served_by
 from orchestrator.review.merging import reads_pairs
 from orchestrator.state.entry import TrialResult
 
@@ -68,7 +68,6 @@ def model_card(
     pair: bool,
     merged: str | None = None,
     config: Mapping[str, Any] | None = None,
-    trained: Mapping[str, Any] | None = None,
 ) -> str:
     """Writes the card's text.
 
@@ -77,7 +76,6 @@ def model_card(
         pair: whether the model reads two texts.
         merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
         config: PEFT's configuration of the adapter; None if PEFT does not load the folder.
-        trained: the same of the adapter as it was trained.
     """
     spec, summary, entry = record["spec"], origin.summary, origin.entry
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
@@ -105,7 +103,6 @@ def model_card(
             _table({"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
             "## Costs",
             _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
-            *(["## The same training elsewhere", recipes] if (recipes := trained_by(record, trained)) else []),
         ]
     ) + "\n"  # fmt: skip
 
@@ -117,7 +114,7 @@ def add_card(adapter: Path, sweep: str, trial: Trial, result: TrialResult) -> No
     run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
     origin = Origin(sweep, summary, entry, ())
     config = peft_config(adapter)
-    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), config=config, trained=config))
+    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), config=config))
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:

@@ -117,8 +117,7 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
-    configs = {"config": peft_config(taken.folder), "trained": peft_config(adapter)}
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, **configs)
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(taken.folder))
     answers = record.predictions(taken.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
         (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
