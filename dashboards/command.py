@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,8 @@ def page(
         str | None,
         typer.Option(
             metavar="URI",
-            help="Where MLflow's runs are: sqlite:///mlflow.db (the default, in this folder), http://host:5000, postgresql://...",
+            help="Where MLflow's runs are: sqlite:///mlflow.db (the default, in this folder), http://host:5000, "
+            "postgresql://...; - reads it from standard input.",
         ),
     ] = None,
     mlflow_url: Annotated[
@@ -46,7 +48,7 @@ def page(
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if (sweep is None) != (to is None):
         raise ValueError("give a sweep and --to FILE to write its page; neither to serve the live page of all sweeps")
-    store = Store(tracking_uri, mlflow_url)
+    store = Store(sys.stdin.readline().strip() if tracking_uri == "-" else tracking_uri, mlflow_url)
     _export(store, sweep, to) if sweep is not None and to is not None else _serve(store, host, port)
 
 

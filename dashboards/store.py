@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
-from craft.words import nearest, redact
+from craft.words import hide_address, nearest, public_address, redact
 from dashboards.feed import Feed, Wanted
 from dashboards.frames import NAN, RunRow
 from orchestrator.results.tags import STATUS, SWEEP
@@ -59,7 +59,7 @@ class Store:
     """
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None) -> None:
-        self.uri = uri or DEFAULT_URI
+        self.uri = hide_address(uri or DEFAULT_URI)
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
         self._client: MlflowClient | None = None
@@ -68,7 +68,7 @@ class Store:
         self._answers: dict[str, dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
-        self.mlflow_url = (mlflow_url or (self.uri if is_server else "")).rstrip("/")
+        self.mlflow_url = (mlflow_url or (public_address(self.uri) if is_server else "")).rstrip("/")
         if self.mlflow_url and not self.mlflow_url.startswith(("http://", "https://")):
             raise DashboardError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
         path = Path(self.uri.removeprefix("sqlite:///")).absolute() if self.uri.startswith("sqlite:///") else None

@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 from orchestrator.review.front_tables import markdown
-from orchestrator.tools.quiet import LOG_FORMAT
+from orchestrator.tools.quiet import LOG_FORMAT, Lossy
 from orchestrator.tracking import follower
 
 if __name__ == "__main__":
+    sys.stdout = sys.stderr = Lossy(2)
     logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
     follower.follow(Path(sys.argv[1]), markdown)

@@ -179,4 +179,4 @@ def again(start: Sequence[str], arguments: Sequence[str]) -> str:
     resume = [] if "--resume" in arguments else ["--resume"]
     # The log remembers what is to be run again; once more would run again what has failed since.
     arguments = [argument for argument in arguments if argument != "--retry-failed"]
-    return redact(shlex.join([*start, *arguments, *resume]))
+    return shlex.join(map(redact, [*start, *arguments, *resume]))

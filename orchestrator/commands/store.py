@@ -50,6 +50,6 @@ def _read_uri(folder: SweepFolder) -> str:
         TrackingError: its address holds a password, which is kept nowhere.
     """
     uri = str(yaml.safe_load(folder.effective.read_text(encoding="utf-8"))["tracking"]["uri"])
-    if "***@" in uri:
+    if "***" in uri:
         raise TrackingError(f"{folder.effective} keeps no passwords ({uri}); give --tracking-uri with the whole address")
     return resolve_uri(uri)

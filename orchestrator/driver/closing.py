@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.words import format_duration, redact
+from craft.words import format_duration, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
@@ -57,7 +57,7 @@ def _next(plan: Plan, uri: str, rule: str | None) -> dict[str, str]:
     commands = ({"take an adapter:": take} if rule else {}) | {"open the page:": f"craft-sweeps page{store}"}
     if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
-        commands["see it in MLflow:"] = f"{redact(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
+        commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     return commands
 
 

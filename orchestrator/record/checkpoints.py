@@ -23,6 +23,7 @@ from pyarrow import fs
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
+from craft.words import hide_address
 from orchestrator.state.entry import TrialResult
 
 RESULT_FILE = "result.json"
@@ -116,7 +117,7 @@ def _cut(storage: str) -> tuple[str, str, str]:
 
 def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
     """Opens the file system of a storage folder or URI; returns it with the path there."""
-    if "@" in storage.partition("://")[2].partition("/")[0]:
+    if "@" in hide_address(storage).partition("://")[2].partition("/")[0]:
         raise ValueError(
             "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS) of every machine, and s3://bucket/path here"

@@ -165,7 +165,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     if not SweepFolder(folder).record.is_file():
         raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
-    uri = tracking_uri or (None if "***@" in state.sweep.tracking.uri else state.sweep.tracking.uri)
+    uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
 
     def fetch(key: str, scratch: Path) -> Path:
         return _stored_adapter(folder, state.entries[key], scratch)

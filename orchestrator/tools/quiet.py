@@ -11,17 +11,19 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, cast
+
+from craft.words import redact
 
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 _screens: list[IO[str]] = []
 
 
-class _Lossy(io.TextIOBase):
-    """Writes text to a file descriptor, unbuffered, so that the writer continues whatever happens to its reader.
+class Lossy(io.TextIOBase):
+    """Writes text without passwords to a file descriptor, unbuffered, so that the writer continues whatever its reader does.
 
     Text is lost without an error on a full disk, in a closed pipe or a dead terminal. Characters that the encoding lacks are
     replaced.
@@ -42,7 +44,7 @@ class _Lossy(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with suppress(OSError):
-            os.write(self._file, text.encode(self._encoding, errors="replace"))
+            os.write(self._file, redact(text).encode(self._encoding, errors="replace"))
         return len(text)
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
     sys.stderr.flush()
     appended = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     root = logging.getLogger()
-    with closing(_Lossy(appended)) as log, closing(_Lossy(os.dup(2), sys.stderr.encoding or "utf-8")) as lossy:
+    with closing(Lossy(appended)) as log, closing(Lossy(os.dup(2), sys.stderr.encoding or "utf-8")) as lossy:
         screen = cast(IO[str], lossy)
         handler = logging.StreamHandler(log)
         handler.setFormatter(logging.Formatter(LOG_FORMAT))
@@ -72,7 +74,7 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
         root.addHandler(handler)
         _screens.append(screen)
         try:
-            with redirect_stdout(log):
+            with redirect_stdout(log), redirect_stderr(log):
                 yield screen
         finally:
             _screens.pop()

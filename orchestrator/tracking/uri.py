@@ -2,14 +2,14 @@
 
 Credentials come from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`,
 `PGPASSWORD`) or, for databases, from the URI itself. `redact` removes them from everything that is
-shown, logged or written to disk.
+shown, logged or written to disk, because each address that a process uses comes through `resolve_uri`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from craft.words import redact
+from craft.words import hide_address, redact
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "postgres", "mysql", "mssql")
 
@@ -24,7 +24,7 @@ def resolve_uri(uri: str, base: Path | None = None) -> str:
     Raises:
         TrackingError: the scheme or the file name is missing, or the scheme is not supported; the message says what to write.
     """
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, rest = hide_address(uri).partition("://")
     kind = scheme.split("+", 1)[0].lower()
     if not separator or kind == "file":
         raise TrackingError(
