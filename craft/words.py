@@ -156,8 +156,8 @@ class _Secrets:
         """Returns a text without the secrets."""
         for address, shown in self._addresses.items():
             text = text.replace(address, shown)
-        anywhere, words = self._patterns
-        return words.sub(r"\1***", anywhere.sub("***", text))
+        anywhere, after_role = self._patterns
+        return after_role.sub(r"\1***", anywhere.sub("***", text))
 
     def _add(self, secret: str) -> None:
         (self._words if _is_word(secret) else self._anywhere).update(_spellings(secret))
@@ -168,11 +168,11 @@ class _Secrets:
                 self._add(secret.strip("{}"))
 
     def _compile(self) -> None:
-        anywhere, words = (
+        anywhere, short = (
             "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)" for texts in (self._anywhere, self._words)
         )
         role = r"(?i)\b((?:user(?:name)?|login|role|uid|password|pwd)[ =:]+[\"'`]?)"
-        self._patterns = re.compile(anywhere), re.compile(rf"{role}(?:{words})\b")
+        self._patterns = re.compile(anywhere), re.compile(rf"{role}(?:{short})\b")
 
 
 def _is_word(secret: str) -> bool:
