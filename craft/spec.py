@@ -2,7 +2,7 @@
 
 A `RunSpec` holds everything that decides a run's numbers: the model, the task, the method with its parameters, the training
 settings, the seed, where the data lie and the protocol under which the score is to be read. The sweep file is validated
-against these models, `craft-sweeps train` fills one from its flags, and `RunSpec.key` names the run by its content.
+against these models, `RunSpec.key` names the run by its content.
 """
 
 from __future__ import annotations

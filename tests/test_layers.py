@@ -35,7 +35,7 @@ FLOORS = {
         ("craft.scoring",),
         ("craft.trainer",),
         ("craft.audit",),
-        ("craft.train", "craft.tucker", "craft.store", "craft"),
+        ("craft.tucker", "craft.store", "craft"),
     ),
     "orchestrator": (
         ("orchestrator.tools", "orchestrator.sweepfile"),

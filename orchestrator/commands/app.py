@@ -177,24 +177,9 @@ COMMANDS = (
     Row(
         "orchestrator.commands.train:train",
         (
-            ("train --task toy/sentiment --ranks all 32 32", "one training, without a sweep"),
-            ("train --task toy/sentiment --ranks all 64 64 --sizes '2000 4000 8000'", "its adapter is cut and scored, too"),
-            (
-                "train --task glue/rte --data-root DATA --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3",
-                "LoRA on GLUE from files",
-            ),
-            (
-                "train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections 'q k v o'",
-                "any tuner of PEFT",
-            ),
-            (
-                "train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'",
-                "commonsense by likelihood",
-            ),
-            (
-                "train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'",
-                "data of your own",
-            ),
+            ("train sweep.yaml --to out", "the one training of a file, without Ray and MLflow"),
+            ("train sweeps/ranks.yaml --set 'space=[{method: lora, rank: 8}]'", "one of the trainings of a larger file"),
+            ("train sweep.yaml --warm-start runs/mnli/adapter", "from another task's adapter"),
         ),
         "stopped; the same call with --resume continues",
     ),

@@ -2,68 +2,142 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from craft.models.cached import MINILM
+from orchestrator.commands.options import Changes, SweepFile, screen
+from orchestrator.sweepfile.mistakes import SweepError
+
+if TYPE_CHECKING:
+    from craft.results import Progress
+    from orchestrator.plan.plan import Plan
+    from orchestrator.plan.trial import Job, Outcome
+
+USE = """
+{steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it as a model of transformers:
+
+  from craft import load_adapter
+  model, tokenizer = load_adapter({folder!r})"""
 
 
 def train(
-    task: Annotated[str, typer.Option(help="Such as toy/sentiment, glue/mrpc, commonsense, custom/NAME.")],
-    model: Annotated[str, typer.Option(help="Hub id, local folder or FOLDER/FILE.gguf.")] = MINILM,
-    revision: Annotated[str | None, typer.Option(help="The hub's revision of the model.")] = None,
-    method: Annotated[str, typer.Option(help="Such as craft, lora, dora, head; docs/methods.md has them all.")] = "craft",
-    ranks: Annotated[
-        tuple[str, str, str] | None, typer.Option(metavar="R1 R2 R3", help="CRAFT's ranks; all = every layer.")
-    ] = None,
-    rank: Annotated[int | None, typer.Option(help="The rank of methods that have one, such as lora.")] = None,
-    projections: Annotated[str | None, typer.Option(metavar="'WORD ...'", help="Which weights: q k v o up gate down.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="The method's own dropout.")] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="The adapter's; the head's is --set head_learning_rate=... (1e-3).")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option()] = None,
-    batch_size: Annotated[int | None, typer.Option()] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="float32 (the default), bf16-mixed or bfloat16.")
-    ] = None,
-    seed: Annotated[int, typer.Option()] = 0,
-    protocol: Annotated[str, typer.Option(help="What selection may see: honest or customary.")] = "honest",
-    data_root: Annotated[
-        str | None, typer.Option(metavar="DIR", help="A folder with glue/ and commonsense/ in it; without it the hub is asked.")
-    ] = None,
+    sweep: SweepFile,
+    changes: Changes = None,
     warm_start: Annotated[
-        str | None,
+        Path | None,
         typer.Option(metavar="DIR", help="Start from the adapter in this folder; the task head of another task is left out."),
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other parameter, see below. Repeatable.")
-    ] = None,
-    sizes: Annotated[str, typer.Option(metavar="'N ...'", help="Numbers of parameters to cut the adapter to.")] = "",
     to: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where adapter and checkpoints go; runs/craft/TASK-KEY if not given.")
+        Path | None, typer.Option(metavar="DIR", help="Where adapter and checkpoints go; runs/NAME/KEY if not given.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint in that folder.")] = False,
 ) -> int:
-    """Train one adapter on one task, without a sweep.
+    """Train the one training of a sweep file in this process, without Ray and MLflow.
 
-    It is scored, and saved as PEFT loads it.
-
-    --set takes a parameter of the method, a training setting, or a path under data or measure; the value is read as YAML.
+    The adapter is scored, cut to the `sizes` of its block, and saved as PEFT loads it. --set narrows a file with several
+    trainings.
 
     Exit status: 0 finished; 1 the run failed; 2 the call is wrong; 130 interrupted (the same call with --resume continues).
     """
-    from craft.train import Flags
-    from craft.train import train as train_one
+    from orchestrator.start import Call, plan_sweep
 
-    settings = {
-        "ranks": ranks, "rank": rank, "projections": _words(projections) or None, "dropout": dropout,
-        "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "precision": precision,
-    }  # fmt: skip
-    flags = Flags(task, model, revision, method, seed, protocol, data_root, warm_start, settings, changes or ())
-    return train_one(flags, to, resume, [_number(word) for word in _words(sizes)])
+    plan = plan_sweep(Call(sweep, tuple(changes or ())), screen(quiet=True))
+    job = _only_job(plan, warm_start)
+    folder = _choose_folder(to or plan.sweep.folder / job.key, job)
+    counts = plan.counts[job.training.configuration]
+    _say(f"{job.training.label} on {plan.sweep.model}, {job.training.run.task}, seed {job.training.run.seed}: "
+         f"{counts['trainable_parameters']:,.0f} adapter parameters, {counts['head_parameters']:,.0f} in the head")  # fmt: skip
+    try:
+        outcomes = _train(job, folder, resume)
+    except KeyboardInterrupt:
+        _say("interrupted; the same call with --resume continues from the last checkpoint")
+        return 130
+    if outcomes[0].adapter is None:
+        _say(f"the run failed: {outcomes[0].result.error}")
+        return 1
+    _show(outcomes)
+    return 0
+
+
+def _only_job(plan: Plan, warm_start: Path | None) -> Job:
+    from dataclasses import replace
+
+    if len(plan.jobs) != 1:
+        labels = dict.fromkeys(
+            f"{job.training.label}, {job.training.run.task}, seed {job.training.run.seed}" for job in plan.jobs
+        )
+        raise SweepError(
+            [
+                f"the file has {len(plan.jobs)} trainings ({'; '.join([*labels][:3])}, ...): narrow it to one, such as with "
+                "--set 'seeds=[0]' and --set 'space=[{method: lora, rank: 8}]'"
+            ]
+        )
+    (job,) = plan.jobs
+    if warm_start is None:
+        return job
+    from craft.settings import WarmStart
+    from craft.spec import RunSpec
+
+    adapter = warm_start if (warm_start / "run.json").is_file() else warm_start / "adapter"
+    try:
+        source = RunSpec.model_validate(json.loads((adapter / "run.json").read_text(encoding="utf-8"))["spec"])
+    except FileNotFoundError:
+        raise SweepError([f"--warm-start {warm_start}: no adapter of this project is there (no run.json)"]) from None
+    except (ValueError, KeyError):
+        raise SweepError([f"--warm-start {warm_start}: {adapter / 'run.json'} cannot be read"]) from None
+    run = job.training.run.model_copy(update={"warm_start": WarmStart(run=source.key, adapter=str(adapter.resolve()))})
+    return replace(job, training=replace(job.training, run=run))
+
+
+def _choose_folder(folder: Path, job: Job) -> Path:
+    record = folder / "adapter" / "run.json"
+    if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["spec"] != job.training.run.model_dump(mode="json"):
+        raise SweepError([f"--to {folder}: it has another run's adapter; give another folder"])
+    existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise SweepError([f"--to {folder}: {existing} cannot be written"])
+    return folder
+
+
+def _train(job: Job, folder: Path, resume: bool) -> list[Outcome]:
+    from craft.trainer.checkpoint import find_newest_checkpoint
+    from orchestrator.worker.run_job import run_job
+
+    checkpoint = find_newest_checkpoint(folder) if resume else None
+    if checkpoint:
+        _say(f"continuing from {checkpoint}")
+
+    def on_step(step: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
+
+    return run_job(job, folder, _report, on_step, checkpoint)
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr)
+
+
+def _report(progress: Progress) -> None:
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items())
+    _say(f"\repoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}  {figures}")
+
+
+def _show(outcomes: list[Outcome]) -> None:
+    (result, adapter), *cuts = [(outcome.result, outcome.adapter) for outcome in outcomes]
+    for name, value in (result.metrics | result.counts).items():
+        digits = 4 if name == "search_loss" or value < 1 else 2
+        print(f"{name:<24}{value:,.{digits}f}".removesuffix(".00"))
+    for cut, folder in cuts:
+        print(f"cut to {cut.counts['trainable_parameters']:,.0f} parameters: score {cut.metrics['score']:.2f}, {folder}")
+    for note in result.notes:
+        print(f"note: {note}")
+    print(USE.format(folder=str(adapter), steps=result.steps, seconds=result.seconds))
 
 
 def energy(
@@ -103,9 +177,3 @@ def cache(
 
 def _words(text: str | None) -> list[str]:
     return (text or "").replace(",", " ").split()
-
-
-def _number(word: str) -> int:
-    if not word.isdecimal():
-        raise ValueError(f"--sizes: {word!r} is no number of parameters; write --sizes '2000 4000'")
-    return int(word)

@@ -20,7 +20,6 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
-from tests.craft.calls import run_of, train
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 METHODS_HERE: dict[str, dict[str, Any]] = {
@@ -116,16 +115,3 @@ def test_what_cannot_be_started_from_is_refused_with_its_reason(tiny_bert: str, 
     assert "has no run.json" in refused(start={"adapter": str(tmp_path)})
     assert f"of run {source.key}, not of 0123456789abcdef" in refused(start={"run": "0123456789abcdef"})
     assert "another parameters" in refused(parameters={"rank": 4}).replace("has ", "")
-
-
-def test_the_command_line_takes_a_folder(
-    tiny_bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = spec_of(tiny_bert, "lora", "toy/entailment")
-    train_run(source, tmp_path / "source")
-    call = ["--task", "toy/sentiment", "--model", tiny_bert, "--method", "lora", "--rank", "2"]
-    spec = run_of(*call, "--warm-start", str(tmp_path / "source"))
-    assert spec.warm_start == WarmStart(run=source.key, adapter=str((tmp_path / "source" / "adapter").resolve()))
-    monkeypatch.chdir(tmp_path)
-    assert train(*call, "--warm-start", "nowhere") == 2
-    assert "no adapter of this project" in capsys.readouterr().err
