@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,7 +124,7 @@ def count_classes(task: Task, settings: CustomTask) -> dict[str, int]:
 
 def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
     """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
-    counts, spellings = count_classes(task, settings), dict[str, list[str]]()
+    counts, spellings = count_classes(task, settings), dict[str | Decimal, list[str]]()
     yield f"{len(counts)} classes: {_listed(counts)}"
     for name in counts:
         spellings.setdefault(_plain(name), []).append(name)
@@ -160,10 +162,12 @@ def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: G
                 )
 
 
-def _plain(name: str) -> str:
+def _plain(name: str) -> str | Decimal:
     """Removes what may differ between spellings of a word or a number: blanks, case, forms of Unicode, zeros."""
     letters = "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if not is_blank(letter))
-    return f"{float(letters):g}" if is_number(letters) else letters
+    with suppress(InvalidOperation):  # Decimal compares all digits; a float has 16 of them
+        return Decimal(letters) if is_number(letters) else letters
+    return letters
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,18 @@ from craft.results import Unavailable
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 """The beginning of a list of records."""
+_STRANGE = {
+    rb"version https://git-lfs\.github\.com|oid sha256:": "a pointer of Git LFS and not the file; fetch it with git lfs pull",
+    rb"/annex/objects/|(\.\./)*\.git/annex/": "a pointer of git-annex and not the file; fetch it with git annex get",
+    rb"(?i)(<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(!doctype|html|head|body)\b": "a web page, such as a login or an error; download "
+    "the file itself",
+    rb"<\?xml": "XML",
+    rb"\x1f\x8b|BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed; unpack it",
+    rb"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save it as CSV",
+    rb"\xd0\xcf\x11\xe0": "a spreadsheet of Excel; save it as CSV",
+    rb"PAR1": "a parquet file; its name must end in .parquet",
+}
+"""What a file may begin with that is no file of examples -> the end of the sentence on it."""
 _DECIMAL = re.compile(r"\d,\d")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
@@ -72,6 +85,7 @@ def read_rows(path: str | Path) -> Rows:
         raise DataUnavailable(f"no file {path}; {advice}")
     read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json, ".parquet": _read_parquet}
     try:
+        _refuse_strange(path)
         rows = read[path.suffix.lower()](path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be read ({error.reason})") from error
@@ -80,6 +94,15 @@ def read_rows(path: str | Path) -> Rows:
     if not len(rows):
         raise DataError(f"{path} holds no rows; at least one is needed")
     return rows
+
+
+def _refuse_strange(path: Path) -> None:
+    """Raises DataError for a file that is of another kind than its name says."""
+    with path.open("rb") as file:
+        start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    for pattern, sentence in _STRANGE.items():
+        if re.match(pattern, start, re.DOTALL) and not (start.startswith(b"PAR1") and path.suffix.lower() == ".parquet"):
+            raise DataError(f"{path} is {sentence}")
 
 
 def _read_csv(path: Path) -> Rows:
@@ -183,7 +206,7 @@ def _read_jsonl(path: Path) -> Rows:
             if not records and _LIST.match(line):
                 return _read_json(path)
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except (ValueError, RecursionError) as error:
                 raise DataError(_broken(error, path, number)) from error
             if not isinstance(record, dict):
@@ -193,6 +216,34 @@ def _read_jsonl(path: Path) -> Rows:
     return Rows(str(path), _columns(records), lines)
 
 
+def parse_json(text: str) -> Any:
+    """Reads JSON in which no object, at any depth, has a key twice. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise KeyTwiceError(f"the key {name!r} is given twice in one object, so one of its values would be lost")
+    return record
+
+
+class KeyTwiceError(ValueError):
+    """A key that an object of JSON has twice."""
+
+
+def _place_in_list(text: str) -> int:
+    """Finds the line on which the first record begins that has a key twice."""
+    decoder, at = json.JSONDecoder(object_pairs_hook=_object), text.index("[") + 1
+    with suppress(KeyTwiceError):
+        while True:
+            at += len(text[at:]) - len(text[at:].lstrip(", \t\r\n"))
+            at = decoder.raw_decode(text, at)[1]
+    return text.count("\n", 0, at) + 1
+
+
 def _broken(error: ValueError | RecursionError, path: Path, line: int | None = None) -> str:
     """Says what is wrong with the JSON of a file, or of one of its lines."""
     if isinstance(error, UnicodeDecodeError):
@@ -200,15 +251,22 @@ def _broken(error: ValueError | RecursionError, path: Path, line: int | None = N
     if isinstance(error, json.JSONDecodeError):
         return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
     place = f"{path}, line {line}" if line else str(path)
+    if isinstance(error, KeyTwiceError):
+        return f"{place}: {error}"
     if isinstance(error, RecursionError):
         return f"{place}: lists or objects are nested too deeply; a record is one object with plain values"
     return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
 
 
 def _read_json(path: Path) -> Rows:
+    text = path.read_text(encoding="utf-8-sig")
     try:
-        records = json.loads(path.read_text(encoding="utf-8-sig"))
+        records = parse_json(text)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, KeyTwiceError) and _LIST.match(text):
+            raise DataError(_broken(error, path, _place_in_list(text))) from error
+        if isinstance(error, KeyTwiceError):
+            return _read_jsonl(path)
         if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and not _LIST.match(error.doc):
             return _read_jsonl(path)
         raise DataError(_broken(error, path)) from error
@@ -228,6 +286,8 @@ def _read_parquet(path: Path) -> Rows:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise DataUnavailable(f"{path} is not a parquet file that can be read: {error}") from error
+    if twice := [name for name in table.column_names if table.column_names.count(name) > 1]:
+        raise DataError(f"{path}: column {twice[0]!r} is named twice")
     return Rows(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
 
 

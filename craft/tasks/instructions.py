@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from craft.settings import CustomTask
-from craft.tasks.files import DataError, Rows
+from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
 from craft.tasks.rows import check_text, is_blank, numbered
 
 if TYPE_CHECKING:
@@ -124,8 +124,10 @@ def _read_turn(record: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
 def _read_option(option: Any, place: str) -> Any:
     """Reads the tools (or documents, or arguments) of a chat, which many files hold as JSON in a text."""
     try:
-        parsed = json.loads(option) if isinstance(option, str) else option
-    except ValueError:
+        parsed = parse_json(option) if isinstance(option, str) else option
+    except KeyTwiceError as error:
+        raise DataError(f"{place}: {error}") from error
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, list | dict):
         raise DataError(f"{place} holds {str(option)[:60]!r}; a list is expected, or JSON of one")

@@ -85,8 +85,8 @@ def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: 
     if name in labels:
         return labels.index(name)
     positions = positions and not any(is_number(label) for label in labels)
-    if positions and name.isdecimal() and int(name) < len(labels):
-        return int(name)
+    if positions and name in (places := [str(at) for at in range(len(labels))]):
+        return places.index(name)
     allowed = ", ".join(f"{at} ({label})" if positions else label for at, label in enumerate(labels))
     read = "" if positions else " (the labels of the training file, or those under `labels`)"
     raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}{read}")
@@ -112,7 +112,7 @@ def label_name(cell: Any) -> str | None:
         return str(cell)
     name = "" if cell is None else str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
     if _WHOLE.fullmatch(name):
-        name = str(int(name.partition(".")[0]))
+        name = "0" if name.startswith("-0.") else name.partition(".")[0]
     return None if name in ("None", "NA") or name.lower() in _MISSING else name
 
 
@@ -151,7 +151,10 @@ def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, flo
         value = float(cell)
     except (TypeError, ValueError):
         value = math.nan
-    if isinstance(cell, bool | bytes) or not math.isfinite(value):
+    except OverflowError:
+        value = math.inf
+    in_digits = not isinstance(cell, float) and any(map(str.isdecimal, _shown(cell)))
+    if isinstance(cell, bool | bytes) or math.isnan(value) or (math.isinf(value) and not in_digits):
         raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
     if abs(value) > _LARGEST:
         raise DataError(

@@ -83,10 +83,11 @@ def test_regression(tmp_path):
     ]
 
 
-def test_a_number_beyond_float32_is_named(tmp_path):
-    path = write(tmp_path / "train.csv", [{"text": f"text {row}", "stars": (row, 1e300)[row == 7]} for row in range(40)])
+@pytest.mark.parametrize("number", [1e300, 10**400, -(10**400), "1e999", "9" * 5000])
+def test_a_number_beyond_float32_is_named(tmp_path, number):
+    path = write(tmp_path / "train.jsonl", [{"text": f"text {row}", "stars": (row, number)[row == 7]} for row in range(40)])
     data = DataSettings(custom={"stars": CustomTask(train=str(path), text="text", label="stars", kind="regression")})
-    with pytest.raises(DataError, match=r"line 9: column 'stars' holds '1e\+300'; a model computes in float32.*3\.4e\+38"):
+    with pytest.raises(DataError, match=r"line 8: column 'stars' holds .*; a model computes in float32.*3\.4e\+38"):
         load_splits(find_task("custom/stars", data), data)
 
 
@@ -149,6 +150,14 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
         ("v.csv", "title,body,queue,,\na,b,c,,d\n", "v.csv, line 2: 5 cells where the header names 3"),
         ("w.json", '{"title": "a"}\n{"title": \n', "w.json, line 2, column"),
         ("x.jsonl", '[{"title": "a"},\n{"title" "b"}]', "x.jsonl, line 2, column"),
+        ("ya.jsonl", '{"title": "a"}\n{"queue": 1, "queue": 2}\n', "ya.jsonl, line 2: the key 'queue' is given twice"),
+        ("yb.json", '[{"title": "a"},\n {"m": [{"k": {"r": 1, "r": 1}}]}]', "yb.json, line 2: the key 'r' is given twice"),
+        ("yc.json", '{"title": "a"}\n\n{"queue": 1, "queue": 2}\n', "yc.json, line 3: the key 'queue' is given twice"),
+        ("za.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n", "za.csv is a pointer of Git LFS"),
+        ("zb.jsonl", "\ufeff\n <!-- x -->\n<!DOCTYPE HTML>\n<p>Log in</p>", "zb.jsonl is a web page"),
+        ("zc.parquet", '<?xml version="1.0"?>\n<html></html>', "zc.parquet is a web page"),
+        ("zd.csv", "/annex/objects/SHA256E-s9--12.csv\n", "zd.csv is a pointer of git-annex"),
+        ("ze.csv", "PK\x03\x04 sheet", "ze.csv is a zip archive or a spreadsheet"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
@@ -263,6 +272,14 @@ def test_the_plan_counts_and_doubts_classes(tmp_path):
     assert doubts[4].startswith("class 'none'")
     assert doubts[5].startswith("'none|knowledge' joins other classes (none, knowledge)")
     assert len(doubts) == 6
+
+
+def test_large_numbers_are_classes_of_their_own(tmp_path):
+    names = [10**15, 10**15 + 1, 2**53, 2**53 + 1, "9" * 5000 + ".0", "1e-400", "1e-401"]
+    rows = [{"title": f"{row}", "body": "b", "queue": names[row % len(names)]} for row in range(70)]
+    task, data = tickets(write(tmp_path / "train.jsonl", rows))
+    _, *doubts = custom.describe_classes(task, data.custom["tickets"])
+    assert (len(task.labels), doubts) == (7, [])
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\u200b\ufeff", "\u3000\n"])
