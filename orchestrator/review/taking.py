@@ -80,14 +80,14 @@ def take_adapters(
 
     Args:
         form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
-        base: the place of the base model, if it is not found under its name in the sweep.
+        base: the place of the base model, if it is not the one in the sweep's file, which may have moved since the training.
     """
     aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             taken = choose_trials(record, chosen, aside, task, seed)
             for number, adapter in enumerate(taken):
-                _write_adapter(record, adapter, Path(scratch) / str(number), form, base)
+                _write_adapter(record, adapter, Path(scratch) / str(number), form, base or record.sweep.model)
         yield taken
         to.parent.mkdir(parents=True, exist_ok=True)
         aside.rename(to)
@@ -96,7 +96,7 @@ def take_adapters(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str | None) -> None:
+def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> None:
     """Writes one adapter in its form with its model card to `taken.folder`."""
     from craft.trainer.adapter_folder import RUN_FILE
 
