@@ -64,7 +64,7 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     plan, overrides = plan_call(replace(call, resume=True), console)
     folder = SweepFolder(plan.sweep.folder)
     before, state = recorded_sweep(folder.path), read_state(folder.record)
-    check_name(folder.path, plan.sweep.name, state)
+    check_name(folder.path, state, plan.sweep.name)
     change = find_change(before, plan, state)
     if change and _is_driven(folder):
         assert before is not None, "a driver writes the effective file first"

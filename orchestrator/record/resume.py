@@ -82,8 +82,19 @@ def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> Non
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 
 
-def check_name(folder: Path, name: str, state: State) -> None:
-    """Raises SweepError if the log in a sweep's folder is that of a sweep with another name."""
+def check_name(folder: Path, state: State, name: str | None = None) -> None:
+    """Checks that the log in a sweep's folder is the sweep's.
+
+    Args:
+        name: of the sweep; as its effective file has it if not given.
+
+    Raises:
+        SweepError: it is that of a sweep with another name.
+    """
+    if name is None:
+        effective = SweepFolder(folder).effective
+        lines = effective.read_text(encoding="utf-8").splitlines() if effective.is_file() else []
+        name = next((line.partition(": ")[2].strip("'\"") for line in lines if line.startswith("name: ")), state.name)
     if state.name not in ("", name):
         log = SweepFolder(folder).record
         raise SweepError([f"{log} is the log of the sweep {shown(state.name)} and not of {shown(name)}: put back its own log"])

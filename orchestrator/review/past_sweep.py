@@ -18,6 +18,7 @@ from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import SweepFolder, sweeps_in
+from orchestrator.record.resume import check_name
 from orchestrator.results.answer import Answer, find_answer, judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
@@ -165,6 +166,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     if not SweepFolder(folder).record.is_file():
         raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
+    check_name(folder, state)
     uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
 
     def fetch(key: str, scratch: Path) -> Path:

@@ -45,7 +45,7 @@ def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> 
         elsewhere: whether it runs on a cluster, so that this machine says nothing about its time.
     """
     state = read_state(SweepFolder(plan.sweep.folder).record) if resume else State()
-    check_name(plan.sweep.folder, plan.sweep.name, state)
+    check_name(plan.sweep.folder, state, plan.sweep.name)
     entries = state.entries
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     examples = split_examples(plan.sweep)

@@ -106,7 +106,7 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         display = Display(plan.most_jobs, screen, options.verbosity)
         stop = Stop(display.say)
         driver = Driver(plan, options, display, lambda: stop.asked)
-        check_name(folder.path, plan.sweep.name, driver.state)
+        check_name(folder.path, driver.state, plan.sweep.name)
         if driver.copied_from is not None and options.storage is not None:
             raise ValueError(
                 f"{folder.path} is a copy of {driver.copied_from}, which is there still, and both would write to "

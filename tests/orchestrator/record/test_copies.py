@@ -9,6 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.driver.options import RunOptions
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.start import Call
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import SweepError
@@ -46,6 +47,10 @@ def test_the_log_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
     run_some(other, tmp_path / "s", lambda job: outcomes(job, lambda trial: 80.0))
     with pytest.raises(SweepError, match=r"s/log\.jsonl is the log of the sweep 'other' and not of 's'"):
         open_session(plan, RunOptions(tmp_path / "s", resume=True)).__enter__()
+    assert read_folder(tmp_path / "s").name == "other", "a folder may have another name than its sweep"
+    (tmp_path / "s" / "sweep.yaml").write_text(plan.sweep.to_yaml())
+    with pytest.raises(SweepError, match="is the log of the sweep 'other' and not of 's'"):
+        read_folder(tmp_path / "s")
 
 
 def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
