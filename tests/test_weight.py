@@ -21,7 +21,7 @@ MODULE, FUNCTION = 300, 45
 LONGER_MODULES = {
     "craft/settings.py": 385,
     "orchestrator/api.py": 328,
-    "orchestrator/driver/driver.py": 385,
+    "orchestrator/driver/driver.py": 378,
     "orchestrator/plan/planner.py": 322,
 }
 LONGER_FUNCTIONS = {

@@ -101,8 +101,6 @@ class Driver(SessionLog):
             started: what the record says of it; what the plan says of it if not given.
         """
         self.open()
-        if self.copied_from is not None:
-            self.display.say(f"a copy of {self.copied_from}, which is there still: it continues as a sweep of its own")
         if self.copied_from is not None or not self.state.sweep_id:
             self.take(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:

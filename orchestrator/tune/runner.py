@@ -107,11 +107,13 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         stop = Stop(display.say)
         driver = Driver(plan, options, display, lambda: stop.asked)
         check_name(folder.path, driver.state, plan.sweep.name)
-        if driver.copied_from is not None and options.storage is not None:
-            raise ValueError(
-                f"{folder.path} is a copy of {driver.copied_from}, which is there still, and both would write to "
-                f"{options.storage}. Give the copy another --storage, or remove one of them"
-            )
+        if driver.copied_from is not None:
+            copy = f"{folder.path} is a copy of {driver.copied_from}, which is there still"
+            if options.storage is not None:
+                raise ValueError(
+                    f"{copy}, and both would write to {options.storage}. Give the copy another --storage, or remove one of them"
+                )
+            display.say(f"{copy}: it continues as a sweep of its own")
         try:
             yield Session(driver, display, stop)
         finally:
