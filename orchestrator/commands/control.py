@@ -57,7 +57,7 @@ def apply(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume=True, address=address,
         verbosity="quiet" if as_json else "normal", again=later,
     )  # fmt: skip
-    console = screen(quiet=as_json)
+    console = screen(quiet=as_json, lasting=True)
 
     def agree(change: Change) -> bool:
         console.print(change.text, markup=False, soft_wrap=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, cast
 
 import typer
 from rich.console import Console
 
 from orchestrator.driver.options import cluster_address
 from orchestrator.record.folder import SweepFolder
+from orchestrator.tools.quiet import Lasting
 
 WIDTH = 160
 """The width of a table that goes to a file or a pipe, in characters."""
@@ -86,9 +87,14 @@ Empty = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print a report for programs (docs/for-programs.md) and nothing else.")]
 
 
-def screen(quiet: bool = False) -> Console:
-    """Returns the console of a command: as wide as the terminal, or `WIDTH` for a file or a pipe."""
-    return Console(file=sys.stdout, quiet=quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+def screen(quiet: bool = False, lasting: bool = False) -> Console:
+    """Returns the console of a command: as wide as the terminal, or `WIDTH` for a file or a pipe.
+
+    Args:
+        lasting: whether the command continues after its reader has left.
+    """
+    stream = cast(IO[str], Lasting(sys.stdout)) if lasting else sys.stdout
+    return Console(file=stream, quiet=quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def plain_screen(quiet: bool = False) -> Console:

@@ -73,7 +73,7 @@ def run(
     """Run a sweep and show its front of score against parameters.
 
     Exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C,
-    143 by SIGTERM (within 15 s; trials keep their last checkpoints, --resume continues).
+    143 by SIGTERM, 129 because its terminal was closed (within 15 s; trials keep their last checkpoints, --resume continues).
     """
     if quiet and verbose:
         raise SweepError(["--quiet and --verbose exclude each other"])
@@ -81,7 +81,7 @@ def run(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
         max_concurrent, cpus, "quiet" if quiet else "verbose" if verbose else "normal", again(*context.obj),
     )  # fmt: skip
-    console = screen(quiet)
+    console = screen(quiet, lasting=True)
     if plan:
         show_plan(plan_sweep(call, console), call)
         return 0

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import STARTING, Outlook, Tally, trial_name
+from orchestrator.driver.tally import Outlook, Tally, trial_name
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Applied, Asked, Ended, Event, Interrupted, Paused, Reported, Started, Wanted
 from orchestrator.state.state import State
@@ -159,7 +159,7 @@ class Display:
         lines: list[RenderableType] = [head]
         if tally.best:
             lines.append(Text(f"best reported score {tally.best[0]:.1f}: {tally.best[1]}"))
-        lines.append(self._running_table() if tally.running or tally.done else Text(STARTING, style="dim"))
+        lines.append(self._running_table() if tally.running else Text(tally.doing, style="dim"))
         return Group(*lines)
 
     def _running_table(self) -> Table:

@@ -44,7 +44,8 @@ class Running:
 class Tally:
     """The state of a sweep in numbers. `done` counts trials that ended with a result other than a failure.
 
-    `most` is the number of trials that have run at once, and `took` the seconds of each that has ended, in this session.
+    `missing` says what the trials wait for that no machine has. `most` is the number of trials that have run at once, and
+    `took` the seconds of each that has ended, in this session.
     """
 
     total: int
@@ -55,6 +56,7 @@ class Tally:
     running: dict[str, Running] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     best: tuple[float, str] | None = None
+    missing: str = ""
     most: int = 1
     took: list[float] = field(default_factory=list)
 
@@ -158,7 +160,10 @@ class Tally:
 
     @property
     def doing(self) -> str:
-        """The phase of a single trial that runs, or how many of several are scored; that the first ones are starting."""
+        """The phase of a single trial that runs, or how many of several are scored; that the first ones are starting, or what
+        they wait for."""
+        if self.missing and not self.running:
+            return f"no machine: waiting for {self.missing}"
         phases = [trial.phase for trial in self.running.values()]
         if not (any(phases) or self.done or self.failed):
             return STARTING

@@ -10,10 +10,10 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TextIO, cast
 
 from craft.words import redact
 
@@ -51,6 +51,41 @@ class Lossy(io.TextIOBase):
         if not self.closed:
             os.close(self._file)
         super().close()
+
+
+class Lasting(io.TextIOBase):
+    """Writes text without passwords to a stream whose reader may leave (`| head`), or whose terminal may be closed.
+
+    After the first error nothing more is written, so that the writer continues.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(redact(text)))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError:
+            # Python flushes what the stream still holds when the process ends, and that must not fail.
+            with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM while a sweep runs: the first stops it gracefully, the second at once, and the process ends in any case.
+"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) while a sweep runs: the first stops it gracefully, the second at once,
+and the process ends in any case.
 
 Python handles a signal only when its main thread runs Python code, and that thread may be waiting in Ray's C++ for processes
 that the same signal has killed. So a thread of its own reads the signals from a pipe, to which the interpreter writes at once.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 8.0
 """Time from the first signal until the process is ended, whatever it is waiting for."""
 GRACE_TWICE_SECONDS = 2.0
@@ -41,7 +42,7 @@ class Stop:
 
     @contextmanager
     def watching(self, broken: Callable[[], str | None], last_words: Callable[[str], None]) -> Iterator[None]:
-        """Listens to SIGINT and SIGTERM while inside; does nothing outside the main thread, where Python allows no handlers.
+        """Listens to the signals while inside; does nothing outside the main thread, where Python allows no handlers.
 
         Args:
             broken: says why Ray is dead, or None while it lives; called often, from another thread.
@@ -71,7 +72,8 @@ class Stop:
         """Sets the signal handlers. Call it again after a library has set its own."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                signal.signal(number, self._on_signal)
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+                    signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._heard += 1

@@ -3,9 +3,9 @@
     driver  -->  log.jsonl  -->  Mirror, in a process of its own  -->  tracking store
 
 The process is niced, and has the driver's environment and log. It gets the store's address, which may hold a password, through
-its standard input, so no list of processes shows it. It is in a process group of its own and ignores SIGTERM, because it must
-live until the driver has waited for it. When its input ends, with the driver or by `Follower.stop`, it ends. A store that does
-not answer is asked again without end, with growing delays.
+its standard input, so no list of processes shows it. It is in a process group of its own and ignores SIGTERM and SIGHUP,
+because it must live until the driver has waited for it. When its input ends, with the driver or by `Follower.stop`, it ends. A
+store that does not answer is asked again without end, with growing delays.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.log import DamagedLog
+from orchestrator.tools.signals import SIGNALS
 
 if TYPE_CHECKING:
     from orchestrator.pictures.verdict import Describe
@@ -127,7 +128,7 @@ class Report:
 def follow(folder: Path, describe: Describe) -> None:
     """Follows the log, for the store whose address comes by standard input, until the input ends."""
     os.nice(NICENESS)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     uri = sys.stdin.readline().strip()
 

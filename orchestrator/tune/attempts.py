@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from ray import tune
@@ -19,7 +20,7 @@ from orchestrator.driver.preparation import Shared
 from orchestrator.plan.gpu_shares import idle_lines
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
-from orchestrator.tune.cluster import Cluster, joined, machines
+from orchestrator.tune.cluster import Cluster, joined, machines, missing
 from orchestrator.tune.engine import Jobs, Judge, Recording, Stopper, key_of
 from orchestrator.tune.trainable import share_of, trainable
 from orchestrator.worker import crash
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 ANNOUNCED_TRIALS = 200
 """How many waiting trials an autoscaler is shown at once: Ray Tune's own number for plans that are known beforehand."""
+LOOK_SECONDS = 5.0
 FRUITLESS_ATTEMPTS = 3
 """How many attempts in a row may break without one trial ending before the session gives up."""
 
@@ -45,7 +47,7 @@ class Attempts:
         """
         self.cluster: Cluster | None = None
         self._driver, self._listen, self._train, self._shared = driver, listen, train, shared
-        self._began = False
+        self._began, self._next_look = False, 0.0
 
     def run(self) -> str | None:
         """Runs attempts until nothing remains or the session is to end; returns why it gave up, if it did."""
@@ -74,6 +76,14 @@ class Attempts:
             if fruitless >= FRUITLESS_ATTEMPTS:
                 return f"Ray broke off {fruitless} times without one trial ending: {reason}"
         return None
+
+    def look(self) -> None:
+        """Notes now and then whether the cluster has a machine for any of the trials that wait; called often."""
+        if self.cluster is None or time.monotonic() < self._next_look:
+            return
+        self._next_look, queue = time.monotonic() + LOOK_SECONDS, self._driver.queue
+        waiting = [job.training.resources for key, job in {**queue.out, **queue.waiting}.items() if key not in queue.running]
+        self._driver.display.tally.missing = missing(waiting, machines())
 
     def _end_those_that_wait(self) -> None:
         """Ends the trials that were not promoted, once nothing can come that would promote them."""

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,11 @@ class Cluster:
 def machines() -> list[dict[str, float]]:
     """Returns the resources of each machine of the joined cluster, by Ray's names."""
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+def missing(waiting: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> str:
+    """Returns what the first of the waiting trials asks for if no machine is large enough for any of them; if not, nothing."""
+    return waiting[0].words() if waiting and not any(resources.slots(*machines) for resources in waiting) else ""
 
 
 def refuse_running_ray() -> None:

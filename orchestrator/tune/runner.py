@@ -66,7 +66,13 @@ class Session:
             ValueError: the cluster or a trial's share of it is refused, and nothing has been trained.
         """
         driver, stop = self.driver, self._stop
-        attempts, driver.watch = Attempts(driver, stop.listen, train, shared), watch
+        attempts = Attempts(driver, stop.listen, train, shared)
+
+        def look() -> None:
+            watch()
+            attempts.look()
+
+        driver.watch = look
 
         def broken() -> str | None:
             return attempts.cluster.broken if attempts.cluster is not None else None

@@ -15,6 +15,8 @@ from orchestrator.driver.tally import Tally
 from orchestrator.state.entry import Entry, Report, TrialResult
 from orchestrator.state.events import Ended, Event, Reported, Started, Wanted
 from orchestrator.state.state import State
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.tune.cluster import missing
 
 
 def entry(seed: int, score: float | None = None, status: str = "finished", **fields: Any) -> Entry:
@@ -57,6 +59,17 @@ class Sweep:
 
     def ends(self, seed: int, seconds: float) -> None:
         self.tally.end(entry(seed, 60.0, seconds=seconds))
+
+
+def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
+    tally, large, small = Sweep(2).tally, Resources(cpu=4, gpu=1), Resources(cpu=2)
+    tally.missing = missing([large, large], [{"CPU": 64.0}, {"GPU": 1.0, "CPU": 2.0}, {}])
+    assert "0 running (no machine: waiting for cpu 4, gpu 1)" in tally.sentence()
+    tally.start(entry(0, 60.0))
+    assert "no machine" not in tally.sentence()
+    assert missing([large, small], [{"CPU": 2.0}]) == ""
+    assert missing([small], []) == "cpu 2"
+    assert missing([], []) == ""
 
 
 def look(phase: str, share: float, left: float | None) -> dict[str, Any]:

@@ -33,8 +33,9 @@ def stored(folder: Path) -> int:
         (signal.SIGINT, 1, True, 130),
         (signal.SIGINT, 2, True, 130),
         (signal.SIGTERM, 1, False, 143),
+        (signal.SIGHUP, 1, True, 129),
     ],
-    ids=["SIGTERM to the group", "Ctrl-C", "Ctrl-C twice", "SIGTERM to the driver"],
+    ids=["SIGTERM to the group", "Ctrl-C", "Ctrl-C twice", "SIGTERM to the driver", "the terminal is closed"],
 )
 def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], number: int, times: int, group: bool, status: int

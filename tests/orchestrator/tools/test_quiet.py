@@ -1,0 +1,60 @@
+"""Screens whose readers leave, and text on its way to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tools.quiet import noise_to_log
+from orchestrator.tools.signals import Stop
+
+PROGRAM = """
+import sys
+from orchestrator.tools.quiet import Lasting
+stream = Lasting(sys.stdout)
+print("first", file=stream, flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    print("x" * 100_000, file=stream, flush=True)
+sys.exit(5)
+"""
+
+
+def test_a_program_continues_after_its_reader_has_left() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"first\n"
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 5
+
+
+def test_the_log_gets_no_password(tmp_path: Path) -> None:
+    with noise_to_log(tmp_path / "sweep.log"):
+        print("http://me:it's5ecret@h/x is away")
+        print("http://me:it's5ecret@h/x is away", file=sys.stderr)
+    assert (tmp_path / "sweep.log").read_text() == 2 * "http://***@h/x is away\n"
+
+
+@pytest.mark.parametrize(("before", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)], ids=["a terminal", "nohup"])
+def test_a_closed_terminal_stops_a_sweep_unless_nohup_says_otherwise(before: signal.Handlers, stops: bool) -> None:
+    kept, stop = signal.signal(signal.SIGHUP, before), Stop(lambda _: None)
+    try:
+        with stop.watching(lambda: None, lambda _: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            while stops and not stop.asked:
+                stop._over.wait(0.01)
+        assert stop.asked == stops
+        assert stop.signal == (signal.SIGHUP if stops else None)
+    finally:
+        signal.signal(signal.SIGHUP, kept)
