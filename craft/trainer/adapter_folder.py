@@ -29,7 +29,7 @@ from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.digest import model_digest
-from craft.models.gguf import gguf_digest, is_gguf
+from craft.models.gguf import is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
@@ -98,8 +98,8 @@ def load_adapter(
         tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, its weights are damaged, its base model is not available or is another GGUF
-            file than the one that was trained on, or its method cannot run on this machine.
+        ValueError: `folder` is no such folder, its weights are damaged, its base model is not available or is not the one
+            that was trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
@@ -115,7 +115,7 @@ def load_adapter(
     record = read_record(folder)
     spec = RunSpec.model_validate(record["spec"])
     name = base or spec.model
-    refuse_other_file(name, record)
+    refuse_other_model(name, record)
     row = find_method(spec.method)
     parameters = row.parameters.model_validate(spec.parameters)
     if row.quantization is not None:
@@ -168,13 +168,16 @@ def load_base(
     )
 
 
-def refuse_other_file(name: str, record: dict[str, Any]) -> None:
-    """Refuses a GGUF file called `name` that is not the file of the run in `record`."""
-    trained = record.get("facts", {}).get(MODEL_DIGEST)
-    if trained is not None and is_gguf(name) and gguf_digest(name) != trained:
+def refuse_other_model(name: str, record: dict[str, Any]) -> None:
+    """Refuses a GGUF file, or the folder that the run in `record` names, if it is not what the run was trained on."""
+    trained, trained_on = record.get("facts", {}).get(MODEL_DIGEST), record["spec"]["model"]
+    if trained is None or not (is_gguf(name) or (name == trained_on and Path(name).is_dir())):
+        return
+    digest = model_digest(name)
+    if digest is not None and digest != trained:
         raise ValueError(
-            f"the adapter was trained on the GGUF file {record['spec']['model']} with SHA-256 {trained}, and {name} has "
-            f"{gguf_digest(name)}: its outputs would be different. Give the right file as the base"
+            f"the adapter was trained on {trained_on} with SHA-256 {trained}, and {name} has {digest}: its outputs would be "
+            "different. Give the model that it was trained on as the base"
         )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from craft.results import RunPrevented
 from craft.settings import DataSettings
 from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
-from tests.craft import gguf_writing as written
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -47,11 +49,19 @@ def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Pa
     assert resumed.metrics == undisturbed.metrics
 
 
-def test_a_changed_model_file(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    model = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q8_0)
-    spec = tiny_spec(model=str(model), training={"evaluate_every": 0.5, "max_length": 48})
-    train_run(spec, tmp_path / "run")
-    checkpoint = tmp_path / "run" / "checkpoint-9"
-    written.write(model, written.random_llama(seed=1), written.Format.Q8_0)
-    with pytest.raises(RunPrevented, match=r"the model's GGUF file has changed"):
-        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
+def test_a_changed_model(tiny_spec: MakeSpec, tiny_bert: str, tmp_path: Path) -> None:
+    """Its content counts: a folder that has moved is the same model, one that was trained on in place is not."""
+    model = Path(shutil.copytree(tiny_bert, tmp_path / "first"))
+    lora = {"method": "lora", "parameters": {"rank": 2}, "training": {"evaluate_every": 0.5}}
+    adapter = train_run(tiny_spec(model=str(model), **lora), tmp_path / "run").adapter
+    assert adapter is not None
+    model = model.rename(tmp_path / "second")
+    checkpoint, moved = tmp_path / "run" / "checkpoint-9", tiny_spec(model=str(model), **lora)
+    assert train_run(moved, tmp_path / "resumed", resume_from=checkpoint).steps == 12
+    weights = load_file(model / "model.safetensors")
+    save_file({name: weight * 0.5 for name, weight in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunPrevented, match=r"the base model .* has changed since checkpoint .* put back"):
+        train_run(moved, tmp_path / "again", resume_from=checkpoint)
+    load_adapter(adapter, base=str(model))  # the choice of the caller
+    with pytest.raises(ValueError, match=r"trained on .*first with SHA-256 .*first has .*: its outputs would be different"):
+        load_adapter(adapter, base=str(model.rename(tmp_path / "first")))
