@@ -53,3 +53,9 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def default_root() -> Path:
+    """Returns `CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
+    folder = os.environ.get("CRAFT_CACHE_DIR")
+    return Path(folder).expanduser().absolute() if folder else Path.home() / ".cache" / "craft"

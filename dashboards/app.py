@@ -36,15 +36,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
 class Watcher:
-    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision.
-
-    Attributes:
-        trouble: why the store cannot be read; empty while it can.
-    """
+    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision."""
 
     def __init__(self, store: Store, every_s: float = LOOK_EVERY_S) -> None:
         self.store = store
-        self.trouble = ""
         self._every_s = every_s
         self._asked: dict[str, float] = {}
         self._entries: list[SweepEntry] = []
@@ -84,7 +79,7 @@ class Watcher:
         if any(not feed.revision for feed in feeds):
             self._wake.set()
             deadline = time.monotonic() + 20
-            while any(not feed.readable for feed in feeds) and time.monotonic() < deadline and not self.trouble:
+            while any(not (feed.revision or feed.trouble) for feed in feeds) and time.monotonic() < deadline:
                 time.sleep(0.02)
         return feeds
 
@@ -131,6 +126,14 @@ class Watcher:
             if panel.section == "front":
                 self.spec(name, revision, view)
 
+    def _look(self, feed: Feed) -> None:
+        try:
+            feed.refresh()
+        except Exception as error:  # a store that is away now may be back at the next look
+            reason, cause = self.store.hide(error), f"The tracking store cannot be read: {type(error).__name__}"
+            feed.trouble = reason if isinstance(error, ValueError) else f"{cause}: {reason}"  # a ValueError is a sentence
+            log.warning("%s", feed.trouble)
+
     def _run(self) -> None:
         try:
             self._prepare()
@@ -141,12 +144,7 @@ class Watcher:
                 if time.monotonic() - asked > FORGET_AFTER_S:
                     self._asked.pop(name, None)
                     continue
-                try:
-                    self.store.feed(name).refresh()
-                    self.trouble = ""
-                except Exception as error:  # a store that is away now may be back at the next look
-                    self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {self.store.hide(error)}"
-                    log.warning("%s", self.trouble)
+                self._look(self.store.feed(name))
             self._wake.wait(self.wait_s)
             self._wake.clear()
 

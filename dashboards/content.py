@@ -16,7 +16,6 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
-from orchestrator.results import tags
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +46,12 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
     over = states["finished"] + states["stopped"] + states["failed"]
     parts = [f"{over}{f' of {total}' if complete and total else ''} trainings done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
-    if not all(feed.complete for feed in feeds):
-        parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]
+    parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
-        "running": any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps),
+        "running": any(frame.status == "running" for frame in view.sweeps),
         "status": " · ".join(parts),
-        "answers": [
-            {"sweep": frame.name, "text": said}
-            for frame in view.sweeps
-            if frame.sweep is not None and (said := frame.sweep.tags.get(tags.ANSWER))
-        ],
+        "answers": [{"sweep": frame.name, "text": frame.answer.text} for frame in view.sweeps if frame.answer is not None],
         "sections": SECTIONS,
         "panels": [
             {key: getattr(row, key) for key in ("name", "title", "section", "about", "wide")} for row in PANELS.values()

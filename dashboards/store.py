@@ -1,35 +1,27 @@
-"""Reads sweeps out of MLflow: the one place of this package that talks to it.
-
-A `Store` stands for a tracking URI and hands out a `Feed` for each sweep in it. Everything that the store returns is reduced at
-once to plain `RunRow`s; `frames.py` makes tables of them.
-
-Metric histories are heavy and one panel alone asks for them: `Store.curves` keeps those of runs that have ended.
-"""
+"""Reads sweeps out of a tracking store: hands out a `Feed` for each sweep in it, and reads answers of trials from artifacts."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import hide_address, nearest, public_address, redact
-from dashboards.feed import Feed, Wanted
-from dashboards.frames import NAN, RunRow
-from orchestrator.results.tags import STATUS, SWEEP
+from dashboards.feed import Feed
+from orchestrator.results.tags import KEY, STATUS, SWEEP, SWEEP_ID
+from orchestrator.state.log import read_points
+from orchestrator.tracking.reader import StoreReader
+from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 DEFAULT_URI = "sqlite:///mlflow.db"
-PAGE = 500  # runs in one answer: MLflow takes more than 1 ms a run, so a page shows its first points after about a second
 
 
 class DashboardError(ValueError):
@@ -62,9 +54,10 @@ class Store:
         self.uri = hide_address(uri or DEFAULT_URI)
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
-        self._client: MlflowClient | None = None
+        self._reader: StoreReader | None = None
+        self._runs: dict[str, Run] = {}
         self._feeds: dict[str, Feed] = {}
-        self._curves: dict[tuple[str, str], tuple[Any, list[tuple[int, float]]]] = {}
+        self._points: dict[str, tuple[Any, dict[str, dict[int, float]]]] = {}
         self._answers: dict[str, dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
@@ -83,49 +76,30 @@ class Store:
         return redact(str(error))
 
     @property
-    def client(self) -> MlflowClient:
+    def reader(self) -> StoreReader:
         with self._lock:
-            if self._client is None:
-                from mlflow import MlflowClient
-
-                self._client = MlflowClient(self.uri)
-            return self._client
-
-    def pages(self, experiment_id: str | Sequence[str], wanted: Wanted) -> Iterator[list[RunRow]]:
-        """Yields the wanted runs of an experiment, a page at a time."""
-        ids = [experiment_id] if isinstance(experiment_id, str) else list(experiment_id)
-        if not ids:
-            return
-        for query in wanted.filters():
-            token: str | None = None
-            while True:
-                page = self.client.search_runs(ids, query, max_results=PAGE, page_token=token)
-                yield [_row(run) for run in page]
-                token = page.token
-                if not token:
-                    break
-
-    def search(self, experiment_id: str | Sequence[str], wanted: Wanted) -> list[RunRow]:
-        return [row for page in self.pages(experiment_id, wanted) for row in page]
-
-    def _experiments(self) -> dict[str, str]:
-        return {experiment.experiment_id: experiment.name for experiment in self.client.search_experiments()}
+            if self._reader is None:
+                self._reader = StoreReader(resolve_uri(self.uri))
+            return self._reader
 
     def sweeps(self) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first."""
         try:
-            experiments = self._experiments()
-            rows = self.search(list(experiments), Wanted(kind="sweep"))
+            runs = self.reader.sweep_runs()
         except Exception as error:  # MLflow, SQLAlchemy, sqlite3 and requests each raise their own kinds
             raise DashboardError(
                 f"cannot read the tracking store {self.shown_uri!r}: {type(error).__name__}: {self.hide(error)}"
             ) from error
+        self._runs = {run.info.run_id: run for run in runs}
         newest: dict[str, SweepEntry] = {}
-        for row in sorted(rows, key=lambda row: row.started or 0):
-            name = row.tags.get(SWEEP) or experiments[row.experiment_id]
-            status = row.tags.get(STATUS) or row.status.lower()
-            newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started)
+        for run in sorted(runs, key=lambda run: run.info.start_time or 0):
+            name, status = run.data.tags[SWEEP], run.data.tags.get(STATUS) or str(run.info.status).lower()
+            newest[name] = SweepEntry(name, run.info.experiment_id, run.info.run_id, status, run.info.start_time)
         return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
+
+    def log(self, run_id: str) -> Path:
+        """Returns this machine's copy of the log of a sweep, by the id of its run, with all that the store has of it."""
+        return self.reader.log(self._runs[run_id])
 
     def feed(self, name: str) -> Feed:
         """Returns the feed of one sweep, which is not refreshed yet if it is new."""
@@ -134,54 +108,43 @@ class Store:
             if name not in entries:
                 raise DashboardError(_no_such_sweep(name, entries, self.shown_uri))
             with self._lock:
-                self._feeds.setdefault(name, Feed(self, name, entries[name].experiment_id))
+                self._feeds.setdefault(name, Feed(self, name, entries[name].experiment_id, entries[name].run_id))
         return self._feeds[name]
 
-    def run_link(self, experiment_id: str, run_id: str) -> str | None:
-        """Returns the address of a run on MLflow's page, among models and not among agents; None if the page's address is not
-        known."""
+    def run_link(self, experiment_id: str, key: str) -> str | None:
+        """Returns the address of MLflow's page with the run that has this key; None if the page's address is not known."""
         if not self.mlflow_url:
             return None
-        run = f"experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}"
-        return f"{self.mlflow_url}/#/{run}?workflowType=machine_learning"
+        query = quote(f"tags.`{KEY}` = '{key}'", safe="")
+        place = f"#/experiments/{quote(experiment_id, safe='')}/runs"
+        return f"{self.mlflow_url}/{place}?searchFilter={query}&workflowType=machine_learning"
 
     def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
-        """Histories of one metric: run id -> [(step, value), ...] in order of steps.
+        """Returns what trials reported of a metric, each as (step, value) in order of steps.
 
-        `runs` are pairs of a run id and a marker; a history is fetched again when its marker has changed.
+        Args:
+            runs: pairs of a trial (`Frames.trials`, column `run`) and a marker; it is read again when its marker has changed.
         """
         wanted = dict(runs)
-        missing = [run for run, marker in wanted.items() if self._curves.get((run, metric), (None,))[0] != marker]
-        if missing:
-            client = self.client
-            with ThreadPoolExecutor(max_workers=8 if self.uri.startswith("http") else 1) as pool:
-                histories = pool.map(lambda run: client.get_metric_history(run, metric), missing)
-                for run, history in zip(missing, histories, strict=True):
-                    by_step = {point.step: point.value for point in sorted(history, key=lambda point: point.timestamp)}
-                    self._curves[run, metric] = (wanted[run], sorted(by_step.items()))
-        return {run: self._curves[run, metric][1] for run in wanted}
+        missing = {run for run, marker in wanted.items() if self._points.get(run, (None,))[0] != marker}
+        for feed in self._feeds.values():
+            log = feed.log
+            of_feed = {run.partition("/")[2]: run for run in missing if log is not None and run.partition("/")[0] == log.stem}
+            if log is not None and of_feed:
+                points = read_points(log, of_feed)
+                self._points |= {run: (wanted[run], points.get(key, {})) for key, run in of_feed.items()}
+        return {run: sorted(self._points.get(run, (None, {}))[1].get(metric, {}).items()) for run in wanted}
 
-    def predictions(self, run_id: str) -> dict[str, list[Prediction]]:
+    def predictions(self, run: str) -> dict[str, list[Prediction]]:
         """Reads the answers of a trial that has ended, by split; none if the store has none of them (yet)."""
-        if not self._answers.get(run_id) and self.client.list_artifacts(run_id, PREDICTIONS_FOLDER):
+        if not self._answers.get(run):
+            sweep_id, _, key = run.partition("/")
+            sweep = next(sweep for sweep in self._runs.values() if sweep.data.tags[SWEEP_ID] == sweep_id)
+            trial = self.reader.trial_run(sweep, key)
             with tempfile.TemporaryDirectory() as scratch:
-                folder = self.client.download_artifacts(run_id, PREDICTIONS_FOLDER, scratch)
-                self._answers[run_id] = read_predictions(Path(folder))
-        return self._answers.get(run_id, {})
-
-
-def _row(run: Run) -> RunRow:
-    info, data = run.info, run.data
-    return RunRow(
-        run_id=info.run_id,
-        experiment_id=info.experiment_id,
-        status=str(info.status),
-        started=info.start_time,
-        ended=info.end_time,
-        tags=dict(data.tags),
-        params=dict(data.params),
-        metrics={key: NAN if value != value else value for key, value in data.metrics.items()},
-    )
+                folder = None if trial is None else self.reader.fetch_predictions(trial, Path(scratch))
+                self._answers[run] = {} if folder is None else read_predictions(folder)
+        return self._answers[run]
 
 
 def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:

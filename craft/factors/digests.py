@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
 
-from craft.disk import replacing
-from craft.factors.store import default_root
+from craft.disk import default_root, replacing
 from craft.factors.ticking import tick
 
 SMALL = 2**20

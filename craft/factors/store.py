@@ -33,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from craft.disk import replacing
+from craft.disk import default_root, replacing
 from craft.factors.ticking import locked, tick
 from craft.words import parse_bytes
 
@@ -177,12 +177,6 @@ def default_store() -> Store:
 @lru_cache(maxsize=8)
 def _store_of(root: Path, max_bytes: int) -> Store:
     return Store(root, max_bytes)
-
-
-def default_root() -> Path:
-    """Returns `CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
-    folder = os.environ.get("CRAFT_CACHE_DIR")
-    return Path(folder).expanduser().absolute() if folder else Path.home() / ".cache" / "craft"
 
 
 def _max_bytes() -> int:

@@ -60,7 +60,7 @@ def gguf_folder(name: str) -> Path:
         ModelUnavailable: no such file, one that is damaged or that transformers cannot read, or the package `gguf` is missing.
         ModelUnsuited: a part of a split model, or a vocabulary of which it is not known how it splits text.
     """
-    from craft.factors.store import default_root
+    from craft.disk import default_root
     from craft.factors.ticking import locked
     from craft.models.quiet import quiet_libraries
 

@@ -50,9 +50,9 @@ class View:
     configurations: pd.DataFrame
     trials: pd.DataFrame
     published: pd.DataFrame
-    link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
+    link: Callable[[str, str], str | None] = lambda experiment_id, key: None
     curves: Curves = lambda runs, metric: {}
-    predictions: Answers = lambda run_id: {}
+    predictions: Answers = lambda run: {}
     uri: str = ""
 
     def prefix(self, number: int) -> str:
@@ -94,9 +94,9 @@ class Panel:
 def make_view(
     sweeps: Sequence[Frames],
     published: pd.DataFrame,
-    link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
+    link: Callable[[str, str], str | None] = lambda experiment_id, key: None,
     curves: Curves = lambda runs, metric: {},
-    predictions: Answers = lambda run_id: {},
+    predictions: Answers = lambda run: {},
     uri: str = "",
 ) -> View:
     """Puts sweeps side by side. Several sweeps may share configurations, so their ids get the sweep's number as a prefix."""

@@ -35,7 +35,7 @@ def data(view: View) -> Plain:
         asked = [
             (run, (state, ended, last))
             for run, state, ended, last in zip(
-                chosen["run_id"], chosen["state"], chosen["ended"], chosen[f"m.{metric}"].map(number), strict=True
+                chosen["run"], chosen["state"], chosen["changed"], chosen[f"m.{metric}"].map(number), strict=True
             )
         ]
         histories = view.curves(asked, metric)
@@ -46,11 +46,11 @@ def data(view: View) -> Plain:
                 "task": row["task"],
                 "seed": str(row["seed"]),
                 "state": row["state"],
-                "steps": [step for step, _ in histories[row["run_id"]]],
-                "values": numbers(value for _, value in histories[row["run_id"]]),
+                "steps": [step for step, _ in histories[row["run"]]],
+                "values": numbers(value for _, value in histories[row["run"]]),
             }
             for row in chosen.to_dict("records")
-            if histories.get(row["run_id"])
+            if histories.get(row["run"])
         ]
     # what was evaluated once, at the end, is a point of each trial and no curve
     lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines

@@ -76,8 +76,7 @@ def _averaged(row: Any) -> str:
 
 
 def _models(frame: Frames) -> list[str]:
-    params = frame.sweep.params if frame.sweep else {}
-    names = [params["model"]] if "model" in params else []
+    names = [frame.state.sweep.model] if frame.state.started is not None else []
     if "p.model" in frame.configurations:
         names += [str(name) for name in frame.configurations["p.model"].dropna().unique()]
     if "p.model" in frame.trials:

@@ -27,7 +27,7 @@ def _answers(view: View) -> Iterator[Answers]:
         for identity in islice(ordered, CONFIGURATIONS):
             trials = view.trials[(view.trials["configuration"] == identity) & (view.trials["state"] == "finished")]
             for task, rows in trials.sort_values("seed").groupby("task", sort=False):
-                for split, lines in view.predictions(rows.iloc[0]["run_id"]).items():
+                for split, lines in view.predictions(rows.iloc[0]["run"]).items():
                     if all("answer" in line and "label" in line for line in lines):
                         yield identity, labels[identity], f"{task}{'' if split == 'reported' else f' ({split})'}", lines
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import time
 from collections import Counter
 from typing import Any
@@ -11,27 +9,22 @@ from typing import Any
 import pandas as pd
 
 from craft.words import format_duration
+from dashboards.frames import Frames
 from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text
-from orchestrator.results import tags
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
 FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
-PLANNED = (tags.TRIALS, "trials_planned")
 
 
-def planned_trials(frame: Any) -> int | None:
-    """Returns how many trials the sweep plans, if its own run says so; None for a searcher without an end."""
-    if frame.sweep is None:
-        return None
-    record = {**frame.sweep.metrics, **frame.sweep.tags}
-    values = [str(record[name]).removesuffix(".0") for name in PLANNED if name in record]
-    return next((int(value) for value in values if value.isdigit()), None)
+def planned_trials(frame: Frames) -> int | None:
+    """Returns how many trainings the sweep has at most; None before a session has begun."""
+    return frame.state.started.trainings if frame.state.started is not None else None
 
 
-def trial_counts(frame: Any) -> dict[str, int]:
+def trial_counts(frame: Frames) -> dict[str, int]:
     """Trainings by state: a slice of nested ranks is trained with its largest.
 
     A trial that never had its turn has no run of its own. Its configuration counts it among the stopped.
@@ -50,7 +43,7 @@ def progress_data(view: View) -> Plain:
         tally = trial_counts(frame)
         planned = planned_trials(frame)
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
-        status = (frame.sweep.tags.get(tags.STATUS) or frame.sweep.status.lower()) if frame.sweep else "running"
+        status = frame.status
         told = _underway(frame) if status == "running" else None
         left, doing = told or (_time_left(frame, tally, status), "")
         groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "doing": doing})
@@ -61,26 +54,22 @@ def progress_data(view: View) -> Plain:
     return {"groups": groups}
 
 
-def _underway(frame: Any) -> tuple[float | None, str] | None:
+def _underway(frame: Frames) -> tuple[float | None, str] | None:
     """Returns the seconds left and the activity of the trials, from the driver's last report; None without a recent one."""
-    try:
-        told = json.loads(frame.sweep.tags[tags.UNDERWAY])
-        since, left, doing = time.time() - told["time"] / 1000, told["left"], told["doing"]
-    except (AttributeError, KeyError, TypeError, ValueError):
+    report = frame.state.underway
+    since = time.time() - report.time if report is not None else FRESH_S
+    if report is None or not 0 <= since < FRESH_S:
         return None
-    if not 0 <= since < FRESH_S:
-        return None
-    return (None if left is None else max(0.0, left - since)), doing
+    return (None if report.left is None else max(0.0, report.left - since)), report.doing
 
 
-def _time_left(frame: Any, tally: dict[str, int], status: str) -> float | None:
+def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | None:
     """Seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
     left = tally["running"] + tally["to come"]
     over = tally["finished"] + tally["stopped"] + tally["failed"]
-    if not left or not over or status != "running":
+    if not left or not over or status != "running" or frame.state.started is None:
         return None
-    elapsed = time.time() - float(frame.trials["started"].min()) / 1000
-    return elapsed / over * left
+    return (time.time() - frame.state.started.time) / over * left
 
 
 def progress_draw(plain: Plain) -> Plain:
@@ -127,7 +116,7 @@ def time_data(view: View) -> Plain:
     counts: Counter[str] = Counter()
     for method, phases in view.trials[["method", "phases"]].itertuples(index=False) if "phases" in view.trials else ():
         if phases:
-            spent.setdefault(method, Counter()).update(ast.literal_eval(phases))
+            spent.setdefault(method, Counter()).update(phases)
             counts[method] += 1
     if not spent:
         return {"empty": "No training has ended yet whose phases are on record.", "hidden": True}

@@ -63,9 +63,11 @@ def data(view: View) -> Plain:
         "complete": (frame["state"] == "done").tolist(),
         "low": numbers(summary.score.low for summary in summaries),
         "high": numbers(summary.score.high for summary in summaries),
-        "run": frame["run_id"].tolist(),
         "commands": [commands_of(view, *row) for row in zip(frame["sweep"], summaries, strict=True)],
-        "link": [view.link(*pair) for pair in zip(frame["experiment_id"], frame["run_id"], strict=True)],
+        "link": [
+            view.link(*pair)
+            for pair in zip(frame["experiment_id"], [summary.configuration for summary in summaries], strict=True)
+        ],
         "shared": _shared(frame, differ),
     }
 

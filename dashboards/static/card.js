@@ -20,8 +20,8 @@ Object.assign(Craft.Page.prototype, {
     const parts = [why ? make("p", {class: "hint"}, why + ".") : null, make("h4", {}, title)].filter(Boolean);
     if (row !== null) {
       const table = this.table.data;
-      if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Open its MLflow run ↗"));
-      else parts.push(make("p", {class: "hint"}, "MLflow run ", make("code", {}, table.run[row])));
+      if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Show it in MLflow ↗"));
+      else parts.push(make("p", {class: "hint"}, "Configuration ", make("code", {}, table.id[row])));
       parts.push(make("button", {type: "button", class: "quiet", "aria-pressed": String(this.beside === id), onclick: () => this.putBeside(id)}, "Compare with another"));
       if (this.beside === id) parts.push(make("p", {class: "hint"}, "Now click another point, or a name in the table."));
     }

@@ -22,7 +22,7 @@ from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.about import effective_text
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.results import tags as names
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
 from orchestrator.state.state import State
@@ -142,7 +142,7 @@ def picture_configuration(
     """
     sweep = (names.SWEEP_KIND, state.name)
     first, tracked = entries[0], summary.tracked()
-    status = _configuration_status(entries, summary, state.ended is None) or tracked["status"]
+    status = status_of(summary, entries, state.ended is None)
     tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
     tags |= {names.TUNES: first.tunes} if first.tunes else {}
     tags |= _marks(first.configuration, verdict)
@@ -220,18 +220,6 @@ def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
     members = verdict.members if verdict else {}
     marked = {name: "true" if configuration in members.get(name, ()) else "" for name in MARKS}
     return marked | {names.ON_FRONT: marked[names.ON_FRONT] or "false"}
-
-
-def _configuration_status(entries: Sequence[Entry], summary: Summary, open_session: bool) -> str | None:
-    """Returns the status of a configuration; None if all of its trials have a result."""
-    left = [entry for entry in entries if not entry.ended and entry.result is None]
-    if any(entry.phase == "running" for entry in entries):
-        return "running"
-    if not left:
-        return None
-    if summary.seeds and not (summary.failed or summary.stopped or any(entry.begun for entry in left)):
-        return "waiting"  # for seeds: those that it has are complete
-    return "running" if open_session and any(entry.phase == "paused" or not entry.begun for entry in left) else "interrupted"
 
 
 def describe_configuration(key: str, numbers: Mapping[str, float], error: str | None, sweep: str, uri: str) -> str:

@@ -78,6 +78,12 @@ class Summary:
         return self.all_finished and self.tunes is None
 
     @property
+    def status(self) -> str:
+        """How it ended: `finished`, `failed`, `stopped`, or `incomplete` if it has not, or only tunes."""
+        ended = "finished" if self.complete else "incomplete"
+        return "failed" if self.failed else "stopped" if self.stopped else ended
+
+    @property
     def all_finished(self) -> bool:
         """Every planned trial finished."""
         return self.finished == self.planned > 0
@@ -114,8 +120,7 @@ class Summary:
         record.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
         record.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
         record["complete"] = self.complete
-        ended = "finished" if record["complete"] else "incomplete"
-        record["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
+        record["status"] = self.status
         record = {name: value for name, value in record.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.tunes:
             record["tunes"] = self.tunes
@@ -139,6 +144,20 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     sources = {name: configurations.get(str(group[0].parameters.get("cut_from"))) for name, group in grouped.items()}
     summaries = {name: _summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()}
     return [replace(summary, source=sources[name]) for name, summary in summaries.items()]
+
+
+def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) -> str:
+    """Returns the status of a configuration: `running`, `waiting` (for further seeds) or `interrupted` while a trial has no
+    result, else how it ended."""
+    unfinished = [entry for entry in entries if not entry.ended and entry.result is None]
+    if any(entry.phase == "running" for entry in entries):
+        return "running"
+    if not unfinished:
+        return summary.status
+    if summary.seeds and not (summary.failed or summary.stopped or any(entry.begun for entry in unfinished)):
+        return "waiting"  # those that it has are complete
+    may_run = open_session and any(entry.phase == "paused" or not entry.begun for entry in unfinished)
+    return "running" if may_run else "interrupted"
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from craft import __version__
 from craft.words import redacted
-from orchestrator.state.events import FORMAT, Event, Opened
-from orchestrator.state.state import State, fold
+from orchestrator.state.events import FORMAT, Event, Opened, Reported
+from orchestrator.state.state import NO_METRICS, State, fold
 from orchestrator.tools.journal import DamagedLog, Journal, damage, read
 
 logger = logging.getLogger(__name__)
+
+REPORTED = b'{"event":"Reported"'
+LEADING = 200
+"""A line of a trial's report has its key in so many bytes."""
 
 
 class OtherVersion(DamagedLog):
@@ -95,6 +99,37 @@ def _check_version(path: Path) -> None:
         f"{path} was written by {writer} of craft-sweeps, in another format ({opened.get('format', 'without a number')}). This "
         f"is version {__version__}, which reads format {FORMAT}: use that other version, or give this sweep another --name"
     )
+
+
+class LiveState:
+    """The state of a log that grows: each `read` folds what is new.
+
+    Attributes:
+        offset: the bytes of the log that are folded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.offset, self.state = path, 0, State()
+
+    def read(self) -> bool:
+        """Folds the events that are new; returns whether there were any."""
+        before = self.offset
+        for event, behind in read_events(self._path, self.offset):
+            self.state, self.offset = self.state.after(event), behind
+        return self.offset != before
+
+
+def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:
+    """Returns what trials reported: by key, metric and step."""
+    points: dict[str, dict[str, dict[int, float]]] = {}
+    for text, _ in read(path):
+        if text.startswith(REPORTED) and any(key.encode() in text[:LEADING] for key in keys):
+            event = Event.from_json(text)
+            assert isinstance(event, Reported)
+            for row in event.rows if event.key in keys else ():
+                for name in row.keys() - NO_METRICS:
+                    points.setdefault(event.key, {}).setdefault(name, {})[int(row["step"])] = row[name]
+    return points
 
 
 def read_state(path: Path) -> State:

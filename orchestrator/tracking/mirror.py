@@ -112,6 +112,7 @@ class Mirror:
             if state.started is not self._started:
                 self._begin_session(self.store, state)
             self._dirty |= self._gallery.update(state, self._log.end)
+            self._send_log(self.store, state)
             for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
                 if picture.parent not in self._dirty:
                     self._try(picture, self.store)
@@ -120,21 +121,22 @@ class Mirror:
                 log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")
                 self._disconnect()
             raise
-        if not self._dirty:
-            self._send_log(self.store, state)
+        if not self._dirty and self._send_log(self.store, state):
+            self.offset = self._log.offset
 
-    def _send_log(self, store: SweepStore, state: State) -> None:
-        """Sends the log itself to the sweep's run, at once when a session has ended."""
+    def _send_log(self, store: SweepStore, state: State) -> bool:
+        """Sends the log itself, at once when a session has ended; returns whether the store has all of it."""
         run, is_due = self.sweep_run, state.ended is not None or time.monotonic() >= self._next_log
-        if run is None or self.offset == self._log.offset or not is_due:
-            return
+        if run is None or self._pieces.end == self._log.offset or not is_due:
+            return self._pieces.end == self._log.offset
         try:
             self._pieces.send(store.client, run.id, self._log.offset)
         except Exception as error:
             if not is_refusal(error):
                 raise
             self._set_aside((self._sweep, "log"), error)
-        self.offset, self._next_log = self._log.offset, time.monotonic() + self._log_every
+        self._pieces.end, self._next_log = self._log.offset, time.monotonic() + self._log_every
+        return True
 
     def _look(self, store: SweepStore) -> None:
         """Asks the store now and then whether it still has the sweep."""

@@ -33,7 +33,7 @@ class StoreReader:
             )
         try:
             self.client = open_store(uri)
-            self._experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+            self.client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
             reason = redact(" ".join(str(error).split()))[:300]
             raise TrackingError(
@@ -42,11 +42,16 @@ class StoreReader:
 
     def sweep_names(self) -> list[str]:
         """Returns the names of the sweeps in the store."""
-        return sorted({run.data.tags[names.SWEEP] for run in find_runs(self.client, self._experiments, SWEEPS)})
+        return sorted({run.data.tags[names.SWEEP] for run in self.sweep_runs()})
+
+    def sweep_runs(self) -> list[Run]:
+        """Returns the sweeps' own runs."""
+        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+        return list(find_runs(self.client, experiments, SWEEPS)) if experiments else []
 
     def sweep_run(self, name: str) -> Run | None:
         """Returns the sweep's own run, the newest of that name."""
-        runs = [run for run in find_runs(self.client, self._experiments, SWEEPS) if run.data.tags[names.SWEEP] == name]
+        runs = [run for run in self.sweep_runs() if run.data.tags[names.SWEEP] == name]
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_run(self, sweep: Run, key: str) -> Run | None:

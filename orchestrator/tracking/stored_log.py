@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from craft.factors.store import default_root
+from craft.disk import default_root
 from orchestrator.tracking.artifacts import upload
 from orchestrator.tracking.uri import TrackingError
 
@@ -30,28 +30,29 @@ class LogPieces:
     """The pieces of the log at `path` that the store has.
 
     Attributes:
-        sent: the size of each piece in the store, by its first byte.
+        end: how many bytes of the log have been sent; 0 before the store was asked.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.sent: dict[int, int] | None = None
+        self._path, self.end = path, 0
+        self._sent: dict[int, int] | None = None
 
     def send(self, client: MlflowClient, run_id: str, end: int) -> None:
         """Sends what the store lacks of the log's first `end` bytes."""
-        if self.sent is None:
-            self.sent = pieces_of(client, run_id)
+        if self._sent is None:
+            self._sent = pieces_of(client, run_id)
         # Every whole piece but the last one that the store has is compared by its size alone.
-        start = max((place for place in self.sent if _follows(self.sent, place)), default=0)
+        start = max((place for place in self._sent if _follows(self._sent, place)), default=0)
         with tempfile.TemporaryDirectory() as scratch:
             new: dict[int, int] = {}
             for place, piece in _cut(self._path, start, end):
-                if self.sent.get(place) != len(piece):
+                if self._sent.get(place) != len(piece):
                     (Path(scratch) / _name(place)).write_bytes(piece)
                     new[place] = len(piece)
             if new:
                 upload(client, run_id, FOLDER, Path(scratch))
-                self.sent |= new
+                self._sent |= new
+        self.end = end
 
 
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/dashboard.py [--configurations 1000] [--trials 4] [--json FILE]
 
-Writes a synthetic sweep (configurations x (trials + 1) runs) into a temporary SQLite store, serves it and opens it in headless
+Writes the log of a synthetic sweep into a temporary SQLite store, serves it and opens it in headless
 Chromium. An interaction is timed from its start until the browser has painted the frame after it.
 """
 
@@ -33,7 +33,7 @@ from dashboards.panels import PANELS, spec_of
 from dashboards.store import Store
 from orchestrator.record.manifest import hardware
 from tests.dashboards.browser import Browser
-from tests.dashboards.synthetic import START, FakeRun, configuration, experiment_of, sweep_run, write_many
+from tests.dashboards.synthetic import START, FakeRun, configuration, events_of, sweep_run, write_sweep
 
 METHODS = ("craft", "lora", "dora", "vera")
 IDS = "Craft.page.table.data.id"
@@ -83,9 +83,8 @@ def runs_of(configurations: int, trials: int) -> list[FakeRun]:
 
 def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dict[str, Any]:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    experiment = experiment_of(MlflowClient(uri), "big")
     runs = runs_of(configurations, trials)
-    write_many(folder / "mlflow.db", experiment, runs)
+    write_sweep(MlflowClient(uri), "big", events_of("big", runs), folder / "big")
     found: dict[str, Any] = {"runs": len(runs), "configurations": configurations}
 
     store = Store(uri)
@@ -96,7 +95,6 @@ def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dic
         feed.refresh()
         found[f"{what}, s"] = time.perf_counter() - began
     began = time.perf_counter()
-    feed._frames = None
     _, view = view_of(store, [feed])
     found["tables, s"] = time.perf_counter() - began
     for name in ("front", "table"):

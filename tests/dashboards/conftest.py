@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from dashboards.store import Store
-from tests.dashboards.synthetic import FakeRun, write_sweep
+from tests.dashboards.synthetic import FakeRun, events_of, write_sweep
 
 
 @pytest.fixture
-def store_at(uri: str) -> Callable[[str, Iterable[FakeRun]], Store]:
+def store_at(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Iterable[FakeRun]], Store]:
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+
     def make(name: str, runs: Iterable[FakeRun]) -> Store:
-        write_sweep(MlflowClient(uri), name, runs)
+        write_sweep(MlflowClient(uri), name, events_of(name, runs), tmp_path / name)
         return Store(uri)
 
     return make

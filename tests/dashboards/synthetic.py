@@ -1,18 +1,33 @@
-"""Sweeps in a real SQLite store: `write_sweep` goes through MLflow's client, `write_many` fills the same tables by SQL."""
+"""Sweeps of one's own choosing, as trials with their results; their logs, and such a log in a real store."""
 
 from __future__ import annotations
 
-import sqlite3
+import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import (
+    Ended,
+    Event,
+    Opened,
+    Refused,
+    Reported,
+    SessionEnded,
+    SessionStarted,
+    Started,
+    Underway,
+    Wanted,
+)
+from orchestrator.state.log import Log
+from orchestrator.tracking.stored_log import LogPieces
 
 START = int(time.time() - 4 * 3600) * 1000
 
@@ -66,11 +81,13 @@ def configuration(
             state = (states or {}).get((task, seed), "finished")
             tags = {**common, "key": f"{identity}-{task}-{seed}", "task": task, "seed": str(seed), "status": state}
             tags |= {"error": reason} if state == "failed" else {}
-            metrics = {**counts, "seconds": 50.0, "step_seconds": 0.01 + parameters / 1e7, "learning_rate": 0.0}
+            metrics = {"seconds": 50.0, "step_seconds": 0.01 + parameters / 1e7, "learning_rate": 0.0, **counts}
             metrics |= {"score": score} if state == "finished" else {}
             curve = {"search_score": [score - 6, score - 2, score][: 3 if state == "finished" else 2]}
-            over = state != "running"
-            status = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}[state]
+            over = state not in ("running", "waiting")
+            status = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING", "waiting": ""}[
+                state
+            ]
             trial_params = {**params, "task": task, "seed": seed}
             ended = clock + 50_000 if over else None
             runs.append(
@@ -145,59 +162,87 @@ def grid(sweep: str = "ranks", seeds: int = 3, tasks: tuple[str, ...] = ("toy",)
     return runs
 
 
-def experiment_of(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    return found.experiment_id if found else client.create_experiment(name)
+def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
+    """The log of a sweep with these runs; those of configurations say only what was refused."""
+    runs = [*runs]
+    trials = [run for run in runs if run.kind == "trial"]
+    own = next((run for run in runs if run.kind == "sweep"), None)
+    entries = {run.tags["key"]: _entry(run) for run in trials}
+    tasks = [*dict.fromkeys(run.tags["task"] for run in trials)] or ["toy"]
+    file = {"name": name, "model": "sentence-transformers/all-MiniLM-L6-v2", "tasks": tasks, "space": [{"method": "craft"}]}
+    began, planned = min([run.started for run in runs], default=START) / 1000, int(own.tags.get("trials", 0)) if own else 0
+    log: list[Event] = [
+        Opened(time=began, sweep=name, sweep_id=sweep_id(name)),
+        SessionStarted(time=began, sweep=file, configurations=1, trainings=planned or len(trials)),
+        Wanted(time=began, keys=[*entries], entries=[*entries.values()]),
+    ]
+    for run in trials:
+        log += _life(run)
+    for run in runs:
+        if run.kind == "configuration" and run.tags.get("status") == "infeasible":
+            names = {key: run.tags.get(key, "") for key in ("configuration", "label", "method", "protocol")}
+            log.append(Refused(**names, parameters=run.params, counts=run.metrics, reason=run.tags.get("error", "")))
+    if own is not None and (told := own.tags.get("underway")):
+        told = json.loads(told)
+        log.append(Underway(time=told["time"] / 1000, left=told["left"], doing=told["doing"]))
+    if own is not None and own.tags["status"] != "running":
+        log.append(SessionEnded(time=began + 1000, status=own.tags["status"], seconds=1000.0))
+    return log
 
 
-def write_sweep(client: MlflowClient, name: str, runs: Iterable[FakeRun]) -> list[str]:
-    """Writes runs through MLflow's client, as a sweep does; returns their run ids."""
-    experiment = experiment_of(client, name)
-    written = []
-    for fake in runs:
-        run = client.create_run(experiment, start_time=fake.started, run_name=fake.name or None)
-        tags = [RunTag(f"craft.{key}", value) for key, value in {"kind": fake.kind, **fake.tags}.items()]
-        metrics = [Metric(key, value, fake.started, 0) for key, value in fake.metrics.items()]
-        for key, values in fake.curve.items():
-            metrics += [Metric(key, value, fake.started + step, step) for step, value in enumerate(values)]
-        client.log_batch(
-            run.info.run_id, metrics=metrics, params=[Param(key, str(value)) for key, value in fake.params.items()], tags=tags
-        )
-        if fake.status != "RUNNING":
-            client.set_terminated(run.info.run_id, fake.status, end_time=fake.ended)
-        written.append(run.info.run_id)
-    return written
+def _entry(run: FakeRun) -> Entry:
+    tags = run.tags
+    names = (
+        tags["key"],
+        tags["configuration"],
+        tags["label"],
+        tags["method"],
+        tags["task"],
+        int(tags["seed"]),
+        tags["protocol"],
+    )
+    return Entry(*names, run.params, tunes=tags.get("tunes"), planned=_counts(run))
 
 
-def write_many(path: Path, experiment: str, runs: Iterable[FakeRun]) -> None:
-    """Writes runs straight into the tables of an SQLite store that MLflow has made."""
-    tables: dict[str, list[tuple[Any, ...]]] = {"runs": [], "params": [], "tags": [], "latest_metrics": [], "metrics": []}
-    for fake in runs:
-        run = uuid.uuid4().hex
-        tables["runs"].append(
-            (run, fake.name, "UNKNOWN", "", "", "test", fake.status, fake.started, fake.ended, "", "active", "", experiment)
-        )
-        tables["params"] += [(key, str(value), run) for key, value in fake.params.items()]
-        tags = {f"craft.{key}": value for key, value in {"kind": fake.kind, **fake.tags}.items()} | {
-            "mlflow.runName": fake.name
-        }
-        tables["tags"] += [(key, value, run) for key, value in tags.items()]
-        points = [(key, value, fake.started, 0) for key, value in fake.metrics.items()]
-        points += [
-            (key, value, fake.started + step, step) for key, values in fake.curve.items() for step, value in enumerate(values)
-        ]
-        last = {key: (key, value, moment, step) for key, value, moment, step in points}
-        tables["latest_metrics"] += [(key, value, moment, step, 0, run) for key, value, moment, step in last.values()]
-        tables["metrics"] += [(key, value, moment, run, step, 0) for key, value, moment, step in points]
-    columns = {
-        "runs": "run_uuid,name,source_type,source_name,entry_point_name,user_id,status,start_time,end_time,source_version,"
-        "lifecycle_stage,artifact_uri,experiment_id",
-        "params": "key,value,run_uuid",
-        "tags": "key,value,run_uuid",
-        "latest_metrics": "key,value,timestamp,step,is_nan,run_uuid",
-        "metrics": "key,value,timestamp,run_uuid,step,is_nan",
-    }
-    with sqlite3.connect(path) as connection:
-        for table, rows in tables.items():
-            marks = ",".join("?" * len(columns[table].split(",")))
-            connection.executemany(f"insert into {table} ({columns[table]}) values ({marks})", rows)
+def _counts(run: FakeRun) -> dict[str, float]:
+    return {name: value for name, value in run.metrics.items() if name not in ("seconds", "score", "learning_rate")}
+
+
+def _life(run: FakeRun) -> Iterator[Event]:
+    key, status, started = run.tags["key"], run.tags["status"], run.started / 1000
+    if status == "waiting":
+        return
+    steps = max(map(len, run.curve.values()), default=0)
+    yield Started(time=started, keys=[key])
+    for step in range(steps):
+        row = {name: values[step] for name, values in run.curve.items() if step < len(values)}
+        yield Reported(time=started + step, key=key, rows=[{"step": step, **row}], epoch=float(step), total_steps=steps)
+    if run.ended is not None:
+        metrics = {name: values[-1] for name, values in run.curve.items()}
+        metrics |= {"score": run.metrics["score"]} if "score" in run.metrics else {}
+        facts = {name.removeprefix("fact."): value for name, value in run.tags.items() if name.startswith("fact.")}
+        rest = {"seconds": run.metrics.get("seconds", 0.0), "error": run.tags.get("error"), "facts": facts}
+        result = TrialResult(key, status, metrics, _counts(run), steps=steps, **rest)  # type: ignore[arg-type]
+        yield Ended(time=run.ended / 1000, result=result)
+
+
+def write_sweep(client: MlflowClient, name: str, events: Iterable[Event], folder: Path) -> str:
+    """Adds events to the log in `folder`, and gives the store the sweep's run with the log, as a sweep does; returns its id."""
+    events, log = [*events], Log(folder / "log.jsonl")
+    log.append(*events)
+    log.close()
+    experiment = client.get_experiment_by_name(name)
+    place = experiment.experiment_id if experiment else client.create_experiment(name, (folder / "artifacts").as_uri())
+    runs = client.search_runs([place], "tags.`craft.kind` = 'sweep'")
+    if not runs:
+        tags = {"craft.kind": "sweep", "craft.key": name, "craft.sweep": name, "craft.sweep_id": sweep_id(name)}
+        runs = [client.create_run(place, int(1000 * events[0].time), {**tags, "craft.status": "running"}, run_name=name)]
+    run = str(runs[0].info.run_id)
+    if isinstance(events[-1], SessionEnded):
+        client.set_tag(run, "craft.status", events[-1].status)
+    LogPieces(log.path).send(client, run, log.path.stat().st_size)
+    return run
+
+
+def sweep_id(name: str) -> str:
+    return uuid.uuid5(uuid.NAMESPACE_URL, name).hex

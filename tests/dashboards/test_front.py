@@ -78,9 +78,8 @@ def test_two_sweeps_keep_their_configurations_apart() -> None:
 
 
 def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
-    runs = [run for name, score in (("a", 70.0), ("b", 90.0)) for run in configuration(name, scores={"toy": [score]})]
-    (later,) = [run for run in runs if run.kind == "configuration" and run.tags["configuration"] == "b"]
-    later.tags["status"], later.metrics["trials_planned"] = "waiting", 3.0
+    states = {("toy", seed): "waiting" for seed in (1, 2)}
+    runs = configuration("a", scores={"toy": [70.0]}) + configuration("b", scores={"toy": [90.0, 0, 0]}, states=states)
     view = view_of(("ranks", runs))
     assert dict(zip(view.configurations["id"], view.configurations["state"], strict=True)) == {"a": "done", "b": "waiting"}
     plain = front_data(view)
@@ -97,8 +96,8 @@ def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
     ("seeds", "said"), [(1, "One seed. Scored on 240 examples, where chance is 50.4."), (2, "Scored on 240")]
 )
 def test_the_page_says_how_many_seeds_and_examples_are_behind_the_scores(seeds: int, said: str) -> None:
-    extra = {"seeds_done": float(seeds), "examples": 240.0, "chance": 50.4}
-    runs = [run for name in "ab" for run in configuration(name, extra=extra)]
+    extra, scores = {"examples": 240.0, "chance": 50.4}, {"toy": [80.0] * seeds}
+    runs = [run for name in "ab" for run in configuration(name, scores=scores, extra=extra)]
     note = spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
     assert note.startswith(f"Configurations: 2 done. {said}")
 

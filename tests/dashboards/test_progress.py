@@ -33,22 +33,19 @@ def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None
 
 def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:
     def incomplete(identity: str, **states: str) -> list[FakeRun]:
-        """With three trials planned, of which those of `states` ran."""
-        ran = {(task, 0): state for task, state in states.items()}
-        runs = configuration(identity, scores={task: [70.0] for task in states}, states=ran, summarize=False)
-        tally = {f"trials_{state}": float(list(states.values()).count(state)) for state in ("failed", "stopped")}
-        tally["trials_stopped"] += 3 - len(states)
-        status = "failed" if tally["trials_failed"] else "stopped"
-        tags = {"sweep": "ranks", "configuration": identity, "label": identity, "status": status}
-        return [*runs, FakeRun("configuration", tags, {}, {"trials_planned": 3.0, **tally})]
+        """A configuration whose trials on these tasks ended so, or never had their turn."""
+        return configuration(
+            identity, scores={task: [70.0] for task in states}, states={(task, 0): state for task, state in states.items()}
+        )
 
     runs = [sweep_run("ranks", planned=9, status="finished"), *configuration("a", scores={"mrpc": [80.0, 81.0, 82.0]})]
-    runs += incomplete("b", mrpc="finished", rte="stopped") + incomplete("c", mrpc="failed", rte="stopped")
+    runs += incomplete("b", mrpc="finished", rte="stopped", cola="stopped")
+    runs += incomplete("c", mrpc="failed", rte="stopped", cola="stopped")
     view = view_of(("ranks", runs))
     assert dict(zip(view.configurations["label"], view.configurations["state"], strict=True)) == {
         "craft a": "done",
-        "b": "stopped",
-        "c": "failed",
+        "craft b": "stopped",
+        "craft c": "failed",
     }
     counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
     assert progress_data(view)["groups"][0]["counts"] == counts
@@ -83,7 +80,7 @@ def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> Non
     phases = {"a-mrpc-0": {"start": 10.0, "train": 60.0}, "a-mrpc-1": {"train": 30.0}, "b-mrpc-0": {"train": 45.0, "cut": 5.0}}
     for run in runs:
         if spent := phases.get(run.tags.get("key", "")):
-            run.tags["fact.phases"] = str(spent)  # as the tracking store holds it
+            run.tags["fact.phases"] = spent  # type: ignore[assignment]
     plain = time_data(view_of(("ranks", runs)))
     assert plain["methods"] == [
         {"method": "craft", "trainings": 2, "seconds": {"start": 10.0, "train": 90.0}},

@@ -150,7 +150,7 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     browser.run(f"Craft.page.pin('{smallest}', false)")
     browser.driver.get(browser.run("document.querySelector('.card a').href"))
     label = rows[smallest]["label"]
-    browser.wait(f"document.body.innerText.includes({label!r}) && document.body.innerText.includes('Parent run')", 120)
+    browser.wait(f"document.body.innerText.includes({label!r})", 120)
 
 
 def recorded(browser: Browser, mlflow: Server) -> None:

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dashboards.frames import Frames, RunRow, build_frames
+from dashboards.frames import Frames
 from dashboards.panels import View, make_view
 from dashboards.panels.literature import published_rows
-from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
+from orchestrator.state.state import State, fold
+from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run
 
 
 def frames_of(name: str, runs: list[FakeRun]) -> Frames:
     """Tables of runs that never saw a store."""
-    rows = [
-        RunRow(
-            run_id=f"{index:032x}",
-            experiment_id="1",
-            status=run.status,
-            started=run.started,
-            ended=run.ended,
-            tags={f"craft.{key}": value for key, value in {"kind": run.kind, **run.tags}.items()},
-            params={key: str(value) for key, value in run.params.items()},
-            metrics=run.metrics | {key: values[-1] for key, values in run.curve.items()},
-        )
-        for index, run in enumerate(runs)
-    ]
-    return build_frames(name, "1", rows)
+    return Frames(name, fold(events_of(name, runs)) if runs else State(), "1")
 
 
 def view_of(*sweeps: tuple[str, list[FakeRun]], curves: Any = None) -> View:
