@@ -41,6 +41,11 @@ class SweepFolder:
         return self.path / LOG_FILE
 
     @property
+    def judged(self) -> Path:
+        """The answer as `status` last computed it (`orchestrator.reports.status`)."""
+        return self.path / ".answer.json"
+
+    @property
     def tracking(self) -> Path:
         """How far the tracking store is, for people and the driver; nothing is resumed from it."""
         return self.path / "tracking.json"

@@ -15,14 +15,12 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.reports.base import Command, Count, Number, Part, Report
-from orchestrator.results.answer import Answer, answer_of
-from orchestrator.results.summary import Summary
-from orchestrator.review.pick import rule_of
+from orchestrator.reports.judged import Judged, recall
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import SessionEnded
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
-from orchestrator.sweepfile.settings import Budget, Enough
+from orchestrator.sweepfile.settings import Budget
 
 Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
 MORE_FAILURES = "run what has failed again"
@@ -142,14 +140,15 @@ class StatusReport(Report):
 
 def read_status(folder: Path) -> StatusReport:
     """Returns the report on the sweep in a folder, at this moment."""
-    return status_report(read_state(SweepFolder(folder).record), folder, holder_of(folder.absolute()), time.time())
+    state = read_state(SweepFolder(folder).record)
+    return status_report(state, folder, holder_of(folder.absolute()), time.time(), recall(state, SweepFolder(folder)))
 
 
-def status_report(state: State, folder: Path, holder: Holder | None, now: float) -> StatusReport:
+def status_report(state: State, folder: Path, holder: Holder | None, now: float, judged: Judged | None = None) -> StatusReport:
     """Returns the report on a sweep at the time `now`, in seconds since 1970."""
+    judged = judged or Judged.of_state(state)
     alive = holder.is_alive if holder is not None else False
     phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
-    summaries, answer = answer_of(state) if state.started is not None else ([], None)
     if phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=updated))
     began = state.started.time if state.started is not None else None
@@ -177,8 +176,8 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float)
         running=[_running(entry, now) for entry in state.asked_for if _runs(entry, state)],
         failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
         budget=_budget(state, passed if phase == "running" else None),
-        answer=AnswerPart.of(answer, summaries, state.sweep.enough if state.started is not None else Enough()),
-        next=_next(state, "running" if alive else phase, folder, summaries, answer),
+        answer=judged.answer,
+        next=_next(state, "running" if alive else phase, folder, judged),
     )
 
 
@@ -234,7 +233,7 @@ def _budget(state: State, seconds: float | None) -> BudgetPart:
     return BudgetPart(trials=budget.trials, wall_clock_seconds=limit, seconds_left=left, target=budget.target)
 
 
-def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], answer: Answer | None) -> list[Command]:
+def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Command]:
     again, place, commands = state.again, shlex.quote(str(folder)), dict[str, str]()
     if state.held is not None:
         commands["let trials start again"] = f"craft-sweeps continue {place}"
@@ -242,10 +241,10 @@ def _next(state: State, phase: Phase, folder: Path, summaries: list[Summary], an
         commands["continue it"] = again
     if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.asked_for):
         commands[MORE_FAILURES] = f"{again} --retry-failed"
-    if phase == "finished" and answer is not None and answer.command:
-        commands["know more"] = answer.command
-    if any(summary.finished for summary in summaries):
+    if phase == "finished" and judged.answer is not None and judged.answer.command:
+        commands["know more"] = judged.answer.command
+    if judged.has_front:
         commands["see the front"] = f"craft-sweeps front {place}"
-    if summaries and (rule := rule_of(summaries, state.sweep.objectives)):
-        commands["take an adapter"] = f"craft-sweeps take {place} --pick {rule} --to adapter"
+    if judged.rule is not None:
+        commands["take an adapter"] = f"craft-sweeps take {place} --pick {judged.rule} --to adapter"
     return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

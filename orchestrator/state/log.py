@@ -14,7 +14,8 @@ from pathlib import Path
 from craft import __version__
 from craft.words import redacted
 from orchestrator.state.events import FORMAT, Event, Opened, Reported
-from orchestrator.state.state import NO_METRICS, State, fold
+from orchestrator.state.snapshot import WORTH_BYTES, load_snapshot, save_snapshot
+from orchestrator.state.state import NO_METRICS, State
 from orchestrator.tools.journal import DamagedLog, Journal, damage, read
 
 logger = logging.getLogger(__name__)
@@ -102,20 +103,25 @@ def _check_version(path: Path) -> None:
 
 
 class LiveState:
-    """The state of a log that grows: each `read` folds what is new.
+    """The state of a log that grows: each `read` folds what is new, the first one since the last snapshot.
 
     Attributes:
         offset: the bytes of the log that are folded.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.offset, self.state = path, 0, State()
+        self._path = path
+        self.state, self.offset = load_snapshot(path)
+        self._saved = self.offset
 
     def read(self) -> bool:
         """Folds the events that are new; returns whether there were any."""
         before = self.offset
         for event, behind in read_events(self._path, self.offset):
             self.state, self.offset = self.state.after(event), behind
+        if self.offset - self._saved > WORTH_BYTES:
+            save_snapshot(self._path, self.state, self.offset)
+            self._saved = self.offset
         return self.offset != before
 
 
@@ -134,4 +140,6 @@ def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[i
 
 def read_state(path: Path) -> State:
     """Returns the state of a sweep after all of its log."""
-    return fold(event for event, _ in read_events(path))
+    live = LiveState(path)
+    live.read()
+    return live.state
