@@ -15,6 +15,7 @@ from rich.table import Table
 
 from craft.factors.hosvd import TuckerFactors
 from craft.ranks import Ranks, parse_ranks, resolve_ranks
+from craft.stdout import write_report
 
 _FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 
@@ -42,7 +43,7 @@ def print_report(
     """
     rows = report(model, projections=projections, ranks=[parse_ranks(text) for text in ranks], device=device)
     if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
+        write_report(json.dumps([asdict(row) for row in rows]))
         return
     table = Table("projection", "r1, r2, r3", "trains", "energy kept", box=None)
     for column in table.columns[1:]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import difflib
 import html
-import io
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -33,15 +31,6 @@ _SECRET_TEXT = re.compile(
     r"(?i)((?:^|[\s,;(])[\w.-]*(?:password|passwd|pwd|secret|access_key|account_key|api_key|(?<![\w.-])token)=)[^&;\s\"']+"
 )
 """A password in a text that is no address, as in the settings of a database's driver."""
-
-
-def be_printable() -> None:
-    """Makes stdout replace characters that its encoding lacks (a Latin-1 terminal), where they would end the command.
-
-    Every command calls it first. Python does so for stderr by itself.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 ELSEWHERE = {

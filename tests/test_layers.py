@@ -25,7 +25,7 @@ OWNERS = {
 # From low to high. A module imports from its own floor's folder and from lower floors only.
 FLOORS = {
     "craft": (
-        ("craft.disk", "craft.plain_yaml", "craft.ranks", "craft.results", "craft.settings", "craft.words"),
+        ("craft.disk", "craft.plain_yaml", "craft.ranks", "craft.results", "craft.settings", "craft.stdout", "craft.words"),
         ("craft.processes",),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),

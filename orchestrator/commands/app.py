@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from errno import ENOSPC
 from importlib import import_module
 
 import typer
 from rich.console import Console
 
 import craft
-from craft.words import be_printable, redact
-from orchestrator.reports.exits import GOOD, NO, STOPPED, WRONG
+from craft.stdout import be_printable, drop_stdout, flush_stdout, only_report, write_report
+from craft.words import redact
+from orchestrator.reports.exits import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
@@ -218,17 +221,39 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     be_printable()
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    is_document = ("--json" in arguments or arguments[:1] == ["suggest"]) and not {"--help", "-h"} & {*arguments}
+    try:
+        with only_report() if is_document else nullcontext():
+            status = _run(arguments, start or ("craft-sweeps", *arguments[:1]))
+        flush_stdout()
+    except BrokenPipeError:
+        drop_stdout()
+        return LEFT
+    except OSError as error:
+        drop_stdout()
+        return _say(OSError(f"stdout cannot be written: {error.strerror}"))
+    return status
+
+
+def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
+    """Runs a command and returns its exit status. Raises OSError if stdout cannot be written."""
     row = next((row for row in COMMANDS if arguments and row.name == arguments[0]), None)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
         program = typer.main.get_command(build())
-        call = (start or ("craft-sweeps", *arguments[:1]), arguments[1:])
-        status = program.main(arguments or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=call)
+        status = program.main(
+            [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=(start, arguments[1:])
+        )
+    except SystemExit as ended:  # how Typer and Rich end when the reader of a pipe leaves
+        if ended.code != NO:
+            raise
+        raise BrokenPipeError from None
     except typer.Abort:  # a question was not answered
         return STOPPED
     except typer.TyperException as error:  # typer's own words about a wrong call
         trouble: BaseException = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == ENOSPC:
+            write_report("")  # raises if stdout is what is full
         trouble = error
     else:
         if status != STOPPED or row is None:
@@ -237,10 +262,16 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     if "--json" in arguments:
         from orchestrator.reports.errors import error_report
 
-        print(error_report(trouble).to_json())
+        write_report(error_report(trouble).to_json())
     else:
-        errors.print(redact(str(trouble)))
+        _say(trouble)
     return NO if isinstance(trouble, NothingMeets) else STOPPED if isinstance(trouble, KeyboardInterrupt) else WRONG
+
+
+def _say(trouble: BaseException) -> int:
+    """Writes what went wrong to stderr."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(redact(str(trouble)))
+    return WRONG
 
 
 def build() -> typer.Typer:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from craft.stdout import write_report
 from craft.words import redact
-from orchestrator.commands.options import AsJson, check_empty, plain_screen
+from orchestrator.commands.options import AsJson, check_empty, check_points, plain_screen
 
 LAYERS_SHOWN = 12
 
@@ -40,7 +41,7 @@ def audit(
         str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, cloze, ...")
     ] = None,
     max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
-    within: Annotated[float, typer.Option(metavar="POINTS", help="So much may be lost.")] = 1.0,
+    within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="So much may be lost.")] = 1.0,
     sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="With this chance at most that is lost.")] = 0.9,
     base: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The base model here, if it is not found under its name.")
@@ -82,7 +83,7 @@ def audit(
         run = record_audit(report.model_dump(), to if report.path else None, store)
         screen.print(f"Recorded in {redact(store)}: experiment audits, run {run}")
     if as_json:
-        print(report.to_json())
+        write_report(report.to_json())
     else:
         for line in result.picture(LAYERS_SHOWN):
             screen.print(line)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from craft.stdout import write_report
 from orchestrator.commands.options import Address, AsJson, Changes, Storage, Store, SweepFile
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.uri import resolve_uri
@@ -42,7 +43,7 @@ def check(
     if as_json:
         from orchestrator.reports.check import check_report
 
-        print(check_report(findings).to_json())
+        write_report(check_report(findings).to_json())
     else:
         show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return 1 if any(finding.level == "bad" for finding in findings) else 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from craft.stdout import write_report
 from orchestrator.commands.options import (
     Address,
     AsJson,
@@ -68,7 +69,9 @@ def apply(
         from orchestrator.reports.change import apply_report
 
         change = done.change
-        print(apply_report(change.sweep, done.applied, change.added, change.removed, change.changed, change.text).to_json())
+        write_report(
+            apply_report(change.sweep, done.applied, change.added, change.removed, change.changed, change.text).to_json()
+        )
     elif not done.change:
         console.print(done.change.text, markup=False, soft_wrap=True)
     elif done.applied and done.outcome is None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from craft.stdout import write_report
 from orchestrator.commands.options import plain_screen
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
@@ -67,7 +68,7 @@ def suggest(
     """
     from orchestrator.suggest.suggest import suggest as suggest_sweep
 
-    print(suggest_sweep(model, str(data), label, text, hours, validation, kind, name).text, end="")
+    write_report(suggest_sweep(model, str(data), label, text, hours, validation, kind, name).text, end="")
 
 
 def _purpose(file: Path) -> str:

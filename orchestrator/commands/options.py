@@ -48,9 +48,20 @@ Changes = Annotated[
         help="Change one value of the file; VALUE is YAML, list items go by index (space.0.dropout=0.1). Repeatable.",
     ),
 ]
+
+
+def check_points(points: float | None) -> float | None:
+    """Returns a number of points of the score. Raises BadParameter unless it is above 0 and at most 100."""
+    if points is not None and not 0 < points <= 100:
+        raise typer.BadParameter(f"got {points:g}; points of the score, above 0 and at most 100")
+    return points
+
+
 Within = Annotated[
     float | None,
-    typer.Option(metavar="POINTS", help="Enough is what is within so many points of the best (enough.within; 1)."),
+    typer.Option(
+        metavar="POINTS", callback=check_points, help="Enough is what is within so many points of the best (enough.within; 1)."
+    ),
 ]
 Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]
 Storage = Annotated[

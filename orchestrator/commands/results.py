@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from craft.stdout import write_report
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.sweepfile.mistakes import NothingMeets
 
@@ -21,15 +22,15 @@ def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> No
     from orchestrator.review.past_sweep import find_folder
 
     report = read_status(find_folder(sweep, storage))
-    print(report.to_json()) if as_json else show_status(report, screen())
+    write_report(report.to_json()) if as_json else show_status(report, screen())
 
 
 def front(
     sweep: Sweep, within: Within = None, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False
-) -> None:
+) -> int:
     """Show the front and the answer of a sweep that has run, or runs.
 
-    Exit status: 0 shown; 1 no configuration is complete; 2 there is no such sweep.
+    Exit status: 0 shown; 1 no trial has finished; 2 there is no such sweep.
     """
     from orchestrator.review.front_tables import show_front
     from orchestrator.review.past_sweep import find_sweep
@@ -38,12 +39,13 @@ def front(
     if as_json:
         from orchestrator.reports.front import front_report
 
-        print(front_report(record).to_json())
-        return
-    if not any(summary.finished or summary.failed for summary in record.summaries):
+        write_report(front_report(record).to_json())
+    elif not any(summary.finished or summary.failed for summary in record.summaries):
         raise NothingMeets(f"no trial of {record.name} has ended yet")
-    title = f"{record.name}: {record.sweep.model}"
-    show_front(record.summaries, record.sweep.objectives, record.answer, title, screen())
+    else:
+        title = f"{record.name}: {record.sweep.model}"
+        show_front(record.summaries, record.sweep.objectives, record.answer, title, screen())
+    return 0 if any(summary.finished for summary in record.summaries) else 1
 
 
 def compare(
@@ -83,7 +85,7 @@ def compare(
     if as_json:
         from orchestrator.reports.compare import compare_report
 
-        print(compare_report(compared).to_json())
+        write_report(compare_report(compared).to_json())
 
 
 def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from craft.stdout import write_report
 from craft.words import redact
 from orchestrator.commands.options import (
     WIDTH,
@@ -110,7 +111,7 @@ def plan(
         from orchestrator.reports.plan import plan_report
         from orchestrator.review.prospect import look_ahead
 
-        print(plan_report(planned, look_ahead(planned, resume=resume, elsewhere=address is not None)).to_json())
+        write_report(plan_report(planned, look_ahead(planned, resume=resume, elsewhere=address is not None)).to_json())
     else:
         show_plan(planned, call)
 

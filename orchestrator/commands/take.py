@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from craft.stdout import write_report
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, plain_screen
 
 Form = Literal["adapter", "lora", "merged"]
@@ -94,7 +95,7 @@ def take(
             from orchestrator.reports.take import take_report
 
             report = take_report(record, chosen, taken, merged=merged, written=to is not None, registered=registered)
-            print(report.to_json())
+            write_report(report.to_json())
 
 
 def cut(

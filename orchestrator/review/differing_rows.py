@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from craft.disk import replacing
 from craft.scoring.predictions import Prediction
 from orchestrator.results.mistakes import differing
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
+from orchestrator.tools.cells import write_table
 
 Side = tuple[str, PastSweep, Sequence[Entry]]
 """A configuration: its name, its sweep and its trials."""
@@ -24,20 +23,21 @@ SHOWN = 5
 
 def show_differing(first: Side, second: Side, file: Path | None, console: Console) -> None:
     """Prints for each task which rows each side answers better over the seeds that both have; writes them all to `file`."""
-    names, rows = [first[0], second[0]], list(_rows(first, second))
+    names = [first[0], second[0] if second[0] != first[0] else f"{second[0]}, the second"]
+    rows = list(_rows(first, second))
     for (place, total), group in itertools.groupby(rows, key=lambda row: row[:2]):
         gaps = [(gap, lines[0]["row"]) for _, _, gap, *lines in group]
         better = [[row for gap, row in gaps if gap > 0], [row for gap, row in gaps if gap < 0]]
         sides = [f"{name} is better on {_listed(side)}" for name, side in zip(names, better, strict=True) if side]
         console.print(f"{place}: {len(gaps)} of {total:,} rows differ; {'; '.join(sides)}.", markup=False, soft_wrap=True)
     if file is not None:
-        with replacing(file) as aside, aside.open("w", encoding="utf-8", newline="") as out:
-            table = csv.writer(out)
-            table.writerow(["task", "row", "label", *names, "difference", "text", "text_pair"])
-            for place, _, gap, *lines in rows:
-                line = lines[0] | lines[1]
-                answers = [each["answer"] for each in lines]
-                table.writerow([place, line["row"], line["label"], *answers, gap, line.get("text"), line.get("text_pair")])
+        columns = ["task", "row", "label", *names, "difference", "text", "text_pair"]
+        table = []
+        for place, _, gap, *lines in rows:
+            line = lines[0] | lines[1] | {"task": place, "difference": gap}
+            line |= {name: each["answer"] for name, each in zip(names, lines, strict=True)}
+            table.append({name: line.get(name) for name in columns})
+        write_table(file, table, columns)
         console.print(f"{len(rows)} rows written to {file}", markup=False, soft_wrap=True)
 
 

@@ -6,7 +6,6 @@ come last and are not ranked.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from orchestrator.results.table import (
 )
 from orchestrator.review.front_words import caption, legend
 from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.tools.cells import write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,12 +165,8 @@ def _escape(text: str) -> str:
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
     """Writes every number of every configuration: parameters, metrics with interval ends, counts, trials, reasons."""
-    rows = [{name: _csv_value(value) for name, value in row_of(summary).items()} for summary in ranked(summaries, objectives)]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = (row_of(summary) for summary in ranked(summaries, objectives))
+    write_table(path, ({name: _csv_value(value) for name, value in row.items()} for row in rows))
 
 
 COLUMNS = (
@@ -203,9 +199,6 @@ def row_of(summary: Summary) -> dict[str, Any]:
 def _csv_value(value: Any) -> Any:
     if isinstance(value, float):
         return "" if math.isnan(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        # A spreadsheet would run a cell that begins so as a formula.
-        return f"'{value}"
     return value
 
 

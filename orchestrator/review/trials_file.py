@@ -7,15 +7,14 @@ nothing.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from craft.disk import replacing
 from orchestrator.results.summary import Entry
 from orchestrator.state.entry import TrialResult
+from orchestrator.tools.cells import write_table
 
 TRIALS_FILE = "trials.csv"
 OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")
@@ -31,10 +30,7 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
     names = list(dict.fromkeys(name for row in rows for name in row))
     groups = ("parameter.", "metric.", "count.", "fact.")
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))
-    with replacing(file) as aside, aside.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(file, rows, names)
     return len(rows)
 
 

@@ -59,7 +59,7 @@ def _choose_searcher(blocks: Sequence[Block], configurations: int) -> tuple[str,
 
 
 def _reason_for_no_scheduler(sweep: Sweep) -> str:
-    if sweep.objectives.get("score") != "maximize":
+    if "score" not in sweep.objectives:
         return "because score is no objective"
     if sweep.replication is not None or sweep.warm_start:
         return "because other trials depend on the end of each"
@@ -117,7 +117,7 @@ def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
         if waits:
             never = f"with scheduler.name: {scheduler.name} some never do; drop it, or take none"
             yield Mistake((name,), f"waits for trials to end, and {never}")
-    if sweep.objectives.get("score") != "maximize":
+    if "score" not in sweep.objectives:
         yield Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")
     # With several trials of a configuration it also decides between them, whatever the grace.
     several = len(sweep.task_names) * len(sweep.seeds) > 1
@@ -133,7 +133,7 @@ def _check_replication(sweep: Sweep) -> Iterator[Mistake]:
     rule = sweep.replication
     if rule is None:
         return
-    if sweep.objectives.get("score") != "maximize":
+    if "score" not in sweep.objectives:
         reason = "compare: fair" if sweep.compare else "replication"
         yield Mistake(("objectives",), f"{reason} chooses by the score; give score: maximize too")
     if twice := sorted(set(rule.seeds) & set(sweep.seeds)):

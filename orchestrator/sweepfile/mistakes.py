@@ -20,6 +20,9 @@ from craft.plain_yaml import YamlPath
 from craft.settings import shown_names
 from craft.words import nearest, redact
 
+MOST_LINES = 20
+"""The most mistakes that one message names."""
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -36,8 +39,9 @@ class SweepError(ValueError):
     """A sweep file or a `--set` is wrong; one line for each mistake."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = list(lines)
+        more = [f"and {len(lines) - MOST_LINES:,} more"] if len(lines) > MOST_LINES else []
+        self.lines = [*lines[:MOST_LINES], *more]
+        super().__init__("\n".join(self.lines))
 
 
 class NothingMeets(ValueError):

@@ -33,6 +33,8 @@ def check_metrics(document: dict[str, Any]) -> Iterator[Mistake]:
         for name in section_of(document, section):
             if name not in metrics:
                 yield Mistake((section, name), unknown("metric", name, metrics))
+    if section_of(document, "objectives").get("score") == "minimize":
+        yield Mistake(("objectives", "score"), "got 'minimize'; a larger score is better in every task: write maximize")
 
 
 def check_tasks(document: dict[str, Any]) -> Iterator[Mistake]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import typer
 
 from orchestrator.commands import run as commands_of_runs
-from orchestrator.commands.app import COMMANDS, NO, STOPPED, WRONG, Row, build, main
+from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
+from orchestrator.reports import front as reports_of_fronts
 from orchestrator.results.answer import Answer
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.load import load_sweep
@@ -103,6 +105,58 @@ def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(
         assert said in json.loads(printed.out)["message"]
         assert printed.err == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def full_disk() -> TextIO:
+    return Path("/dev/full").open("w", encoding="utf-8")
+
+
+def left_pipe() -> TextIO:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", encoding="utf-8")
+
+
+@pytest.mark.parametrize("call", ["--help", "new --schema", "front tickets", "front tickets --json", "front nowhere --json"])
+def test_stdout_that_takes_nothing_is_said_and_a_reader_may_leave(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    for make, status, said in (
+        (full_disk, WRONG, "stdout cannot be written: No space left on device\n"),
+        (left_pipe, LEFT, ""),
+    ):
+        with make() as stdout:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            assert main(call.split()) == status
+        assert capsys.readouterr().err == said
+
+
+def test_a_report_is_all_that_stdout_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    make, file = reports_of_fronts.front_report, sys.stdout.fileno()
+
+    def make_loudly(*arguments: Any) -> Any:
+        print("[ERROR] by a library")
+        os.write(file, b"[ERROR] by a process\n")
+        return make(*arguments)
+
+    monkeypatch.setattr(reports_of_fronts, "front_report", make_loudly)
+    assert main(["front", "tickets", "--json"]) == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["report"] == "front"
+    assert printed.err.count("[ERROR]") == 2
+
+
+@pytest.mark.parametrize("points", ["nan", "inf", "-1", "0", "101"])
+@pytest.mark.parametrize("call", ["front x", "plan x", "run x", "apply x", "more x", "audit x --data y"])
+def test_points_are_checked_at_once(call: str, points: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*call.split(), f"--within={points}"]) == WRONG
+    assert f"got {points}; points of the score, above 0 and at most 100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["ranks", "own_data", "search", "instructions", "fair"])

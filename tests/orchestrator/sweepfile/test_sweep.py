@@ -122,3 +122,10 @@ def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(
 def test_names_of_shipped_sweeps_are_their_own() -> None:
     names = [load_sweep(path).name for path in SHIPPED]
     assert len(set(names)) == len(names)
+
+
+def test_of_many_mistakes_twenty_are_named(tmp_path: Path) -> None:
+    lines = refused(tmp_path, GOOD + "".join(f"key{number}: 1\n" for number in range(3000)))
+    assert len(lines) == 21
+    assert "sweep.yaml:12: key0: unknown key 'key0'" in lines[0]
+    assert lines[-1] == "and 2,980 more"
