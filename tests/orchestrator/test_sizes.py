@@ -24,7 +24,8 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.space.sizes import size_labels
-from orchestrator.worker.surroundings import WorkerSettings, work
+from orchestrator.worker.surroundings import WorkerSettings
+from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving, outcomes, run_all
 from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of
 
