@@ -157,7 +157,9 @@ def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: py
     assert command == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
 
 
-def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_holds_the_sweep_is_not_run_over(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.sweepfile.load import load_sweep
 
     stored = folder / "runs" / "small"
@@ -170,6 +172,8 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
         assert (
             f"there is nothing to resume in {folder / 'runs'}; it has small. Did you mean 'small'?" in capsys.readouterr().err
         )
+    monkeypatch.setenv("CRAFT_CONTINUE", "sbatch job.sh")
+    assert main(call) == GOOD, "a job script starts a sweep by the command that continues it"
     assert main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 
