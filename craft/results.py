@@ -18,6 +18,7 @@ Names of metrics, everywhere from the trainer to the dashboard:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,14 @@ PREDICTIONS_FOLDER = "predictions"
 CUTS_FOLDER = "cuts"
 """Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 
-METRIC = "metric"
-"""Fact of a run: the name of the task's primary metric, which x 100 is the score."""
+METRIC, POSITIVE = "metric", "positive"
+"""Facts of a run: the name of the task's primary metric, which x 100 is the score; the class that it is about, if any."""
+
+
+def name_score(facts: Mapping[str, Any]) -> str:
+    """Returns what a run's score is, as in `f1 of spam`."""
+    return " of ".join(str(facts[name]) for name in (METRIC, POSITIVE) if facts.get(name) is not None)
+
 
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 MODEL_DIGEST = "model_sha256"

@@ -225,6 +225,11 @@ class CustomTask(Settings):
         None,
         description="Metric that is the score; accuracy for classes, pearson for numbers and likelihood for answers if absent.",
     )
+    positive: str | int | None = Field(
+        None,
+        exclude_if=lambda label: label is None,
+        description="Of two classes, the one whose F1 `f1` is; the rarer one of the training file if absent.",
+    )
     prompt: Columns = Field(
         (),
         exclude_if=not_,

@@ -25,7 +25,7 @@ from typing import Any
 
 import pandas as pd
 
-from craft.results import METRIC
+from craft.results import name_score
 from craft.scoring.credits import CREDITS
 from orchestrator.plan.parameters import flatten
 from orchestrator.results.answer import Answer, find_answer, judge_state
@@ -141,7 +141,7 @@ class Frames:
             "task": entry.task,
             "seed": entry.seed,
             "tunes": entry.tunes is not None,
-            "metric": facts.get(METRIC, ""),
+            "metric": name_score(facts),
             "phases": facts.get("phases"),
             "credits": facts.get(CREDITS, ""),
             "changed": entry.changed,

@@ -33,7 +33,7 @@ from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.predictions import read_file
 from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
 from craft.spec import RECOVERY
-from craft.tasks.metrics import METRICS, decide
+from craft.tasks.metrics import METRICS, decide, sides_of
 from craft.trainer.checkpoint import rewrite
 from craft.trainer.loop import Loop
 from craft.trainer.meter import Meter
@@ -231,7 +231,8 @@ class _Auditor:
         primary = self._task.primary
         if self._task.kind != "generation":
             outputs = load_file(place / PREDICTIONS_FILE)
-            return Answers(primary, (decide(outputs["outputs"].numpy(), self._task.kind), outputs["labels"].numpy()))
+            sides = decide(outputs["outputs"].numpy(), self._task.kind), outputs["labels"].numpy()
+            return Answers(primary, sides_of(self._task, primary, *sides))
         (file,) = (place / PREDICTIONS_FOLDER).glob("reported.jsonl*")
         lines = read_file(file)
         if self._options is not None:

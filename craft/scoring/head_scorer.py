@@ -23,7 +23,7 @@ from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
 from craft.scoring.texts import Tick, compute_by_length, eval_mode, token_loss
-from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
+from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide, sides_of
 from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ class HeadScorer:
             lines = predictions_of(self._task, self._rows[suffix], values)
             write_predictions(directory / PREDICTIONS_FOLDER / f"{split_name(suffix)}.jsonl.gz", lines)
         note = collapse_note(self._task, outputs)
-        answers = decide(np.concatenate([*outputs.values()]), self._task.kind)
+        decided = decide(np.concatenate([*outputs.values()]), self._task.kind)
         right = np.concatenate([split.labels for split in splits.values()])
+        answers, right = sides_of(self._task, self._task.primary, decided, right)
         compute = METRICS[self._task.primary].compute
         notes = [note] if note else []
         return Reported.of_rows(metrics, notes, len(right), lambda rows: 100 * compute(answers[rows], right[rows]))

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -63,10 +64,11 @@ def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task
         raise ValueError(f"data.custom.{name}.metric: {unknown}metric {metric!r} does not fit; allowed are: {', '.join(usual)}")
     if (package := METRICS[metric].package) and find_spec(package) is None:
         raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
+    positive = _positive(name, settings, labels, rows)
     return Task(
         f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=instructions.same_opening if in_words else None,
-        meaning=instructions.meaning if in_words else str.strip,
+        meaning=instructions.meaning if in_words else str.strip, positive=positive,
     )  # fmt: skip
 
 
@@ -113,19 +115,37 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
+def _positive(name: str, settings: CustomTask, labels: Sequence[str], rows: Rows) -> int:
+    """Returns the number of the class that metrics of one class score: that of the settings, or the rarer of two."""
+    if settings.positive is None:
+        counts = [*_count(labels, settings, rows).values()] if len(labels) == 2 else [0, 0]
+        return int(counts[1] <= counts[0])
+    label = label_name(settings.positive)
+    if len(labels) != 2 or label not in labels:
+        allowed = (
+            f"allowed are: {', '.join(labels)}" if len(labels) == 2 else f"it is for two classes, and here are {len(labels)}"
+        )
+        raise ValueError(f"data.custom.{name}.positive: got {settings.positive!r}; {allowed}")
+    return labels.index(label)
+
+
 def count_classes(task: Task, settings: CustomTask) -> dict[str, int]:
     """Counts the rows of the training file of each class."""
-    assert settings.label is not None, "checked with the settings"
-    rows = _read(settings.train, _stamp(settings.train))
-    cells = enumerate(rows.column(settings.label))
-    places = [class_index(cell, task.labels, rows, at, settings.label, settings.labels is not None) for at, cell in cells]
-    return {name: places.count(place) for place, name in enumerate(task.labels)}
+    return _count(task.labels, settings, _read(settings.train, _stamp(settings.train)))
+
+
+def _count(labels: Sequence[str], settings: CustomTask, rows: Rows) -> dict[str, int]:
+    column = settings.label or ""
+    cells = enumerate(rows.column(column))
+    counts = Counter(class_index(cell, labels, rows, at, column, settings.labels is not None) for at, cell in cells)
+    return {name: counts[place] for place, name in enumerate(labels)}
 
 
 def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
     """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
     counts, spellings = count_classes(task, settings), dict[str | Decimal, list[str]]()
-    yield f"{len(counts)} classes: {_listed(counts)}"
+    positive = f"; f1 is that of {task.labels[task.positive]!r}" if len(counts) == 2 else ""
+    yield f"{len(counts)} classes: {_listed(counts)}{positive}"
     for name in counts:
         spellings.setdefault(_plain(name), []).append(name)
     for names in spellings.values():

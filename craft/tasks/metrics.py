@@ -88,7 +88,7 @@ def chrf(answers: Sequence[str], responses: Sequence[str]) -> float:
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(accuracy, "classification", percent=True),
-    "f1": Metric(f1, "classification", most_classes=2),
+    "f1": Metric(f1, "classification", one_class=True),
     "macro_f1": Metric(macro_f1, "classification"),
     "matthews": Metric(matthews, "classification", signed=True),
     "pearson": Metric(pearson, "regression", signed=True),
@@ -114,6 +114,11 @@ def decide(predictions: Any, kind: str) -> np.ndarray:
     return outputs.argmax(axis=1) if outputs.ndim == 2 else outputs
 
 
+def sides_of(task: Task, name: str, *sides: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns predicted and true classes as a metric reads them: the task's positive class is 1 to a metric of one class."""
+    return tuple(1 - side for side in sides) if METRICS[name].one_class and task.positive == 0 else sides
+
+
 def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, float]:
     """Computes every metric of `task` x 100, and `score`, which is its primary one.
 
@@ -123,7 +128,7 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
     decided, answers = decide(predictions, task.kind), np.asarray(labels)
     if not len(decided) or len(decided) != len(answers):
         raise ValueError(f"{task.name}: {len(decided)} predictions for {len(answers)} labels")
-    values = {name: 100.0 * METRICS[name].compute(decided, answers) for name in task.metrics}
+    values = {name: 100.0 * METRICS[name].compute(*sides_of(task, name, decided, answers)) for name in task.metrics}
     return values | {"score": values[task.primary]}
 
 

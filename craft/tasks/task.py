@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,8 @@ class Metric:
     """One row of METRICS: `compute(predictions, labels)` of n rows, where 1 is perfect, and the `kind` of tasks that it scores.
 
     Own instructions give the two columns of their predictions that `reads` names. `percent`: x 100 it is a percentage.
-    `signed`: it goes from -1 to 1. `most_classes` bounds the classes that it can score. `by_token`: its error is far smaller
+    `signed`: it goes from -1 to 1. `one_class`: it is the score of one of two classes, whose number
+    is 1. `by_token`: its error is far smaller
     than that of right and wrong, as it is a mean over tokens. `credits` may be computed unless that takes minutes. `package`
     is what has to be installed, with the extra of the metric's name.
     """
@@ -49,20 +49,21 @@ class Metric:
     kind: Kind
     percent: bool = False
     signed: bool = False
-    most_classes: float = math.inf
+    one_class: bool = False
     reads: tuple[str, str] = ("output", "response")
     by_token: bool = False
     credits: bool = True
     package: str | None = None
 
     def fits(self, kind: Kind, classes: int) -> bool:
-        return self.kind == kind and classes <= self.most_classes
+        return self.kind == kind and not (self.one_class and classes > 2)
 
 
 @dataclass(frozen=True)
 class Task:
     """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
 
+    `positive` is the number of the class that metrics of one class score.
     `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
     `span` is the range of a regression's values, if known. `groups(texts)` gives for each row the number of the row whose group
     it is in; a group is never split between training and scoring. Where it is absent, rows with equal texts are a group. Texts
@@ -81,6 +82,7 @@ class Task:
     span: tuple[float, float] | None = None
     groups: Callable[[Sequence[str]], Sequence[int]] | None = None
     meaning: Callable[[str], str] = str.strip
+    positive: int = 1
 
     @property
     def suite(self) -> str:

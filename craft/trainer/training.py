@@ -38,6 +38,7 @@ from craft.results import (
     CUTS_FOLDER,
     METRIC,
     MODEL_DIGEST,
+    POSITIVE,
     PREDICTIONS_FOLDER,
     Progress,
     RunFailed,
@@ -52,6 +53,7 @@ from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import load_base, start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
@@ -187,6 +189,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     group.copy_first(weight for weight in model.parameters() if weight.requires_grad)
     shard(model, compute_device(), group)
     facts = _facts(spec, splits.fingerprint, scorer) | {METRIC: task.primary}
+    facts |= {POSITIVE: task.labels[task.positive]} if task.suite == "custom" and METRICS[task.primary].one_class else {}
     facts |= forgetting.facts if forgetting else {}
     loop = Loop(spec, task.kind, model, scorer.train, meter, starts=starts)
     run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)

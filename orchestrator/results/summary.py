@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from craft.results import METRIC
+from craft.results import METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
@@ -223,7 +223,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=_sampling(reported, len(tasks)),
         signed=any(is_signed(str(result.facts.get(METRIC))) for _, result in reported),
-        metric=shared_metric(result.facts.get(METRIC) for _, result in reported),
+        metric=shared_metric(name_score(result.facts) for _, result in reported),
         scores=scores,
         planned=len(entries),
         finished=len(finished),

@@ -225,7 +225,8 @@ def _auto(kind: str) -> str:
 def _scores(origin: Origin) -> str:
     entry, summary = origin.entry, origin.summary
     own = entry.result.metrics if entry.result else {}
-    lines = ["| | score | 95 % interval | search score | trials |", "| --- | --- | --- | --- | --- |"]
+    score = f"score ({summary.metric})" if " of " in summary.metric else "score"
+    lines = [f"| | {plain(score)} | 95 % interval | search score | trials |", "| --- | --- | --- | --- | --- |"]
     rows: list[tuple[str, float, Interval | None, float | None, str]] = [
         (f"this adapter ({entry.task}, seed {entry.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
     ]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from craft.settings import CustomTask, DataSettings
 from craft.tasks import custom, expand_tasks, find_task
 from craft.tasks.files import DataError, read_rows
+from craft.tasks.metrics import compute_metrics
 from craft.tasks.splits import load_splits
 
 ROWS = [
@@ -384,3 +386,20 @@ def test_the_suite_custom_is_all_of_the_users_tasks(tmp_path):
     with pytest.raises(ValueError, match="unknown task 'custom/c'"):
         find_task("custom/c", data)
     assert custom.row("a", block).text == ("title",)
+
+
+def test_f1_is_that_of_the_rarer_class_or_of_the_one_that_is_named(tmp_path):
+    rows = [{"text": f"t{row}", "label": ("rare", "usual")[row % 10 > 0]} for row in range(100)]
+    path = str(write(tmp_path / "train.csv", rows))
+
+    def scores(**settings):
+        block = CustomTask(train=path, text="text", label="label", metric="f1", **settings)
+        task = find_task("custom/x", DataSettings(custom={"x": block}))
+        labels = np.array([row % 10 > 0 for row in range(100)]).astype(int)
+        return compute_metrics(task, np.ones(100, dtype=int), labels)["score"], next(custom.describe_classes(task, block))
+
+    assert scores() == (0.0, "2 classes: usual 90, rare 10; f1 is that of 'rare'")
+    assert scores(positive="usual") == (pytest.approx(100 * 180 / 190), "2 classes: usual 90, rare 10; f1 is that of 'usual'")
+    assert scores(labels=("usual", "rare"))[1].endswith("'rare'")
+    with pytest.raises(ValueError, match=r"data\.custom\.x\.positive: got 'odd'; allowed are: rare, usual"):
+        scores(positive="odd")
