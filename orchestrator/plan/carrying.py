@@ -65,7 +65,7 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
     groups: dict[str, list[Configuration]] = {}
     for configuration in configurations:
         if not configuration.candidates:
-            groups.setdefault(planner.group(configuration), []).append(configuration)
+            groups.setdefault(planner.identity.group(configuration), []).append(configuration)
     sweep = planner.sweep
     carry = carry and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
@@ -73,7 +73,7 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
         row, parameters = METHODS[group[0].method], group[0].parameters
         serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
         if carry and serves and len(group) > 1:
-            name = f"{planner.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
+            name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
         related.setdefault(name, []).append(tuple(group))
     all_families = []
     for some in related.values():

@@ -133,9 +133,9 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
             continue
         labels = []
         for drop in refused:
-            same = drop.configuration.id if drop.configuration.source else planner.meaning(drop.configuration)
+            same = drop.configuration.id if drop.configuration.source else planner.identity.meaning(drop.configuration)
             labels += [drop.configuration.label] if dropped.setdefault(same, drop) is not drop else []
-        if allowed and families.setdefault(planner.meaning(allowed[-1]), allowed) is not allowed:
+        if allowed and families.setdefault(planner.identity.meaning(allowed[-1]), allowed) is not allowed:
             labels.append(allowed[-1].label)
         duplicates += [] if wanted else labels
     if errors:
@@ -144,7 +144,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         raise _nothing_allowed(sweep, list(dropped.values()))
     seeds = _first_seeds(planner, [family[-1] for family in families.values()])
     configurations, trials = list[Configuration](), list[Trial]()
-    labelled = iter(planner.label_apart([configuration for family in families.values() for configuration in family]))
+    labelled = iter(planner.labels.disambiguate([configuration for family in families.values() for configuration in family]))
     for family in families.values():
         named = [*islice(labelled, len(family))]
         configurations += named
@@ -182,7 +182,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         except SweepError as error:
             errors += [line for line in error.lines if line not in errors]
             continue
-        if reason := planner.broken_constraint(configuration):
+        if reason := planner.cost.broken_constraint(configuration):
             dropped[configuration.id] = Dropped(configuration, reason)
         else:
             allowed.append(configuration)

@@ -23,7 +23,7 @@ class Trial:
         run: a training, or the cut of another trial's adapter (`run.cut_from`).
         configuration: the id of the configuration that it belongs to.
         resources: its share of a machine, no part of its identity.
-        tunes: the group of configurations among which it helps to choose (`Planner.group`); such a trial is not reported.
+        tunes: the group of configurations among which it helps to choose (`Identity.group`); such a trial is not reported.
         carried: the label of the configuration whose learning rate it has (`orchestrator.plan.carrying`).
     """
 

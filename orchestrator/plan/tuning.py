@@ -73,7 +73,7 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
             f"configuration, with {tune}, whose scores are not reported"
         )
     if carried:
-        first = _shortened([planner.label_of(family.groups[family.start]) for family in carried])
+        first = _shortened([planner.labels.label_of(family.groups[family.start]) for family in carried])
         lines.append(
             f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
         )

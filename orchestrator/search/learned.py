@@ -175,7 +175,9 @@ class Learned:
         except SweepError as error:
             return _Judged((), None, "", str(error))
         configuration = allowed[-1] if allowed else dropped[0].configuration
-        return _Judged(allowed, configuration, self._planner.meaning(configuration), "" if allowed else dropped[0].reason)
+        return _Judged(
+            allowed, configuration, self._planner.identity.meaning(configuration), "" if allowed else dropped[0].reason
+        )
 
     def _trials_of(self, judged: _Judged) -> list[Trial]:
         if judged.meaning not in self._trials:

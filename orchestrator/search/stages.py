@@ -194,7 +194,7 @@ class _Tried:
             first = family.groups[family.start]
             if first[0].id not in self._tunes:
                 continue  # it has no other candidates, and its trials are reported
-            label, by_task = self._plan.planner.label_of(first), self._rates(family)
+            label, by_task = self._plan.planner.labels.label_of(first), self._rates(family)
             for rank, group in enumerate(family.groups):
                 best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
                 if len(best) == len(by_task):
@@ -211,7 +211,7 @@ class _Tried:
                 for end in family.ends:
                     own = rows[end][0]
                     if own is None or carried is None or abs(own - carried) > 1:
-                        far.append(f"{self._plan.planner.label_of(family.groups[end])} ({task})")
+                        far.append(f"{self._plan.planner.labels.label_of(family.groups[end])} ({task})")
         if not families:
             return ""
         line = rates_words(self._plan.sweep, self._families, self._tuning)

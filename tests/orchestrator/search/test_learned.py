@@ -197,7 +197,7 @@ def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: 
         return Counts(size(run), 2, 10_000, 0)
 
     plan = plan_of(tmp_path)
-    plan.planner._counter = fails
+    plan.planner.cost.counter = fails
     state = run(strategy := samplers.tpe(plan))
     broken = [draw for draw in strategy.draws(state) if draw.attributes.get("not trained", "").startswith("cannot be built")]
     assert broken

@@ -124,7 +124,7 @@ def test_results_are_grouped_by_type(file: Path) -> None:
     assert {summary.method for summary in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
         tuning = load_sweep(file, [f"replication={{seeds: [9], choose: best, tuned: [{tuned}]}}"])
-        assert (len(set(map(Planner(tuning).group, plan.configurations[:2]))) == 1) == together
+        assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
 
 
 FAIR = """\
@@ -144,6 +144,6 @@ def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
     file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
     sweep = load_sweep(file)
     plan, planner = make_plan(sweep), Planner(sweep)
-    groups = {planner.group(configuration) for configuration in plan.configurations}
+    groups = {planner.identity.group(configuration) for configuration in plan.configurations}
     assert len(groups) == 3, "two sizes of LILY and PEANUT"
     assert len(plan.configurations) % (3 * len(groups)) == 0
