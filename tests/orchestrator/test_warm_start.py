@@ -12,7 +12,8 @@ from craft.trainer.checkpoint import write_folder
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
-from orchestrator.worker.surroundings import WorkerSettings, work
+from orchestrator.worker.surroundings import WorkerSettings
+from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.plans import toy_plan
 
