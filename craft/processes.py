@@ -114,9 +114,8 @@ class Group:
 
     def collect(self, weight: Tensor) -> Tensor | None:
         """Copies a whole weight to CPU memory. Only the first process gets a weight that is in parts."""
-        part = weight.detach()
-        tensor = part.full_tensor() if is_part(part) else part  # type: ignore[attr-defined]
-        return None if is_part(part) and not self.is_first else tensor.to("cpu", copy=True).contiguous()
+        tensor = gather_parts(weight.detach())
+        return None if is_part(weight) and not self.is_first else tensor.to("cpu", copy=True).contiguous()
 
     def put(self, weight: Tensor, values: Tensor | None) -> None:
         """Copies whole `values` into `weight`. A weight in parts takes those of the first process."""
@@ -169,6 +168,12 @@ def is_part(weight: Any) -> bool:
     return hasattr(weight, "full_tensor")
 
 
+def gather_parts(weight: Any) -> Tensor:
+    """Returns a weight whole, in every process."""
+    tensor: Tensor = weight.full_tensor() if is_part(weight) else weight
+    return tensor
+
+
 def part_of(values: Tensor, weight: Any) -> Tensor:
     """Returns the part of `values`, which every process has whole, that belongs to this process's part of `weight`."""
     from torch.distributed.tensor import distribute_tensor
@@ -209,8 +214,8 @@ class Meeting:
 def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
     """Makes this process one of a meeting inside the block.
 
-    The process that fails first leaves its error at the store before it closes its connections. The others, whose exchanges
-    break then, raise that error as well.
+    The process that fails first leaves its error at the store. When it ends, the exchanges of the others break, and they raise
+    that error as well.
     """
     global _current
     gpu, before = torch.cuda.is_available(), _current
@@ -221,9 +226,7 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
         _current = Group(meeting.way, rank, meeting.count)
         yield
     except Exception as error:
-        cause = leave_cause(store, error)
-        if gpu and meeting.count > 1:
-            torch.distributed.distributed_c10d._abort_process_group()
+        cause = leave_cause(store, rank, error)
         if cause is error:
             raise
         raise cause from error
@@ -233,18 +236,19 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
             torch.distributed.destroy_process_group()
 
 
-def leave_cause(store: Any, error: Exception) -> Exception:
+def leave_cause(store: Any, rank: int, error: Exception) -> Exception:
     """Leaves `error` at the store if it is the first one there, and returns the first one."""
     with suppress(Exception):  # an error that cannot be pickled, or a store that is gone with the first process
+        store.set(f"{_FAILURE} {rank}", "")
         store.compare_set(_FAILURE, "", pickle.dumps(error).hex())
         cause = find_cause(store)
         return cause if cause and (type(cause), str(cause)) != (type(error), str(error)) else error
     return error
 
 
-def find_cause(store: Any) -> Exception | None:
-    """Returns the error that a process has left at the store."""
-    if not store.check([_FAILURE]):
+def find_cause(store: Any, rank: int | None = None) -> Exception | None:
+    """Returns the first error that was left at the store, if any was: by any process, or by that of `rank` too."""
+    if not store.check([_FAILURE] if rank is None else [_FAILURE, f"{_FAILURE} {rank}"]):
         return None
     # Only processes of this trial write there.
     cause: Exception = pickle.loads(bytes.fromhex(store.get(_FAILURE).decode()))  # noqa: S301

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from craft.disk import default_root, replacing
 from craft.factors.ticking import locked, tick
+from craft.processes import gather_parts
 from craft.words import parse_bytes
 
 Tensors = Mapping[str, Tensor]
@@ -234,8 +235,9 @@ def _read_of(path: Path, source: str, warn: bool = False) -> Tensors | None:
 def hash_weights(weights: Sequence[Tensor]) -> str:
     """Returns the SHA-256 of dtype, shape and raw bytes of all weights, in order. It reads every byte, so that a change in
     place is noticed."""
+    gathered = [gather_parts(weight) for weight in weights]  # before any thread, for all processes have one order
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return hashlib.sha256(b"".join(pool.map(_digest, weights))).hexdigest()
+        return hashlib.sha256(b"".join(pool.map(_digest, gathered))).hexdigest()
 
 
 def _digest(weight: Tensor) -> bytes:

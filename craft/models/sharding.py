@@ -29,15 +29,14 @@ def shard(model: Any, device: torch.device, group: Group) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    weights = set(base.parameters())
-    trained = {weight for weight in weights if weight.requires_grad}
+    # PEFT keeps the old head beside the one that trains, and copies it for a second adapter.
+    named = [*base.named_parameters()]
+    ignored = {weight for name, weight in named if weight.requires_grad or ".original_module." in name}
+    if all(weight.requires_grad for _, weight in named):
+        ignored.clear()
     mesh = init_device_mesh(device.type, (group.count,))  # PEFT reads the shapes of parts if the mesh has no name
     # By default the outermost weights stay whole after a forward pass. Scoring would leave them so, and they are read then.
-    options: dict[str, Any] = {
-        "mesh": mesh,
-        "reshard_after_forward": True,
-        "ignored_params": trained if trained < weights else None,
-    }
+    options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": True, "ignored_params": ignored}
     for module in [*_layers(base), base]:
         fully_shard(module, **options)
         assert isinstance(module, FSDPModule)

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -45,19 +45,31 @@ class Part:
     rank: int
 
 
-@dataclass(frozen=True)
-class Crew:
-    """The other processes of a trial.
+class Crew(Protocol):
+    """The other processes of a trial, which are new ones in every try.
 
     Attributes:
-        starts: gives each of them its part; the future ends with its `follow`, and has an error if the process died.
-        explain: says why the process of a rank died, by that error.
+        others: how many they are.
         host: an address of the first process's machine.
     """
 
-    starts: Sequence[Callable[[Part], Future[None]]]
-    explain: Callable[[int, BaseException], str] = lambda _rank, error: str(error)
-    host: str = "localhost"
+    @property
+    def others(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+    def start(self, parts: Sequence[Part]) -> Sequence[Future[None]]:
+        """Starts a process for each part; a future ends with its `follow`, and has an error if the process died."""
+        ...
+
+    def explain(self, rank: int, death: BaseException) -> str:
+        """Says why the process of a rank died, by the error of its future."""
+        ...
+
+    def stop(self) -> None:
+        """Ends all processes that were started."""
+        ...
 
 
 def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
@@ -68,28 +80,37 @@ def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
     """
 
     def run(spec: RunSpec, directory: Path, *, resume_from: Path | None, cuts: Sequence[int] = (), **calls: Any) -> RunResult:
-        count = 1 if way == "layers" else len(crew.starts) + 1
+        count = 1 if way == "layers" else crew.others + 1
         store = torch.distributed.TCPStore(crew.host, 0, None, True, timedelta(seconds=seconds), wait_for_workers=False)
         meeting = Meeting(crew.host, store.port, count, way, seconds)
-        parts = [Part(spec, cuts, resume_from, meeting, rank) for rank in range(1, count)]
-        futures = [start(part) for start, part in zip(crew.starts, parts, strict=False)]
         try:
-            _await_all(store, futures, seconds)
-            with joined(meeting, 0, store):
-                return train(spec, directory, resume_from=resume_from, cuts=cuts, **calls)
-        except Leave:
-            raise
-        except Exception as error:
-            raise _find_reason(error, futures, crew, seconds) from error
+            futures = crew.start([Part(spec, cuts, resume_from, meeting, rank) for rank in range(1, count)])
+            try:
+                _await_all(store, futures, seconds)
+                with joined(meeting, 0, store):
+                    return train(spec, directory, resume_from=resume_from, cuts=cuts, **calls)
+            except Leave:
+                raise
+            except Exception as error:
+                raise _find_reason(error, store, futures, crew, seconds) from error
+        finally:
+            crew.stop()
 
     return run
 
 
-def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, int], None], store: Any) -> None:
-    """Trains as one of the processes that follow the first."""
+def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, int], None], store: Any) -> bool:
+    """Trains as one of the processes that follow the first. Returns whether it ended well; an error is left at the store.
+
+    A process that did not is to end at once: its connections may stay open until it does, and the others wait for it.
+    """
     store.add(_PRESENT, 1)
-    with joined(part.meeting, part.rank, store):
-        train(part.run, directory, report=_ignore, resume_from=part.resume_from, on_step=on_step, cuts=part.cuts)
+    try:
+        with joined(part.meeting, part.rank, store):
+            train(part.run, directory, report=_ignore, resume_from=part.resume_from, on_step=on_step, cuts=part.cuts)
+    except Exception:
+        return False
+    return True
 
 
 def _ignore(_progress: Progress) -> None:
@@ -99,20 +120,22 @@ def _ignore(_progress: Progress) -> None:
 def _await_all(store: Any, futures: Sequence[Future[None]], seconds: float) -> None:
     """Waits until all processes are there. Raises the error of one that will not come."""
     until = time.monotonic() + seconds
-    while store.add(_PRESENT, 0) < len(futures):
+    while (present := store.add(_PRESENT, 0)) < len(futures):
         tick()
         if (cause := find_cause(store)) is not None:
             raise cause
         if any(future.done() for future in futures) or time.monotonic() > until:
-            raise RunPrevented(f"{store.add(_PRESENT, 0) + 1} of {len(futures) + 1} processes of the trial were there")
+            raise RunPrevented(f"{present + 1} of {len(futures) + 1} processes of the trial are there")
         time.sleep(_LOOK_SECONDS)
 
 
-def _find_reason(error: Exception, futures: Sequence[Future[None]], crew: Crew, seconds: float) -> Exception:
-    """Returns why the processes ended: one has died or does not answer, or `error`.
+def _find_reason(error: Exception, store: Any, futures: Sequence[Future[None]], crew: Crew, seconds: float) -> Exception:
+    """Returns why the processes ended: an error of one of them, or that one has died or does not answer.
 
     A process that hangs is ended by its heartbeat, a quarter of `seconds` after the others have waited in vain.
     """
+    if not _is_broken(error) and not isinstance(error, RunPrevented):
+        return error
     until = time.monotonic() + seconds / 4 + _GRACE_SECONDS
     while time.monotonic() < until and not all(future.done() for future in futures):
         tick()
@@ -121,8 +144,11 @@ def _find_reason(error: Exception, futures: Sequence[Future[None]], crew: Crew, 
         name = f"process {rank + 1} of {len(futures) + 1}"
         if not future.done():
             return RunPrevented(f"{name} does not answer")
-        if (death := future.exception()) is not None:
+        if (death := future.exception()) is not None and find_cause(store, rank) is None:
             return RunPrevented(f"{name}: {crew.explain(rank, death)}")
-    if isinstance(error, RuntimeError) and ("gloo" in str(error) or isinstance(error, torch.distributed.DistError)):
-        return RunPrevented(f"the processes of the trial lost their connection: {error}")
-    return error
+    return RunPrevented(f"the processes of the trial lost their connection: {error}") if _is_broken(error) else error
+
+
+def _is_broken(error: Exception) -> bool:
+    """Returns whether an exchange broke: the consequence of what happened in another process."""
+    return isinstance(error, torch.distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from craft.processes import is_part, part_of
+from craft.processes import gather_parts, part_of
 
 
 class GaLoreAdam(torch.optim.AdamW):
@@ -45,8 +45,7 @@ class GaLoreAdam(torch.optim.AdamW):
                     weight.grad = None
         value = super().step(closure)
         for weight, gradient, group in aside:
-            full: Any = gradient.full_tensor() if is_part(gradient) else gradient  # type: ignore[attr-defined]
-            self._step_projected(weight, full.float(), group)
+            self._step_projected(weight, gather_parts(gradient).float(), group)
             weight.grad = gradient
         return value
 

@@ -7,14 +7,17 @@ layers      it does not, and the base is quantized
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from craft.methods import METHODS
+from craft.methods import METHODS, shown_method
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.words import format_bytes
 from orchestrator.sweepfile.resources import Resources
 
+WHOLE = ("SHADOW",)
+"""PEFT's types that cannot train over a base in parts."""
 CONTEXT_BYTES = 2**29
 """GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
 
@@ -53,11 +56,13 @@ def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Cho
     return Choice(way, need(way), f"{format_bytes(replicated)} do not fit on one GPU")
 
 
-def refusal(run: RunSpec, way: Way) -> str | None:
-    """Returns why a run cannot be trained in a way, or None if it can."""
-    if way == "shard" and METHODS[run.method].quantization:
-        return (
-            f"{run.method} cannot run under parallel: shard, because its quantized base cannot be put into parts; use "
-            "parallel: layers or replicate"
-        )
+def refusal(method: str, parameters: Mapping[str, Any], way: Way) -> str | None:
+    """Returns why a method cannot be trained in a way, or None if it can."""
+    quantized, name = METHODS[method].quantization, shown_method(method, parameters)
+    if way == "shard" and quantized:
+        return f"{name} has a quantized base, which cannot be put into parts; use parallel: layers or replicate"
+    if way == "shard" and parameters.get("peft_type") in WHOLE:
+        return f"{name} computes with weights of the base outside of its layers, where they are in parts; use parallel: replicate"
+    if way == "layers" and not quantized:
+        return f"{name} has no quantized base; use parallel: shard or replicate"
     return None

@@ -9,12 +9,12 @@ Ray ends a child with the actor that made it, and all of them with the trial's p
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,47 @@ class _Follower:
         """Takes part in a try of a trial."""
         keep_to_share(settings.gpu, gpus)
         with drain_notice() as must_leave:
-            follow_first(key, part, settings, must_leave)
+            if not follow_first(key, part, settings, must_leave):
+                os._exit(1)  # closes its connections
+
+
+class _Actors:
+    """`craft.trainer.together.Crew` of child actors in the bundles of a trial."""
+
+    def __init__(self, key: str, settings: WorkerSettings, resources: Resources) -> None:
+        self.others, self.host = resources.count - 1, ray.util.get_node_ip_address()
+        self._key, self._settings, self._resources = key, settings, resources
+        self._group: Any = ray.util.get_current_placement_group()
+        self._actors: list[Any] = []
+        self.places: list[Place] = []
+        self._make()
+
+    def _make(self) -> None:
+        asked = dict(self._resources.asked)
+        options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
+        remote: Any = ray.remote(_Follower)
+        placed = [PlacementGroupSchedulingStrategy(self._group, bundle) for bundle in range(1, self.others + 1)]
+        self._actors = [remote.options(**options, resources=asked, scheduling_strategy=bundle).remote() for bundle in placed]
+        self.places = [_place(), *ray.get([actor.place.remote() for actor in self._actors])]
+
+    def start(self, parts: Sequence[Part]) -> list[Future[None]]:
+        if not self._actors:
+            self._make()
+        futures = []
+        for part, actor in zip(parts, self._actors, strict=False):
+            gpus = _seen(self.places, part.rank)
+            settings = replace(self._settings, visible=len(gpus))
+            futures.append(actor.follow.remote(self._key, part, settings, gpus).future())
+        return futures
+
+    def explain(self, rank: int, death: BaseException) -> str:
+        scratch = self._settings.scratch
+        return crash.describe(death, stderr_left(Path(scratch), process_name(self._key, rank)) if scratch else None)
+
+    def stop(self) -> None:
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
 
 
 @contextmanager
@@ -61,33 +101,13 @@ def gathered(key: str, settings: WorkerSettings, resources: Resources) -> Iterat
         keep_to_share(settings.gpu, ray.get_gpu_ids())
         yield settings
         return
-    from craft.trainer.together import Crew
-
-    group: Any = ray.util.get_current_placement_group()
-    remote: Any = ray.remote(_Follower)
-    asked = dict(resources.asked)
-    options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
-    placed = [PlacementGroupSchedulingStrategy(group, bundle) for bundle in range(1, resources.count)]
-    actors = [remote.options(**options, resources=asked, scheduling_strategy=bundle).remote() for bundle in placed]
+    crew = _Actors(key, settings, resources)
     try:
-        places: list[Place] = [_place(), *ray.get([actor.place.remote() for actor in actors])]
-        seen = [_seen(places, rank) for rank in range(resources.count)]
-        keep_to_share(settings.gpu, seen[0])
-
-        def start(rank: int, part: Part) -> Future[None]:
-            shared = replace(settings, visible=len(seen[rank]))
-            future: Future[None] = actors[rank - 1].follow.remote(key, part, shared, seen[rank]).future()
-            return future
-
-        def explain(rank: int, death: BaseException) -> str:
-            name = process_name(key, rank)
-            return crash.describe(death, stderr_left(Path(settings.scratch), name) if settings.scratch else None)
-
-        starts = [partial(start, rank) for rank in range(1, resources.count)]
-        yield replace(settings, visible=len(seen[0]), crew=Crew(starts, explain, ray.util.get_node_ip_address()))
+        seen = _seen(crew.places, 0)
+        keep_to_share(settings.gpu, seen)
+        yield replace(settings, visible=len(seen), crew=crew)
     finally:
-        for actor in actors:
-            ray.kill(actor)
+        crew.stop()
 
 
 def _place() -> Place:

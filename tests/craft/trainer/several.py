@@ -1,36 +1,74 @@
-"""Runs in several processes on this machine: forked, so that they need no imports."""
+"""Runs in several processes on this machine.
+
+All are forked from one that is in no group, so that they need no imports and do not inherit what torch remembers of a rank.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from craft.results import RunResult
+from craft.results import Progress, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.trainer.together import Crew, Part, follow, train_together
 from craft.trainer.training import train_run
 
 SECONDS = 60.0
+Train = Callable[..., RunResult]
+Points = list[dict[str, float]]
+
+
+class Forked:
+    """`craft.trainer.together.Crew` of forked processes; each one has `folder/RANK`."""
+
+    host = "localhost"
+
+    def __init__(self, count: int, train: Train, folder: Path) -> None:
+        self.others, self._train, self._folder = count - 1, train, folder
+        self._pools: list[ProcessPoolExecutor] = []
+
+    def start(self, parts: Sequence[Part]) -> list[Future[None]]:
+        self._pools = [ProcessPoolExecutor(1, get_context("fork")) for _ in parts]
+        return [
+            pool.submit(_follow, part, self._train, self._folder / str(part.rank))
+            for pool, part in zip(self._pools, parts, strict=True)
+        ]
+
+    def explain(self, rank: int, death: BaseException) -> str:
+        return f"its process died ({death})"
+
+    def stop(self) -> None:
+        for pool in self._pools:
+            for process in (pool._processes or {}).values():
+                process.kill()
+            pool.shutdown()
 
 
 def train_several(
-    spec: RunSpec, folder: Path, count: int, way: Way = "replicate", train: Callable[..., RunResult] = train_run, **calls: Any
-) -> RunResult:
-    """Trains `spec` in `count` processes, of which this one is the first; the others have `folder/RANK`."""
-    calls = {"report": lambda _progress: None, "resume_from": None, "on_step": lambda _step, _total: None} | calls
-    with ProcessPoolExecutor(max(1, count - 1), multiprocessing.get_context("fork")) as pool:
-
-        def start(part: Part) -> Future[None]:
-            return pool.submit(_follow, part, train, folder / str(part.rank))
-
-        run = train_together(train, Crew([start] * (count - 1)), way, SECONDS)
-        return run(spec, folder / "0", **calls)
+    spec: RunSpec, folder: Path, count: int, way: Way = "replicate", train: Train = train_run, **calls: Any
+) -> tuple[RunResult, Points]:
+    """Trains `spec` in `count` processes. Returns the result and the points of all reports."""
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(_lead, spec, folder, count, way, train, calls).result()
 
 
-def _follow(part: Part, train: Callable[..., RunResult], folder: Path) -> None:
-    follow(part, partial(train), folder, lambda _step, _total: None, part.meeting.open_store())
+def _lead(spec: RunSpec, folder: Path, count: int, way: Way, train: Train, calls: dict[str, Any]) -> tuple[RunResult, Points]:
+    points: Points = []
+
+    def report(progress: Progress) -> None:
+        points.extend(progress.points)
+
+    crew: Crew = Forked(count, train, folder)
+    run = train_together(train, crew, way, SECONDS)
+    calls = {"resume_from": None, "on_step": lambda _step, _total: None} | calls
+    return run(spec, folder / "0", report=report, **calls), points
+
+
+def _follow(part: Part, train: Train, folder: Path) -> None:
+    if not follow(part, train, folder, lambda _step, _total: None, part.meeting.open_store()):
+        os._exit(1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +15,29 @@ import pytest
 from craft.methods import METHODS
 from craft.models import sharding
 from craft.processes import Group, current, is_part
-from craft.results import RunResult
+from craft.results import Leave, RunFailed, RunPrevented, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.trainer import finish, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
+from craft.trainer.checkpoint import find_newest_checkpoint
+from craft.trainer.memory import OutOfMemory
 from craft.trainer.steps import cut_share
 from craft.trainer.training import train_run
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.several import train_several
 
 MakeSpec = Callable[..., RunSpec]
-Losses = list[dict[str, float]]
 
 TEN = ("BOFT", "FOURIERFT", "HRA", "LN_TUNING", "LOKR", "MISS", "OFT", "PSOFT", "UNILORA", "VBLORA")
 SUBJECTS = {name: case for name, case in CASES.items() if name in METHODS} | {name: TYPES[name] for name in TEN}
 
 
 class Watch:
-    """Sees the model of a run in every process: the share of the base's bytes here, and whether all adapters are equal."""
+    """Sees the model of a run in every process: the share of the base's numbers there, and whether all adapters are equal."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.share = 1.0
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._folder = folder
         patch.setattr(training, "shard", self.shard)
         patch.setattr(finish, "save_adapter", self.save)
 
@@ -43,7 +47,7 @@ class Watch:
             *model.parameters()
         ]
         here = sum(weight.to_local().numel() if is_part(weight) else weight.numel() for weight in weights)
-        self.share = here / max(1, sum(weight.numel() for weight in weights))
+        (self._folder / f"{current().rank}.share").write_text(f"{here / sum(weight.numel() for weight in weights)}")
 
     def save(self, model: Any, *arguments: Any) -> Path:
         weights = [weight.numpy().tobytes() for weight in copy_trainable(model).values()]
@@ -51,11 +55,8 @@ class Watch:
         assert len({digest for digest in digests if digest}) <= 1
         return save_adapter(model, *arguments)
 
-
-def losses_of(train: Callable[..., RunResult], *arguments: Any) -> tuple[Losses, RunResult]:
-    points: Losses = []
-    result = train(*arguments, report=lambda progress: points.extend(progress.points))
-    return points, result
+    def shares(self) -> list[float]:
+        return [float(file.read_text()) for file in self._folder.glob("*.share")]
 
 
 QUICK = (("craft", "shard"), ("full", "replicate"))
@@ -66,28 +67,123 @@ PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
     ("name", "way"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
 )
 def test_two_processes_train_as_one(
-    tiny_spec: MakeSpec, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: Way
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: Way
 ) -> None:
-    spec = spec_of(tiny_spec, tiny_llama, name, SUBJECTS[name])
-    watch = Watch(monkeypatch)
-    alone, one = losses_of(train_run, spec, tmp_path / "alone")
-    assert watch.share == 1
-    together, two = losses_of(train_several, spec, tmp_path, 2, way)
+    spec = spec_of(tiny_spec, name, SUBJECTS[name])
+    watch, alone = Watch(monkeypatch, tmp_path), []
+    one = train_run(spec, tmp_path / "alone", report=lambda progress: alone.extend(progress.points))
+    assert watch.shares() == [1]
+    two, together = train_several(spec, tmp_path, 2, way)
     assert len(together) == len(alone)
     for first, second in zip(together, alone, strict=True):
         assert first == pytest.approx(second, abs=1e-5)
-    assert watch.share <= 0.55 if way == "shard" else watch.share == 1
+    assert len(watch.shares()) == 2
+    assert max(watch.shares()) <= 0.55 if way == "shard" else watch.shares() == [1, 1]
     assert two.metrics == pytest.approx(one.metrics, abs=1e-3)
     assert f"trained by 2 processes ({way})" in two.notes
     assert two.counts.trainable_parameters == one.counts.trainable_parameters
 
 
-def spec_of(tiny_spec: MakeSpec, llama: str, name: str, case: Case) -> RunSpec:
-    # Steps of 8, 8 and 5 examples: the last one has shares of 3 and 2.
+def spec_of(tiny_spec: MakeSpec, name: str, case: Case) -> RunSpec:
+    # Steps of 8, 8 and 5 examples: the last one has shares of 2 and 3.
     steps = {"max_steps": 6, "train_examples": 21, "eval_examples": 12, "evaluate_every": "end", "weight_decay": 0.01}
     training = steps | {"batch_size": 2, "gradient_accumulation": 4, "learning_rate": case.learning_rate / 10}
-    words = {"model": llama, "task": "toy/grammar"} if case.words else {}
-    return tiny_spec(method="peft" if name in TEN else name, parameters=case.parameters, training=training, **words)
+    return tiny_spec(method="peft" if name in TEN else name, parameters=case.parameters, training=training)
+
+
+def compare(alone: RunResult, together: RunResult) -> None:
+    assert together.metrics == pytest.approx(alone.metrics, abs=1e-3)
+    for cut, other in zip(alone.cuts, together.cuts, strict=True):
+        assert other.metrics == pytest.approx(cut.metrics, abs=1e-3)
+        assert other.counts.trainable_parameters == cut.counts.trainable_parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+@pytest.mark.parametrize(("method", "sizes"), [("craft", (60, 150)), ("lora", (200, 300))])
+def test_cuts_are_those_of_one_process(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, sizes: tuple[int, ...], way: Way
+) -> None:
+    spec = tiny_spec(method=method, training={"max_steps": 6, "learning_rate": 3e-3})
+    compare(train_run(spec, tmp_path / "alone", cuts=sizes), train_several(spec, tmp_path, 2, way, cuts=sizes)[0])
+
+
+WORDS = {"full": Case({}, 0), "lora": Case({"rank": 4}, 0)}
+WORDS |= {name: TYPES[name] for name in ("ADAPTION_PROMPT", "SHADOW", "TRAINABLE_TOKENS")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+@pytest.mark.parametrize("name", WORDS)
+def test_answers_in_words_are_those_of_one_process(tiny_llama: str, tmp_path: Path, name: str, way: Way) -> None:
+    rows = [{"question": f"Colour of {n}?", "answer": f"It is {['red', 'blue', 'green', 'gold'][n % 4]}."} for n in range(60)]
+    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"kind": "generation", "train": str(tmp_path / "qa.jsonl"), "prompt": "question", "response": "answer"}
+    spec = RunSpec(
+        model=tiny_llama,
+        task="custom/qa",
+        method=name if name in METHODS else "peft",
+        parameters=WORDS[name].parameters,
+        training={"max_steps": 3, "batch_size": 4, "eval_batch_size": 2, "max_length": 300, "learning_rate": 1e-4},
+        data={"custom": {"qa": task | {"metric": "exact_match"}}, "generation": {"beams": 2, "max_new_tokens": 8}},
+        measure={"forgetting": True},
+    )
+    compare(train_run(spec, tmp_path / "alone"), train_several(spec, tmp_path, 2, way)[0])
+
+
+def leave_in_the_second(step: int, spec: RunSpec, directory: Path, *, on_step: Any, **calls: Any) -> RunResult:
+    def end_step(number: int, total: int) -> None:
+        on_step(number, total)
+        if number == step and current().rank == 1:
+            raise Leave("its machine is drained")
+
+    return train_run(spec, directory, on_step=end_step, **calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+@pytest.mark.parametrize("method", ["lora", "full", "galore"])
+def test_all_leave_with_one_and_others_continue(tiny_spec: MakeSpec, tmp_path: Path, method: str, way: Way) -> None:
+    # After 3 of 6 steps; step 3 is evaluated, so the best weights are those of an earlier step or of this one.
+    training = {"max_steps": 6, "evaluate_every": 0.17, "learning_rate": 1e-3}
+    spec = tiny_spec(method=method, parameters=CASES[method].parameters, training=training)
+    undisturbed = train_run(spec, tmp_path / "alone")
+    with pytest.raises(Leave, match="drained"):
+        train_several(spec, tmp_path / "two", 2, way, partial(leave_in_the_second, 3))
+    checkpoint = find_newest_checkpoint(tmp_path / "two" / "0")
+    assert checkpoint is not None
+    assert checkpoint.name == "checkpoint-3"
+    assert find_newest_checkpoint(tmp_path / "two" / "1") is None
+    compare(undisturbed, train_run(spec, tmp_path / "one", resume_from=checkpoint))
+    compare(undisturbed, train_several(spec, tmp_path / "three", 3, way, resume_from=checkpoint)[0])
+
+
+def fail_in_the_second(how: str, spec: RunSpec, directory: Path, *, on_step: Any, **calls: Any) -> RunResult:
+    def end_step(number: int, total: int) -> None:
+        on_step(number, total)
+        if number == 2 and current().rank == 1:
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            raise {"memory": MemoryError("Cannot allocate memory"), "data": RunFailed("a column is missing")}[how]
+
+    return train_run(spec, directory, on_step=end_step, **calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+@pytest.mark.parametrize(
+    ("how", "kind", "reason"),
+    [
+        ("killed", RunPrevented, "process 2 of 2: "),
+        ("memory", OutOfMemory, "out of memory with micro-batches"),
+        ("data", RunFailed, "a column is missing"),
+    ],
+)
+def test_one_process_that_fails_ends_all_with_its_reason(
+    tiny_spec: MakeSpec, tmp_path: Path, how: str, kind: type[Exception], reason: str, way: Way
+) -> None:
+    with pytest.raises(kind, match=reason):
+        train_several(tiny_spec(method="lora"), tmp_path, 2, way, partial(fail_in_the_second, how))
 
 
 def test_every_example_of_a_step_is_in_one_share() -> None:
