@@ -62,7 +62,9 @@ def refusal(method: str, parameters: Mapping[str, Any], way: Way) -> str | None:
     if way == "shard" and quantized:
         return f"{name} has a quantized base, which cannot be put into parts; use parallel: layers or replicate"
     if way == "shard" and parameters.get("peft_type") in WHOLE:
-        return f"{name} computes with weights of the base outside of its layers, where they are in parts; use parallel: replicate"
+        return (
+            f"{name} computes with weights of the base outside of its layers, where they are in parts; use parallel: replicate"
+        )
     if way == "layers" and not quantized:
         return f"{name} has no quantized base; use parallel: shard or replicate"
     return None

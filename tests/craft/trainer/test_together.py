@@ -24,6 +24,7 @@ from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import OutOfMemory
 from craft.trainer.steps import cut_share
 from craft.trainer.training import train_run
+from orchestrator.plan.ways import WHOLE
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.several import train_several
 
@@ -43,9 +44,8 @@ class Watch:
 
     def shard(self, model: Any, *arguments: Any) -> None:
         sharding.shard(model, *arguments)
-        weights = [weight for weight in model.parameters() if is_part(weight) or not weight.requires_grad] or [
-            *model.parameters()
-        ]
+        weights = [weight for weight in model.parameters() if is_part(weight) or not weight.requires_grad]
+        weights = weights or [*model.parameters()]
         here = sum(weight.to_local().numel() if is_part(weight) else weight.numel() for weight in weights)
         (self._folder / f"{current().rank}.share").write_text(f"{here / sum(weight.numel() for weight in weights)}")
 
@@ -116,6 +116,8 @@ WORDS |= {name: TYPES[name] for name in ("ADAPTION_PROMPT", "SHADOW", "TRAINABLE
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize("name", WORDS)
 def test_answers_in_words_are_those_of_one_process(tiny_llama: str, tmp_path: Path, name: str, way: Way) -> None:
+    if way == "shard" and name in WHOLE:
+        pytest.skip("refused by the plan")
     rows = [{"question": f"Colour of {n}?", "answer": f"It is {['red', 'blue', 'green', 'gold'][n % 4]}."} for n in range(60)]
     (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"kind": "generation", "train": str(tmp_path / "qa.jsonl"), "prompt": "question", "response": "answer"}
