@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from craft.spec import RunSpec
     from craft.tasks.task import Task
 
-_UNCUT = 10**7
+LONGEST = 2**16
+"""Tokens of a text that are counted, at most."""
 
 
 def splits_of(spec: RunSpec, task: Task) -> Splits:
@@ -46,20 +47,19 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
     )
 
 
-def doubt_texts(spec: RunSpec) -> list[str]:
-    """Checks the run's own data by `craft.tasks.custom.doubt_texts`; returns nothing for other tasks."""
+def check_texts(spec: RunSpec) -> None:
+    """Checks the run's own data by `craft.tasks.custom.check_texts`."""
     own = spec.data.custom.get(spec.task.removeprefix("custom/"))
-    if own is None or not spec.task.startswith("custom/"):
-        return []
-    return list(custom.doubt_texts(own, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation))
+    if own is not None and spec.task.startswith("custom/"):
+        custom.check_texts(own, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation)
 
 
 def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> np.ndarray:
-    """Counts the tokens that a model would read of each of some training rows if nothing were cut, (n,)."""
+    """Counts the tokens that a model would read of each of some training rows if no more than `LONGEST` were cut, (n,)."""
     if task.kind != "generation":
-        return encode_split(rows, task.kind, tokenizer, _UNCUT).lengths
+        return encode_split(rows, task.kind, tokenizer, LONGEST).lengths
     form = Form(tokenizer, settings) if task.suite == "custom" else None
-    return encode_texts(rows, tokenizer, settings, _UNCUT, key=(tokenizer.name_or_path, rows._fingerprint), form=form).lengths
+    return encode_texts(rows, tokenizer, settings, LONGEST, key=(tokenizer.name_or_path, rows._fingerprint), form=form).lengths
 
 
 def make_scorer(

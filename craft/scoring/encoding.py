@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from craft.models.digest import model_digest
 from craft.scoring.positions import places_in_loss
-from craft.tasks.prompts import IGNORED
+from craft.tasks.prompts import IGNORED, shorten
 from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
 
@@ -172,9 +172,9 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
     refuse_no_room(max_length, tokenizer, pairs)
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
+        texts = [[shorten(text, tokenizer, max_length) for text in rows[name]] for name in ("text", "text_pair")[: 1 + pairs]]
         tokens = tokenizer(
-            rows["text"],
-            rows["text_pair"] if pairs else None,
+            *texts,
             truncation=True,
             max_length=max_length,
             return_attention_mask=False,
@@ -182,8 +182,8 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
         lengths += [len(ids) for ids in tokens["input_ids"]]
         full = [row for row, ids in enumerate(tokens["input_ids"]) if len(ids) == max_length]
         if full:
-            texts = [[rows[column][row] for row in full] for column in (("text", "text_pair") if pairs else ("text",))]
-            cut += sum(len(ids) > max_length for ids in tokenizer(*texts, verbose=False)["input_ids"])
+            again = tokenizer(*([column[row] for row in full] for column in texts), verbose=False)
+            cut += sum(len(ids) > max_length for ids in again["input_ids"])
         for name, values in tokens.items():
             pieces.setdefault(name, []).append(np.concatenate([np.asarray(ids, dtype=np.int32) for ids in values]))
     labels = np.asarray(split["label"][:], dtype=np.float32 if kind == "regression" else np.int64)

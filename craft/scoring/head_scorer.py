@@ -21,6 +21,7 @@ from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
 from craft.scoring.predictions import predictions_of, write_predictions
+from craft.scoring.reading import describe_reading
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
 from craft.scoring.texts import Tick, compute_by_length, eval_mode, token_loss
 from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide, sides_of
@@ -119,6 +120,8 @@ class HeadScorer:
         self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
         self._last: tuple[EncodedSplit, list[tuple[int, int]], np.ndarray] | None = None
         self.notes: list[str] = _cut_note(data)
+        if task.suite == "custom":
+            self.notes += describe_reading(splits, data, tokenizer)
         self.facts: dict[str, Any] = _chance(task, data)
 
     def search(self, model: nn.Module) -> dict[str, float]:

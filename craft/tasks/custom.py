@@ -28,7 +28,7 @@ from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import instructions
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.forms import Form, check_chats, control_tokens
-from craft.tasks.rows import class_index, fingerprint, is_blank, label_name, read_label, to_dataset
+from craft.tasks.rows import class_index, fingerprint, fold, is_blank, label_name, read_label, to_dataset
 from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task
     return Task(
         f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=instructions.same_opening if in_words else None,
-        meaning=instructions.meaning if in_words else str.strip, positive=positive,
+        meaning=instructions.meaning if in_words else fold, positive=positive,
     )  # fmt: skip
 
 
@@ -161,11 +161,11 @@ def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
             yield f"class {name!r}: leave these rows out if it says that there is no label"
 
 
-def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> Iterator[str]:
-    """Yields a line for each column of texts in which the tokenizer finds control tokens.
+def check_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
+    """Checks that the tokenizer reads the texts of the files as texts.
 
     Raises:
-        DataError: instructions or chats that the tokenizer's model would not read as they are; with the place.
+        DataError: a text holds a control token, or instructions would not be read as they are; with the place.
     """
     form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
     for part in filter(None, (own.train, own.validation)):
@@ -176,9 +176,9 @@ def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: G
             hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(str(cell)))]
             if hits:
                 more = f", as do {len(hits) - 1} more rows" if hits[1:] else ""
-                yield (
+                raise DataError(
                     f"{rows.place(hits[0][0])}: column {column!r} holds {hits[0][1]!r}{more}; the tokenizer reads it as a "
-                    "control token and not as text"
+                    "control token and not as text: take it out, or write it in another way"
                 )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from craft.settings import CustomTask
 from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
-from craft.tasks.rows import check_text, is_blank, numbered
+from craft.tasks.rows import check_text, fold, is_blank, numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -160,6 +160,6 @@ def same_opening(texts: Sequence[str]) -> list[int]:
 
 
 def meaning(text: str) -> str:
-    """Removes the blanks around the strings of the turns in `text`."""
+    """Folds the strings of the turns in `text`."""
     turns = json.loads(text)
-    return json.dumps([{key: cell.strip() if isinstance(cell, str) else cell for key, cell in turn.items()} for turn in turns])
+    return json.dumps([{key: fold(cell) if isinstance(cell, str) else cell for key, cell in turn.items()} for turn in turns])

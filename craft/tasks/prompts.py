@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Loss = Literal["response", "text"]
 IGNORED = -100  # the label that torch's cross entropy leaves out
 
+_LETTERS = 16
+"""A text with more letters than this for each token that is kept is cut by letters first."""
+
 _INTRODUCTION = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
 _WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -70,6 +73,20 @@ PROMPTS: dict[str, Prompt] = {
 }
 
 
+def shorten(text: str, tokenizer: PreTrainedTokenizerBase, tokens: int) -> str:
+    """Cuts a text that is far longer than `tokens` of its tokens by letters, since tokenizing megabytes takes minutes.
+
+    What is returned has more tokens than that still, so that it counts as cut.
+    """
+    letters = _LETTERS * max(tokens, 64)
+    while letters < len(text) and tokenizer.truncation_side == "right":
+        part = text[:letters]
+        if len(tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]) > tokens + 16:
+            return part
+        letters *= 2
+    return text
+
+
 @dataclass(frozen=True)
 class TaughtText:
     """Tokens of one text; the loss sees those from `start` on. It is at least 1, because nothing predicts the first token."""
@@ -105,8 +122,9 @@ def encode(
         ends: whether the end of text belongs to the response.
         special: whether the tokenizer adds its special tokens, which texts of a chat template have already.
     """
+    full = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
     encoded: Any = tokenizer(
-        [prompt + response for prompt, response in zip(prompts, responses, strict=True)],
+        full if max_length is None else [shorten(text, tokenizer, max_length) for text in full],
         truncation=max_length is not None,
         max_length=max_length,
         return_offsets_mapping=True,

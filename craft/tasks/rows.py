@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 from craft.tasks.files import DataError, Rows, is_number
 
@@ -24,6 +24,9 @@ _MISSING = ("", "-", "--", "nan", "nat", "null", "n/a", "<na>", "#n/a")
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0+")
 _SEVERAL = re.compile(r"""\[\s*((['"]).*\2|[-+\d.,\s]*)\s*\]|\{\s*(['"\d].*)?\}|\((['"\d].*)?,.*\)|b(['"]).*\5""", re.DOTALL)
 """A list, a vector, an object, a tuple or bytes, as a table writes them into a cell of text."""
+_OUTER_BLANKS = re.compile(r"(?<!\w) | (?!\w)")
+_FOLDED = 100_000
+"""The letters of a text that are folded; texts that differ beyond are different."""
 _LARGEST = 3.4028234e38
 """The largest number in float32."""
 
@@ -132,6 +135,15 @@ def check_text(cell: Any, rows: Rows, row: int, column: str, empty: bool = False
 def is_blank(text: str) -> bool:
     """Returns whether nothing of `text` is seen: no letters, or blanks and marks of width zero alone."""
     return all(category(letter) in ("Cc", "Cf", "Zs", "Zl", "Zp") for letter in text)
+
+
+def fold(text: str) -> str:
+    """Removes what many tokenizers drop: case, accents, forms of Unicode, marks of width zero, blanks but between words."""
+    start, rest = text[:_FOLDED], text[_FOLDED:]
+    if not start.isascii():
+        letters = (letter for letter in normalize("NFKD", start) if category(letter) not in ("Mn", "Cf"))
+        start = "".join(letters)
+    return _OUTER_BLANKS.sub("", " ".join(start.casefold().split())) + rest
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:

@@ -133,7 +133,7 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
     from craft.models.digest import model_digest
-    from craft.scoring.choose import doubt_texts
+    from craft.scoring.choose import check_texts
     from craft.scoring.forgetting import text_digest
 
     for name in () if elsewhere else needs.methods:
@@ -142,7 +142,7 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
     digests = {text.name: text_digest(text) for text in texts}
     fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
     for run in needs.tasks:
-        doubt_texts(run)
+        check_texts(run)
     for base in needs.bases:
         _prepare_base(base, cores, elsewhere)
     models = {base.run.model: model_digest(base.run.model, base.run.revision) for base in needs.bases}

@@ -40,11 +40,24 @@ def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
             yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in doubts)
         splits = load_splits(task, data, protocol=plan.sweep.protocol)
         yield from ((f"{task.name}: {note}", DOUBT) for note in splits.notes)
+        if task.suite == "custom":
+            yield from ((f"{task.name}: {line}", style) for line, style in describe_rows(task, splits))
         if tokenizer is not None and task.suite == "custom":
             source = data.custom[task.name.removeprefix("custom/")]
-            yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in custom.doubt_texts(source, tokenizer, data.generation))
+            custom.check_texts(source, tokenizer, data.generation)
         if tokenizer is not None:
-            yield f"{task.name}: {_token_line(plan, task, splits, tokenizer)}", ""
+            yield from ((f"{task.name}: {line}", style) for line, style in _token_lines(plan, task, splits, tokenizer))
+
+
+def describe_rows(task: Task, splits: Splits) -> Iterator[tuple[str, str]]:
+    """Says how many rows of own data train, with the reason where they are fewer than three of four."""
+    train, search, reported = len(splits.train), len(splits.search), sum(map(len, splits.reported.values()))
+    shared = any(splits.search is split for split in splits.reported.values())
+    total = train + reported + (0 if shared else search)
+    parts = f"{train:,} of {total:,} rows train, {search:,} choose, {reported:,} are scored"
+    few = 4 * train < 3 * total
+    reason = "; each class and each group of equal texts gives whole rows to every part, so small ones give a third"
+    yield parts + (reason if few and task.kind == "classification" and not shared else ""), DOUBT if few else ""
 
 
 def _tokenizer(plan: Plan) -> Any:
@@ -56,26 +69,31 @@ def _tokenizer(plan: Plan) -> Any:
         return None
 
 
-def _token_line(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> str:
+def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[tuple[str, str]]:
     from craft.models.loading import meta_model
-    from craft.scoring.choose import token_lengths
+    from craft.scoring.choose import LONGEST, token_lengths
     from craft.scoring.encoding import longest_input
+    from craft.scoring.reading import doubt_reading
 
     sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
     model = meta_model(sweep.model, task.kind, task.labels, revision=sweep.revision)
     lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
     runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]
-    shares = []
+    shares, limit = [], 0
     for most in sorted({run.training.max_length for run in runs}):
         limit = longest_input(most, tokenizer, model)
         share = 100 * float(np.mean(lengths > limit))
         bound = f" ({limit} is the most that the model takes)" if limit < most else ""
         shares.append(f"max_length {most}{bound} cuts {_percent(share)}")
     part = "all" if len(sample) == len(splits.train) else f"a sample of {len(sample)} of"
-    return (
-        f"{np.median(lengths):.0f} tokens in the median, {max(lengths)} at most ({part} {len(splits.train):,} training rows); "
-        + ", ".join(shares)
+    more = " or more" if max(lengths) == LONGEST else ""
+    yield (
+        f"{np.median(lengths):.0f} tokens in the median, {max(lengths)}{more} at most ({part} {len(splits.train):,} training "
+        f"rows); {', '.join(shares)}",
+        "",
     )
+    if task.suite == "custom":
+        yield from ((doubt, DOUBT) for doubt in doubt_reading(task, splits, tokenizer, limit))
 
 
 def _percent(share: float) -> str:

@@ -133,13 +133,16 @@ def _read_tokens(
     from craft.models.loading import load_tokenizer, meta_model
     from craft.scoring.choose import token_lengths
     from craft.scoring.encoding import positions
+    from craft.scoring.reading import doubt_reading
 
     tokenizer = load_tokenizer(model)
-    doubts = tuple(custom.doubt_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation))
+    custom.check_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation)
     lengths = token_lengths(task, cut(splits.train, SAMPLE), tokenizer, data.generation)
     usual = int(np.percentile(lengths, 100 - CUT))
     most = positions(tokenizer, meta_model(model, task.kind, task.labels))
-    return (int(np.median(lengths)), usual, int(max(lengths))), min(most, 16 * math.ceil(max(usual, 16) / 16)), doubts
+    length = min(most, 16 * math.ceil(max(usual, 16) / 16))
+    doubts = tuple(doubt_reading(task, splits, tokenizer, length))
+    return (int(np.median(lengths)), usual, int(max(lengths))), length, doubts
 
 
 def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:

@@ -313,6 +313,23 @@ def test_equal_texts_are_on_one_side_of_every_split(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "other",
+    ["THE Caf\u00e9 , is fine.", " the cafe\u0301, is  fine .", "the cafe, is \uff46ine.", "the cafe, is\u00a0fi\u200bne."],
+)
+def test_texts_that_many_tokenizers_read_as_equal_are_on_one_side(tmp_path, other):
+    rows = [
+        {"text": text, "label": "ab"[row % 2]}
+        for row in range(30)
+        for text in (f"the caf\u00e9, is fine. {row}", f"{other} {row}")
+    ]
+    block = CustomTask(train=str(write(tmp_path / "train.csv", rows)), text="text", label="label")
+    data = DataSettings(custom={"x": block})
+    splits = load_splits(find_task("custom/x", data), data)
+    parts = [{text.split()[-1] for text in split["text"]} for split in (splits.train, splits.search, splits.reported[""])]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 30
+
+
+@pytest.mark.parametrize(
     ("training", "validation", "named"),
     [
         ([1, 2], [0, 1], None),

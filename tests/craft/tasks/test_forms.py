@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.tasks.custom import doubt_texts
+from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError, read_rows
 from craft.tasks.forms import Form
 from craft.tasks.instructions import to_dataset
@@ -57,7 +57,7 @@ def form(tiny_llama: str) -> Callable[..., Form]:
 
 def taught(form: Form, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
     data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
-    assert list(doubt_texts(data, form.tokenizer, form.settings)) == []
+    check_texts(data, form.tokenizer, form.settings)
     split = to_dataset(read_rows(data.train), data)
     return list(zip(*form.taught(split[: len(split) // 2]), strict=True))
 
@@ -159,7 +159,7 @@ def test_what_a_model_would_not_read_is_refused_with_its_line(
     data = data_of(tmp_path, rows, messages="talk").custom["chat"]
     made = form(template)
     with pytest.raises(DataError, match=rf"chat.jsonl, line {len(rows)}: .*{said}"):
-        list(doubt_texts(data, made.tokenizer, made.settings))
+        check_texts(data, made.tokenizer, made.settings)
 
 
 def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., Form], tmp_path: Path) -> None:
@@ -190,12 +190,14 @@ def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., Form], 
         form("{{ strftime_now(messages[0].content) }}").prompt(json.dumps(turns("q")))
 
 
-def test_a_control_token_in_a_text_is_doubted(form: Callable[..., Form], tmp_path: Path) -> None:
+def test_a_control_token_in_a_text_is_refused(form: Callable[..., Form], tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\nfine,a\nan </s> inside,b\nand </s>,a\n")
     data = DataSettings(custom={"t": CustomTask(train=str(tmp_path / "t.csv"), text=("text",), label="label")})
     made = form(None)
-    (line,) = doubt_texts(data.custom["t"], made.tokenizer, made.settings)
-    assert "t.csv, line 3: column 'text' holds '</s>', as do 1 more rows; the tokenizer reads it as a control token" in line
+    with pytest.raises(
+        DataError, match=r"t\.csv, line 3: column 'text' holds '</s>', as do 1 more rows; the tokenizer reads it as"
+    ):
+        check_texts(data.custom["t"], made.tokenizer, made.settings)
 
 
 def test_chats_load_as_a_task(tmp_path: Path) -> None:

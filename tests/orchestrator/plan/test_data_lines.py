@@ -50,8 +50,9 @@ def test_classes_doubts_and_tokens_are_printed(
         "custom/t: 'Left' and 'left' are different classes here: correct the labels if they should be one",
         "custom/t: of fewer than 5 rows, too few to learn and score: up 1",
     ]
-    assert " at most (all 49 training rows); max_length 8 cuts " in lines[3]
-    assert lines[3].endswith("max_length 64 cuts none, max_length 1000 (512 is the most that the model takes) cuts none")
+    assert " at most (all 49 training rows); max_length 8 cuts " in lines[4]
+    assert lines[3] == "custom/t: 49 of 61 rows train, 6 choose, 6 are scored"
+    assert lines[4].endswith("max_length 64 cuts none, max_length 1000 (512 is the most that the model takes) cuts none")
 
 
 def test_tokens_are_those_of_the_tokenizer(tmp_path: Path, tiny_bert: str) -> None:
@@ -65,8 +66,8 @@ def test_tokens_are_those_of_the_tokenizer(tmp_path: Path, tiny_bert: str) -> No
     texts = load_splits(find_task("custom/t", data), data).train["text"][:]
     lengths = sorted(len(ids) for ids in load_tokenizer(tiny_bert)(texts)["input_ids"])
     share = 100 * sum(length > 8 for length in lengths) / len(lengths)
-    assert f"{lengths[len(lengths) // 2]} tokens in the median, {lengths[-1]} at most" in lines_of(file)[3]
-    assert f"max_length 8 cuts {share:.0f} %" in lines_of(file)[3]
+    assert f"{lengths[len(lengths) // 2]} tokens in the median, {lengths[-1]} at most" in lines_of(file)[4]
+    assert f"max_length 8 cuts {share:.0f} %" in lines_of(file)[4]
 
 
 def test_reported_rows_that_are_learnt_are_counted(tmp_path: Path, tiny_bert: str) -> None:
@@ -78,7 +79,7 @@ def test_reported_rows_that_are_learnt_are_counted(tmp_path: Path, tiny_bert: st
 
 def test_own_data_are_read_beside_data_of_the_hub(tmp_path: Path, tiny_bert: str) -> None:
     file = sweep(tmp_path, tiny_bert, tasks="custom/t, glue/rte")
-    assert [line.partition(":")[0] for line in lines_of(file)] == ["custom/t"] * 4
+    assert [line.partition(":")[0] for line in lines_of(file)] == ["custom/t"] * 5
     with (tmp_path / "train.csv").open("a", encoding="utf-8") as written:
         written.write(",left\n")
     with pytest.raises(ValueError, match=r"train\.csv, line 63: column 'text' holds ''; text is expected"):
@@ -103,3 +104,39 @@ def test_a_length_without_room_is_refused(
     for call in ([str(file), "--plan", *flags], [str(file), "--storage", str(tmp_path / "runs"), *flags]):
         assert main(call) == WRONG
         assert said in capsys.readouterr().err
+
+
+def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert: str) -> None:
+    file = sweep(tmp_path, tiny_bert)
+    texts = [chr(0x4E00 + row) + str(row % 3) for row in range(60)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"{text},{row % 20}\n" for row, text in enumerate(texts)))
+    lines = [line.removeprefix("custom/t: ") for line in lines_of(file)]
+    assert "20 of 60 rows train, 20 choose, 20 are scored; each class and each group" in "\n".join(lines)
+    assert any("% of the tokens are unknown to this tokenizer" in line for line in lines)
+    assert any(line.startswith("20 different training texts are read as 3") for line in lines)
+    assert any("of 20 reported rows are training rows too, as the model reads them (equal tokens)" in line for line in lines)
+
+
+def test_a_cell_of_megabytes_is_cut_before_it_is_tokenized(tmp_path: Path, tiny_bert: str) -> None:
+    from craft.models.loading import load_tokenizer
+    from craft.scoring.encoding import encode_split
+    from craft.settings import DataSettings
+    from craft.tasks import find_task
+    from craft.tasks.prompts import encode, shorten
+    from craft.tasks.splits import load_splits
+
+    tokenizer = load_tokenizer(tiny_bert)
+    long = "the kettle is new " * 20_000
+    for text, tokens in (("the kettle", 64), (long, 64), ("w" * 100_000, 64), (" " * 50_000 + long, 64)):
+        part = shorten(text, tokenizer, tokens)
+        assert text.startswith(part)
+        assert (len(part) < len(text)) == (text.endswith(long))
+        assert encode(tokenizer, [text], ["x"], max_length=tokens, loss="text") == encode(
+            tokenizer, [part], ["x"], max_length=tokens, loss="text"
+        )
+    file = sweep(tmp_path, tiny_bert)
+    (tmp_path / "train.csv").write_text((tmp_path / "train.csv").read_text() + f"{long},left\n{long}.,left\n")
+    data: DataSettings = load_sweep(file).data
+    rows = load_splits(find_task("custom/t", data), data).train
+    lengths = [len(ids) for ids in tokenizer(rows["text"][:])["input_ids"]]
+    assert encode_split(rows, "classification", tokenizer, 32).cut == sum(length > 32 for length in lengths)
