@@ -26,7 +26,10 @@ _USERINFO = re.compile(
 """A user with or without a password, which may hold any sign. An "@" further on, in a path or a bucket, is part of a name."""
 _QUERY = re.compile(rf"(?<=[?&;])([\w.%\[\]-]+)=((?:[^&\s\"'<>]|[\"'<>](?!{_END}))*)")
 _PAIR = re.compile(r"(?:^|[;&?\s])\s*([\w.-]+) ?= ?(\{[^}]*\}|[^;&\s]*)")
-_SECRET_NAME = re.compile(r"(?i)(?:key|token|secret|pwd|sig|signature|auth|pass|passwd|password|passphrase|credentials?)$")
+_SECRET_NAME = re.compile(
+    # A view on MLflow's page has a key, which opens nothing else.
+    r"(?i)(?:(?<!viewStateShare)key|token|secret|pwd|sig|signature|auth|pass|passwd|password|passphrase|credentials?)$"
+)
 _SECRET_TEXT = re.compile(
     r"(?i)((?:^|[\s,;(])[\w.-]*(?:password|passwd|pwd|secret|access_key|account_key|api_key|(?<![\w.-])token)=)[^&;\s\"']+"
 )

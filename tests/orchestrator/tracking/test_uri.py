@@ -76,6 +76,7 @@ def test_texts_without_secrets_stay() -> None:
         "http://h:5000/x is away; paused by root@vm",
         "eos_token=</s>, key=value, monkey=1",
         "--set 'training.max_steps=5' http://h/?page=2&name=x",
+        "see it in MLflow: http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-3ae719f2",
     ):
         assert redact(text) == text
 
