@@ -182,15 +182,16 @@ class Result:
         """All that the sweep's log says; None if it was read from a store."""
         return self.record.state
 
-    def pick(self, rule: str) -> Choice:
-        """Picks a configuration by a rule (`knee`, `best`, `enough`, `under:70000`), its label or its id.
+    def pick(self, rule: str = "answer") -> Choice:
+        """Picks a configuration by a rule (`answer`, `enough`, `knee`, `best`, `under:70000`), its label or its id.
 
         Raises:
             ValueError: there is none; the message says what there is.
         """
         from orchestrator.review.pick import pick
 
-        return Choice(self.record, pick(rule, self.record.summaries, self.record.sweep.objectives, self.record.sweep.enough))
+        record = self.record
+        return Choice(record, pick(rule, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer))
 
     def best(self, under: int | None = None) -> Choice:
         """Picks the best configuration by the search score, with at most `under` trainable parameters."""

@@ -24,7 +24,7 @@ JOURNEY = {
     "craft-sweeps run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
     "craft-sweeps run sweeps/ranks.yaml --resume": "on the front",
     "craft-sweeps run sweeps/ranks.yaml --resume --retry-failed": "on the front",
-    "craft-sweeps take ranks --pick knee --to adapters/knee": "adapters/knee",
+    "craft-sweeps take ranks --to adapters/answer": "adapters/answer",
     'craft-sweeps cut ranks --pick "LoRA r8, q v" --size 4 --size parameters:20000 --to cut': ("LoRA r8, q v, cut to r4"),
     "craft-sweeps take ranks --pick best --task toy/sentiment --register mood": "mood",
     "craft-sweeps export ranks --to results": "results",

@@ -201,7 +201,7 @@ def _help(plain: Plain) -> str:
     parts = [
         "A configuration is on the line if no other one is at least as good on both axes and better on one. Drag to select. A "
         "point that is clicked stays in focus, and a line shows its value, to compare others with it.",
-        f"The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}. Over other axes "
+        f"The knee, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
         "the line is the front of those two metrics.",
     ]
     if plain["intervals"].get("score"):

@@ -113,7 +113,7 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${(table.low || []).some(end => end !== null) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${(table.low || []).some(end => end !== null) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -204,9 +204,9 @@ Craft.Table = class {
       if (column.key === "label") {
         const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
         cell.append(name);
-        const [star, says] = this.front.has(id) ? ["★", "on the front"] : this.possible.has(id) ? ["☆", "may be on the front"] : [];
-        const marks = [[star, says], this.enough.has(id) ? ["✓", "enough"] : []];
-        for (const [mark, says] of marks) if (mark) cell.append(Craft.element("span", {class: "star", title: says, role: "img", "aria-label": says}, mark));
+        const [front, says] = this.front.has(id) ? ["●", "on the front"] : this.possible.has(id) ? ["○", "may be on the front"] : [];
+        const marks = [[front, says], this.enough.has(id) ? ["✓", "enough"] : []];
+        for (const [mark, says] of marks) if (mark) cell.append(Craft.element("span", {class: "sign", title: says, role: "img", "aria-label": says}, mark));
       } else {
         cell.textContent = text.replace(/ (?=[±(])/, "\n");  // narrow screens show the interval below its value
         if (text.length > 30) cell.title = text;

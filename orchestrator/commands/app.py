@@ -114,7 +114,7 @@ COMMANDS = (
     Row(
         "orchestrator.commands.take:take",
         (
-            ("take ranks --pick knee --to adapters/knee", "of runs/ranks, or the sweep of that name in mlflow.db"),
+            ("take ranks --to adapters/answer", "the answer of runs/ranks, or of the sweep of that name in mlflow.db"),
             ("take ranks --pick under:70000 --task toy/sentiment --to small", "one task's adapter"),
             (
                 "take runs/ranks --pick 'CRAFT 64, q k v o' --seed 0 --to mine --as merged",

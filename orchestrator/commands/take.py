@@ -21,7 +21,7 @@ Base = Annotated[
 
 def take(
     sweep: Sweep,
-    pick: Pick,
+    pick: Pick = "answer",
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", callback=check_empty, help="Where to write. The folder is made, and must be empty."),
@@ -53,16 +53,17 @@ def take(
 
     \b
     --pick takes
+      answer               the configuration that the answer names, enough or not; the default
+      enough               the smallest configuration that is enough, as the file says it (`enough`)
       knee                 the front's knee: past it, parameters buy little
       best                 the best mean search score
-      enough               the smallest configuration that is enough, as the file says it (`enough`); the answer names it
       smallest-within:2    the same for so many points
       under:70000          the best search score with at most 70,000 trainable parameters
       CONFIGURATION        one you name: its id, its label in the table, or a part that no other id or label has
 
     `best`, `under` and the choice of a seed (unless --seed is given) go by the search score, so the reported score stays
-    honest. `knee` and `enough` are rows of the table, which shows reported scores. Under the customary protocol, where the
-    search saw the reported split, the seed in the middle is taken.
+    honest. `answer`, `knee` and `enough` are rows of the table, which shows reported scores. Under the customary protocol,
+    where the search saw the reported split, the seed in the middle is taken.
 
     Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
     """
@@ -76,7 +77,7 @@ def take(
     if to is None and register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
-    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough)
+    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-registered-") as scratch:
         folder = to or Path(scratch) / "adapter"
@@ -94,7 +95,7 @@ def take(
         if as_json:
             from orchestrator.reports.take import take_report
 
-            report = take_report(record, chosen, taken, merged=merged, written=to is not None, registered=registered)
+            report = take_report(record, chosen, taken, form=form, written=to is not None, registered=registered)
             write_report(report.to_json())
 
 
@@ -123,7 +124,7 @@ def cut(
     from orchestrator.review.pick import pick as choose
 
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen()
-    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough)
+    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     trained = record.trained(chosen.summary)
     if trained is not chosen.summary:

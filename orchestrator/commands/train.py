@@ -37,10 +37,10 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint in that folder.")] = False,
 ) -> int:
-    """Train the one training of a sweep file in this process, without Ray and MLflow.
+    """Train the one training of a sweep file, in this process.
 
-    The adapter is scored, cut to the `sizes` of its block, and saved as PEFT loads it. --set narrows a file with several
-    trainings.
+    Neither Ray nor MLflow is used. The adapter is scored, cut to the `sizes` of its block, and saved as PEFT loads it. --set
+    narrows a file with several trainings.
 
     Exit status: 0 finished; 1 the run failed; 2 the call is wrong; 130 interrupted (the same call with --resume continues).
     """

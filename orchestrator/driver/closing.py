@@ -15,7 +15,6 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
-from orchestrator.review.pick import rule_of
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tracking.follower import Report
 from orchestrator.tracking.uri import resolve_uri
@@ -46,15 +45,15 @@ def show_outcome(
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.ended("finished"):
-        for purpose, command in _next(plan, uri, rule_of(summaries, plan.sweep.objectives)).items():
+        for purpose, command in _next(plan, uri, any(summary.complete for summary in summaries)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
-def _next(plan: Plan, uri: str, rule: str | None) -> dict[str, str]:
+def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
     sweep = plan.sweep
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
-    take = f"craft-sweeps take {shown_path(sweep.folder)} --pick {rule} --to adapter"
-    commands = ({"take an adapter:": take} if rule else {}) | {"open the page:": f"craft-sweeps page{store}"}
+    take = f"craft-sweeps take {shown_path(sweep.folder)} --to adapter"
+    commands = ({"take an adapter:": take} if complete else {}) | {"open the page:": f"craft-sweeps page{store}"}
     if page := Report(SweepFolder(sweep.folder), uri).page:
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"

@@ -13,7 +13,6 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.results import answer as judging
 from orchestrator.results.answer import answer_of
-from orchestrator.review.pick import rule_of
 from orchestrator.state.snapshot import code_digest
 from orchestrator.state.state import State
 
@@ -26,23 +25,20 @@ class Judged(BaseModel):
 
     Attributes:
         of: a digest of all that it depends on.
-        rule: the rule that picks what most people want.
     """
 
     of: str
     answer: AnswerPart | None
-    rule: str | None
     has_front: bool
 
     @classmethod
     def of_state(cls, state: State) -> Judged:
         """Judges the state of a sweep."""
         if state.started is None:
-            return cls(of="", answer=None, rule=None, has_front=False)
+            return cls(of="", answer=None, has_front=False)
         summaries, answer = answer_of(state)
-        rule = rule_of(summaries, state.sweep.objectives)
         part = AnswerPart.of(answer, summaries, state.sweep.enough)
-        return cls(of=_digest(state), answer=part, rule=rule, has_front=any(summary.finished for summary in summaries))
+        return cls(of=_digest(state), answer=part, has_front=any(summary.finished for summary in summaries))
 
 
 def _digest(state: State) -> str:

@@ -12,7 +12,7 @@ from orchestrator.results.metrics import SIZE
 from orchestrator.results.table import full_label
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick
-from orchestrator.review.taking import Taken, how_to_load
+from orchestrator.review.taking import Form, Taken, how_to_load
 
 
 class AdapterPart(Part):
@@ -37,7 +37,7 @@ class TakeReport(Report):
     configuration: str = Field(description="The id of the configuration.")
     label: str = Field(description="Its name for people.")
     trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
-    merged: bool = Field(description="Whether models were written, with the adapters merged into them.")
+    form: Form = Field(description="What was written: the adapter, the same change of weights as a LoRA, or a merged model.")
     adapters: list[AdapterPart] = Field(description="What was taken, one for each task.")
     registered: list[str] = Field(description="What the model registry got, in sentences. Empty if nothing was registered.")
 
@@ -47,7 +47,7 @@ def take_report(
     chosen: Pick,
     taken: Sequence[Taken],
     *,
-    merged: bool = False,
+    form: Form = "adapter",
     written: bool = True,
     registered: Sequence[str] = (),
 ) -> TakeReport:
@@ -62,13 +62,13 @@ def take_report(
         configuration=chosen.summary.configuration,
         label=full_label(chosen.summary),
         trainable_parameters=chosen.summary.value(SIZE),
-        merged=merged,
-        adapters=[_adapter(adapter, merged, written) for adapter in taken],
+        form=form,
+        adapters=[_adapter(adapter, form, written) for adapter in taken],
         registered=list(registered),
     )
 
 
-def _adapter(taken: Taken, merged: bool, written: bool) -> AdapterPart:
+def _adapter(taken: Taken, form: Form, written: bool) -> AdapterPart:
     entry, folder = taken.entry, taken.folder
     metrics = entry.result.metrics if entry.result else {}
     files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
@@ -81,5 +81,5 @@ def _adapter(taken: Taken, merged: bool, written: bool) -> AdapterPart:
         reasons=list(taken.reasons),
         path=str(folder) if written else None,
         files=sorted(str(path.relative_to(folder)) for path in files),
-        load=how_to_load(taken, "merged" if merged else "adapter") if written else [],
+        load=how_to_load(taken, form) if written else [],
     )

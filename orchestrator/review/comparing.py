@@ -159,7 +159,7 @@ def _differences(*sides: Side) -> Iterator[str]:
 
 def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
     try:
-        chosen = pick(which, record.summaries, record.sweep.objectives, record.sweep.enough)
+        chosen = pick(which, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
     except NothingMeets as error:
         raise NothingMeets(f"{record.name}: {error}") from error
     except ValueError as error:

@@ -9,11 +9,8 @@ TOLERANCE = 1e-3
 """The largest allowed difference of outputs, as a share of the largest output."""
 
 
-def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> str:
+def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     """Writes the adapter of a run as a LoRA, with the run's record, into `folder`.
-
-    Returns:
-        A sentence on what it is.
 
     Raises:
         ValueError: the method changes no weights of linear layers, or the LoRA answers differently after it is read back.
@@ -56,4 +53,3 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> str:
         raise ValueError(
             f"{method} is not the same as a LoRA: outputs differ by {difference:.1e} of the largest. Take it without --as lora"
         )
-    return f"Written as a LoRA of rank {max(ranks.values())} with the same change of weights, {changes.most:,} parameters"

@@ -101,7 +101,7 @@ def model_card(
             _table({title: record["facts"].get(name) for name, title in FACTS.items()}),
             "## Configuration",
             _table({"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
-            "## Costs",
+            "## Costs of the trained adapter",
             _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
         ]
     ) + "\n"  # fmt: skip
@@ -146,13 +146,19 @@ def _serving(record: Mapping[str, Any], config: Mapping[str, Any] | None, merged
 def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, config: Mapping[str, Any] | None) -> list[str]:
     """Returns the card's part on loading: with plain transformers and PEFT if they can, and with `craft`."""
     ours = f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```"
-    name = str(record["spec"]["model"])
-    if merged or config is None or is_gguf(name):
+    if merged or config is None or is_gguf(str(record["spec"]["model"])):
         return [ours, merged or _base(record)]
+    also = "`craft.load_adapter` builds the very model that was scored, number format included:"
+    return [f"```python\n{loading_by_peft(record, config, pair=pair)}\n```", also, ours, _base(record)]
+
+
+def loading_by_peft(record: Mapping[str, Any], config: Mapping[str, Any], *, pair: bool, folder: str = ".") -> str:
+    """Returns lines of Python that load the adapter in `folder` with plain transformers and PEFT, and give it an input."""
     from craft.tuners.registration import TUNERS
 
     auto, answers_in_words = _auto(record["kind"]), record["kind"] == "generation"
-    labels = "" if answers_in_words else ', config=AutoConfig.from_pretrained(".")'
+    name, place = base_name(str(record["spec"]["model"])), json.dumps(folder, ensure_ascii=False)
+    labels = "" if answers_in_words else f", config=AutoConfig.from_pretrained({place})"
     lines = [
         *(
             ["import craft  # makes this method known to PEFT; from the project craft-sweeps"]
@@ -161,12 +167,11 @@ def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, config: 
         ),
         "from peft import PeftModel",
         f"from transformers import {'' if answers_in_words else 'AutoConfig, '}{auto}, AutoTokenizer",
-        f"base = {auto}.from_pretrained({json.dumps(base_name(name), ensure_ascii=False)}{labels})",
-        'model, tokenizer = PeftModel.from_pretrained(base, ".").eval(), AutoTokenizer.from_pretrained(".")',
+        f"base = {auto}.from_pretrained({json.dumps(name, ensure_ascii=False)}{labels})",
+        f"model = PeftModel.from_pretrained(base, {place}).eval()",
+        f"tokenizer = AutoTokenizer.from_pretrained({place})",
     ]
-    plain_lines = "\n".join([*lines, *_asking(record, pair)])
-    also = "`craft.load_adapter` builds the very model that was scored, number format included:"
-    return [f"```python\n{plain_lines}\n```", also, ours, _base(record)]
+    return "\n".join([*lines, *_asking(record, pair)])
 
 
 def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:

@@ -2,7 +2,8 @@
 
 The front shows reported scores. Choosing among many configurations by those would make the reported score of the chosen one too
 good to be true. So `best` and `under` go by the search score, which training was allowed to see, and so does the choice of a
-seed: the reported score of the choice stays honest. `knee` and `enough` name what the table marks.
+seed: the reported score of the choice stays honest. `answer` is the configuration that the sweep's answer names; `knee` and
+`enough` name what the table marks.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
+from orchestrator.results.answer import Answer
 from orchestrator.results.chances import within_best
 from orchestrator.results.control import above_chance
 from orchestrator.results.front import SEEDS, enough_of, knee
-from orchestrator.results.metrics import number
+from orchestrator.results.metrics import number, points
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
@@ -23,6 +25,15 @@ from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 
 SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
+RULES = ("answer", "enough", "knee", "best", "smallest-within:1", "under:70000")
+REASONS = {
+    "enough": "the answer: the smallest that is enough",
+    "unsure": "the answer: the likeliest to be enough, which is not decided",
+    "one seed": "the answer: the smallest within {within} of the best by one seed, so another seed may say otherwise",
+    "means": "the answer: the smallest within {within} of the best by the means; this sweep has no probabilities",
+    "head": "the answer: no adapter is shown to beat the head alone",
+}
+"""Reasons for taking the configuration of an answer, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,18 @@ class Pick:
     reason: str
 
 
-def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives, enough: Enough | None = None) -> Pick:
-    """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules); `enough` is the sweep's own.
+def pick(
+    rule: str,
+    summaries: Sequence[Summary],
+    objectives: Objectives,
+    enough: Enough | None = None,
+    answer: Answer | None = None,
+) -> Pick:
+    """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules).
+
+    Args:
+        enough: the sweep's own rule.
+        answer: the sweep's answer.
 
     Raises:
         ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
@@ -42,6 +63,8 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives, enough
     """
     name, _, amount = rule.partition(":")
     enough = enough or Enough()
+    if rule == "answer":
+        return _answered(summaries, enough, answer)
     if rule == "enough":
         return _smallest_within(summaries, objectives, enough)
     if name == "smallest-within":
@@ -59,13 +82,13 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives, enough
             raise NothingMeets(
                 f"only a front of two objectives has a knee; this sweep's objectives are {', '.join(objectives)}: --pick best"
             )
-        return Pick(chosen, f"the knee of the front of {' against '.join(objectives)}, which shows reported scores")
+        return Pick(chosen, f"the knee of the front of {' against '.join(objectives)} (reported scores)")
     return _named(rule, summaries)
 
 
 def titles(summaries: Sequence[Summary], objectives: Objectives, enough: Enough | None = None) -> dict[str, str]:
-    """Ids of configurations by the alias they earn: `champion`, `enough` and `knee`, if there is one."""
-    aliases = {"champion": "best", "enough": "enough", "knee": "knee"}
+    """Returns ids of configurations by the alias they earn: `champion`, `knee` if there is one, and `enough` for ✓ alone."""
+    aliases = {"champion": "best", "knee": "knee"} | ({"enough": "enough"} if any(row.enough for row in summaries) else {})
     aliased = {}
     for alias, rule in aliases.items():
         try:
@@ -73,16 +96,6 @@ def titles(summaries: Sequence[Summary], objectives: Objectives, enough: Enough 
         except NothingMeets:
             continue
     return aliased
-
-
-def rule_of(summaries: Sequence[Summary], objectives: Objectives) -> str | None:
-    """Returns the rule that picks what most people want from this sweep; None if nothing complete is above chance."""
-    complete = [summary for summary in summaries if summary.complete]
-    if not complete or not above_chance(complete):
-        return None
-    if any(summary.enough for summary in summaries):
-        return "enough"
-    return "knee" if len(objectives) == 2 else "best"
 
 
 def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
@@ -115,26 +128,36 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
     return best, f"seed {best.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
 
 
+def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | None) -> Pick:
+    _complete(summaries)
+    if answer is None:
+        raise NothingMeets("this sweep has no answer, because the score is none of its objectives: --pick best")
+    if answer.kind not in REASONS:
+        raise NothingMeets(f"{answer.verdict} Name a configuration, or --pick best")
+    reason = REASONS[answer.kind].format(within=points(enough.within))
+    return Pick(next(row for row in summaries if row.configuration == answer.configuration), reason)
+
+
 def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
-    points = enough.within
-    candidates, chances = _complete(summaries), within_best(summaries, objectives, points)
+    margin = points(enough.within)
+    candidates, chances = _complete(summaries), within_best(summaries, objectives, enough.within)
     if not chances:
         best = _best(candidates)
-        close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - points]
+        close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - enough.within]
         chosen = min(close, key=lambda summary: (summary.value(SIZE), -summary.value(SEARCH), summary.label))
-        within = f"within {points:g} point(s) of the best search score ({_score(best)})"
-        return Pick(chosen, f"the fewest parameters {within}, by means: this sweep has no chances")
+        reason = f"the smallest whose mean search score is within {margin} of the best ({_score(best)})"
+        return Pick(chosen, f"{reason}; this sweep has no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
-    rule = f"to be within {points:g} point(s) of the best"
+    rule = f"to be within {margin} of the best"
     if (taken := enough_of(summaries, enough, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
         if not above_chance(candidates):
-            raise NothingMeets("nothing in this sweep is shown to be above chance: name one, or --pick best")
+            raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
         raise NothingMeets(
-            f"no configuration has a chance of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
+            f"no configuration has a probability of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
             f"{full_label(by_id[likeliest])} ({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
         )
-    reason = f"the fewest parameters whose chance {rule} is at least {enough.sure:g}: P = {chances[taken]:.2f}"
+    reason = f"the smallest whose probability {rule} is at least {enough.sure:g}: P = {chances[taken]:.2f}"
     return Pick(by_id[taken], reason)
 
 
@@ -166,12 +189,12 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")
     if not matches:
         names = [text for summary in summaries for text in (full_label(summary), summary.configuration)]
-        near = nearest(name, ["knee", "best", "enough", "smallest-within:1", "under:70000", *names])
+        near = nearest(name, [*RULES, *names])
         listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in summaries[:8])
         more = f" and {len(summaries) - 8} more" if len(summaries) > 8 else ""
         raise ValueError(
-            f"--pick {shown(name)} is no rule and no configuration.{near} Rules: knee, best, enough, smallest-within:POINTS, "
-            f"under:PARAMETERS. Configurations: {listed or 'none'}{more}"
+            f"--pick {shown(name)} is no rule and no configuration.{near} Rules: answer, enough, knee, best, "
+            f"smallest-within:POINTS, under:PARAMETERS. Configurations: {listed or 'none'}{more}"
         )
     if not matches[0].finished:
         raise NothingMeets(f"{full_label(matches[0])} has no finished trial ({describe_trials(matches[0])})")

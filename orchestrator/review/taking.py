@@ -9,22 +9,24 @@ transformers.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from craft.trainer.checkpoint import MANIFEST_FILE
+from craft.words import format_bytes
 from orchestrator.results.summary import Entry
 from orchestrator.review.elsewhere import peft_config, served_by
 from orchestrator.review.merging import RECORD_FILE, reads_pairs
 from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
-from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card
+from orchestrator.review.model_card import CARD_FILE, Origin, loading, loading_by_peft, model_card
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import unknown
@@ -87,7 +89,8 @@ def take_adapters(
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             taken = choose_trials(record, chosen, aside, task, seed)
             for number, adapter in enumerate(taken):
-                _write_adapter(record, adapter, Path(scratch) / str(number), form, base or record.sweep.model)
+                place = Path(scratch) / str(number)
+                taken[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
         yield taken
         to.parent.mkdir(parents=True, exist_ok=True)
         aside.rename(to)
@@ -96,8 +99,8 @@ def take_adapters(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> None:
-    """Writes one adapter in its form with its model card to `taken.folder`."""
+def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> Taken:
+    """Writes one adapter in its form with its model card to `taken.folder`; returns it with a sentence on what was written."""
     from craft.trainer.adapter_folder import RUN_FILE
 
     adapter = record.adapter(taken.entry.key, scratch)
@@ -111,10 +114,11 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
     elif form == "lora":
         from orchestrator.review.converting import write_as_lora
 
-        taken = replace(taken, reasons=(*taken.reasons, f"{write_as_lora(adapter, taken.folder, base)}."))
+        write_as_lora(adapter, taken.folder, base)
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+    taken = replace(taken, reasons=(*taken.reasons, describe_form(adapter, taken.folder, run, form)))
     summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(taken.folder))
@@ -122,6 +126,32 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
     if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
         (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
     (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
+    return taken
+
+
+def describe_form(adapter: Path, folder: Path, run: Mapping[str, Any], form: Form) -> str:
+    """Returns the sentence on what the files in `folder` hold, next to the size of the `adapter` that was trained."""
+    size = f"{sum(map(count_numbers, folder.glob('*.safetensors'))):,} numbers, {_bytes(folder)}"
+    own = f"{run['counts']['trainable_parameters']:,.0f} parameters, {_bytes(adapter)}"
+    if form == "adapter":
+        return f"Written: the adapter as it was trained, {own}."
+    if form == "merged":
+        return f"Written: a full model, {size}; the adapter that is merged into it has {own}."
+    rank = (peft_config(folder) or {})["r"]
+    lora = f"a LoRA of rank {rank} with the same change of weights, {size}"
+    return f"Written: {lora}; the {run['spec']['method']} adapter has {own}."
+
+
+def _bytes(folder: Path) -> str:
+    return format_bytes(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+
+
+def count_numbers(file: Path) -> int:
+    """Counts the numbers in a safetensors file by its header."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="np") as tensors:
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
 def how_to_load(taken: Taken, form: Form) -> list[str]:
@@ -130,8 +160,12 @@ def how_to_load(taken: Taken, form: Form) -> list[str]:
 
     merged = form == "merged"
     run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
-    lines = loading(run, pair=reads_pairs(run), merged=merged, folder=str(taken.folder)).splitlines()
-    return [*lines, *served_by(run, peft_config(taken.folder), str(taken.folder), merged=merged)]
+    pair, config, folder = reads_pairs(run), peft_config(taken.folder), str(taken.folder)
+    if form == "lora" and config is not None:  # it is written for programs without this package
+        lines = loading_by_peft(run, config, pair=pair, folder=folder)
+    else:
+        lines = loading(run, pair=pair, merged=merged, folder=folder)
+    return [*lines.splitlines(), *served_by(run, config, folder, merged=merged)]
 
 
 def slug(name: str) -> str:

@@ -186,10 +186,10 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         browser.open((finished.folder / "front.html").as_uri())
         stars = browser.run(
             "[...document.querySelectorAll('[data-panel=table] tbody tr')].map(line => "
-            "[line.craftId, line.querySelector('.star') && line.querySelector('.star').textContent])"
+            "[line.craftId, line.querySelector('.sign') && line.querySelector('.sign').textContent])"
         )
-        assert {finished.ranks[one] for one, star in stars if star == "★"} == ON_FRONT
-        assert {finished.ranks[one] for one, star in stars if star == "☆"} == MAY_BE
+        assert {finished.ranks[one] for one, star in stars if star == "●"} == ON_FRONT
+        assert {finished.ranks[one] for one, star in stars if star == "○"} == MAY_BE
         traces = "document.querySelector('[data-panel=front] .plot').data"
         marked = browser.run(f"{traces}.find(trace => trace.name === 'on the front').customdata")
         assert {finished.ranks[one] for one in marked} == ON_FRONT

@@ -67,13 +67,13 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     assert f"P = {marked.counts['p_enough']:.2f}" in chosen.reason
     level = {"LoRA small": (100, over_seeds(88, 90, 92)), "LoRA large": (80_000, over_seeds(92, 90, 88))}
     unsure = read_folder(record(tmp_path / "unsure", level, seeds=(0, 1, 2)))
-    with pytest.raises(NothingMeets, match=r"chance of 0.9 .*within 1 point.*with 3 seeds; the likeliest is LoRA \w+ \(0\.\d"):
+    with pytest.raises(NothingMeets, match=r"probability of 0.9 .*within 1 point.*the likeliest is LoRA \w+ \(0\.\d"):
         pick("smallest-within:1", unsure.summaries, unsure.sweep.objectives)
     assert pick("smallest-within:20", unsure.summaries, unsure.sweep.objectives).summary.label == "LoRA small"
     single = read_folder(record(tmp_path / "single", {name: (size, {("toy/sentiment", 0): (size / 1e5, 90)})
         for name, (size, _) in level.items()}, seeds=(0,)))  # fmt: skip
     reason = pick("smallest-within:1", single.summaries, single.sweep.objectives).reason
-    assert "of the best search score (0.80), by means" in reason
+    assert "within 1 point of the best (0.80); this sweep has no probabilities" in reason
 
 
 def test_aliases_are_earned(front: PastSweep) -> None:
@@ -267,7 +267,9 @@ def test_a_lora_loads_with_plain_peft(small_sweep: SmallSweep, taken: Path, tmp_
     model, tokenizer = craft.load_adapter(tmp_path / "own")
     assert (kind, model.peft_type.value) == ("LORA", "CRAFT")
     np.testing.assert_allclose(json.loads(logits), model(**tokenizer("fine", return_tensors="pt")).logits.tolist(), atol=1e-5)
-    assert "Written as a LoRA of rank" in (tmp_path / "lora" / "README.md").read_text()
+    card = (tmp_path / "lora" / "README.md").read_text()
+    count = sum(weight.size for weight in load_file(tmp_path / "lora" / "adapter_model.safetensors").values())
+    assert f"Written: a LoRA of rank 8 with the same change of weights, {count:,} numbers" in card
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
         ("compare done begun", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
         ("compare done", {"report": "error", "kind": "call", "exit_status": 2}),
-        ("take done --pick best --to adapter", {"report": "take", "label": "LoRA r9", "merged": False}),
+        ("take done --pick best --to adapter", {"report": "take", "label": "LoRA r9", "form": "adapter"}),
         ("take begun --pick best --to adapter", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
         ("take done --pick best --to runs", {"report": "error", "kind": "call", "exit_status": 2}),
     ],

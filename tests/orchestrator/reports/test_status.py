@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
         finished, None,
         {"phase": "finished", "trainings.finished": 3, "trials.finished": 4, "failed": [], "answer.kind": "one seed",
          "ended.status": "finished", "seconds_passed": 60.0, "budget.seconds_left": None},
-        ["3/3 trainings done, 0 running, 0 failed, 1/1 cuts done", "By one seed:", "craft-sweeps take ", "--pick knee"],
+        ["3/3 trainings done, 0 running, 0 failed, 1/1 cuts done", "By one seed:", "craft-sweeps take ", "--to adapter"],
     ),
 }  # fmt: skip
 
