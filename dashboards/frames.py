@@ -140,7 +140,7 @@ class Frames:
             "configuration": entry.configuration,
             "task": entry.task,
             "seed": entry.seed,
-            "tunes": entry.tunes is not None,
+            "tunes": not entry.is_reported,
             "metric": name_score(facts),
             "phases": facts.get("phases"),
             "credits": facts.get(CREDITS, ""),

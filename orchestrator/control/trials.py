@@ -26,10 +26,9 @@ def affected(state: State, verb: Verb, name: str | None) -> list[str]:
     if verb not in _MAY:
         return []
     entry = _find(state, verb, name or "")
-    source = state.entries.get(str(entry.parameters.get("cut_from")))
-    family = [other for other in state.entries.values() if other.parameters.get("cut_from") == entry.key]
-    if source is not None and verb == "retry" and not source.finished:
-        family.append(source)
+    training, family = state.training_of(entry), state.cuts_of(entry)
+    if training is not entry and verb == "retry" and not training.finished:
+        family.append(training)
     keys = [other.key for other in (entry, *family) if _MAY[verb](other)]
     if not keys:
         how = entry.result.status if entry.ended and entry.result is not None else entry.phase
@@ -43,7 +42,7 @@ _MAY = {"stop": lambda entry: not entry.ended, "retry": lambda entry: entry.ende
 
 def _find(state: State, verb: Verb, name: str) -> Entry:
     entries = state.asked_for or [*state.entries.values()]
-    exact = [entry for entry in entries if name in (entry.key, _name(entry))]
+    exact = [entry for entry in entries if name in (entry.key, entry.name)]
     begun = [entry for entry in entries if len(name) >= SHORTEST and entry.key.startswith(name)]
     matches = exact or begun
     if len(matches) == 1:
@@ -55,9 +54,5 @@ def _find(state: State, verb: Verb, name: str) -> Entry:
     raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"It has none to {verb}."), *listed, *more])
 
 
-def _name(entry: Entry) -> str:
-    return f"{entry.label} · {entry.task} · seed {entry.seed}"
-
-
 def _said(entry: Entry) -> str:
-    return f"{entry.key} ({_name(entry)})"
+    return f"{entry.key} ({entry.name})"

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from craft.words import format_duration, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.presentation import PHASES
@@ -34,7 +33,7 @@ def show_outcome(
     failed = outcome.ended("failed")
     for entry in failed[:FAILURES_SHOWN]:
         error = entry.result.error if entry.result else None
-        console.print(f"failed: {trial_name(entry)}: {error}", style="red", markup=False)
+        console.print(f"failed: {entry.name}: {error}", style="red", markup=False)
     if more := len(failed[FAILURES_SHOWN:]):
         console.print(f"failed: {more} more", style="red", markup=False)
     for note in outcome.notes:

@@ -38,19 +38,14 @@ class SweepOutcome:
     new: frozenset[str] = field(default_factory=frozenset)
 
     @property
-    def trainings(self) -> list[Entry]:
-        """The trials that are trained, in the order in which they were asked for."""
-        return [entry for entry in self.state.asked_for if entry.is_trained]
-
-    @property
     def left(self) -> list[Entry]:
         """The trainings with a trial that has not ended, begun or not."""
-        sources = {entry.source for entry in self.state.asked_for if not (entry.ended or entry.is_trained)}
-        return [entry for entry in self.trainings if not entry.ended or entry.key in sources]
+        sources = {entry.cut_from for entry in self.state.asked_for if not entry.ended}
+        return [entry for entry in self.state.trainings if not entry.ended or entry.key in sources]
 
     def ended(self, status: str) -> list[Entry]:
         """Returns the trainings that ended so: `finished`, `failed` or `stopped`."""
-        return [entry for entry in self.trainings if entry.ended and entry.result and entry.result.status == status]
+        return [entry for entry in self.state.trainings if entry.ended and entry.result and entry.result.status == status]
 
     @property
     def complete(self) -> bool:

@@ -141,7 +141,7 @@ class Tally:
 
     def compare(self, entry: Entry) -> None:
         """Takes a trial that has ended as the best so far if it is."""
-        score = entry.finished.metrics.get("score") if entry.finished and entry.tunes is None else None
+        score = entry.finished.metrics.get("score") if entry.finished and entry.is_reported else None
         if score is not None and (self.best is None or score > self.best[0]):
             self.best = score, f"{entry.label} on {entry.task}, seed {entry.seed}"
 
@@ -169,8 +169,3 @@ class Tally:
             return STARTING
         scoring = sum(phase.startswith("scoring") for phase in phases)
         return phases[0] if len(phases) == 1 else f"{scoring} scoring" if scoring else ""
-
-
-def trial_name(entry: Entry) -> str:
-    """Returns a trial's name for people."""
-    return f"{entry.label} · {entry.task} · seed {entry.seed}"

@@ -105,7 +105,7 @@ def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry
     chosen. A summary depends on its family alone."""
     families = {}
     for configuration, (first, *_) in groups.items():
-        source = first if first.is_trained else entries.get(str(first.source), first)
+        source = entries.get(first.cut_from or first.key, first)
         families[configuration] = source.tunes or source.configuration
     return families
 

@@ -75,7 +75,7 @@ def group(state: State) -> dict[str, list[Entry]]:
 def _closing_numbers(state: State) -> dict[str, float]:
     """Returns how many trainings ended how, and the seconds of the last session."""
     assert state.ended is not None
-    trained = [entry for entry in state.asked_for if entry.is_trained]
+    trained = state.trainings
     ended: list[str] = [entry.result.status for entry in trained if entry.result is not None]
     numbers = {f"trials_{name}": ended.count(status) for name, status in ENDINGS.items()}
     missing = len(trained) - sum(numbers.values())

@@ -169,7 +169,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         else None,
         doing=underway.doing if phase == "running" and underway is not None else "",
         held_for=state.held.who if state.held is not None else None,
-        trainings=Counts.of(entry for entry in state.asked_for if entry.is_trained),
+        trainings=Counts.of(state.trainings),
         trainings_planned=state.started.trainings if state.started is not None else None,
         trials=Counts.of(state.asked_for),
         refused=len(state.refused),
@@ -198,8 +198,8 @@ def _updated(state: State) -> float:
 
 def _runs(entry: Entry, state: State) -> bool:
     """Returns whether a trial runs; a cut waits in the same process for the end of its training."""
-    source = None if entry.is_trained else state.entries.get(entry.source or "")
-    return entry.phase == "running" and (source is None or source.ended)
+    training = state.training_of(entry)
+    return entry.phase == "running" and (training is entry or training.ended)
 
 
 def _running(entry: Entry, now: float) -> RunningPart:
@@ -217,8 +217,8 @@ def _running(entry: Entry, now: float) -> RunningPart:
 def _has_failed(entry: Entry, state: State) -> bool:
     if entry.result is None or entry.result.status != "failed":
         return False
-    source = None if entry.is_trained else state.entries.get(entry.source or "")
-    return source is None or source.result is None or source.result.error != entry.result.error
+    training = state.training_of(entry)
+    return training is entry or training.result is None or training.result.error != entry.result.error
 
 
 def _failed(entry: Entry) -> FailedPart:

@@ -125,9 +125,7 @@ def pace_of(state: State) -> float:
     if state.started is None or state.ended is None:
         return 1.0
     seconds = sum(
-        entry.result.seconds
-        for entry in state.asked_for
-        if entry.is_trained and entry.result is not None and entry.changed >= state.started.time
+        entry.result.seconds for entry in state.trainings if entry.result is not None and entry.changed >= state.started.time
     )
     wall = state.ended.time - state.started.time
     return seconds / wall if seconds > 0 and wall > 0 else 1.0

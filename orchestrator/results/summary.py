@@ -141,7 +141,7 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
         grouped.setdefault(entry.configuration, []).append(entry)
     tuning = _tuning([entry for group in grouped.values() for entry in group])
     configurations = {entry.key: entry.configuration for group in grouped.values() for entry in group}
-    sources = {name: configurations.get(str(group[0].parameters.get("cut_from"))) for name, group in grouped.items()}
+    sources = {name: configurations.get(group[0].cut_from or "") for name, group in grouped.items()}
     summaries = {name: _summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()}
     return [replace(summary, source=sources[name]) for name, summary in summaries.items()]
 
@@ -186,7 +186,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         seeds = tuple(sorted({entry.seed for entry in group}))
         tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, carried=carried.get(name))
     trained = {entry.key: entry.configuration for entry in entries}
-    sources = {entry.configuration: trained.get(entry.key if entry.is_trained else str(entry.source)) for entry in entries}
+    sources = {entry.configuration: trained.get(entry.cut_from or entry.key) for entry in entries}
     fixed = (
         {name: Tuning(1) for name in sources.values() if name in chosen}
         if any(tuning.seeds for tuning in tunings.values())

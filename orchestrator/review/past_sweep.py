@@ -95,7 +95,7 @@ class PastSweep:
 
     def trained(self, summary: Summary) -> Summary:
         """Returns the configuration from whose adapters this one's were cut; itself if it was trained."""
-        sources = {entry.source for entry in self.trials(summary.configuration) if not entry.is_trained}
+        sources = {entry.cut_from for entry in self.trials(summary.configuration)}
         return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:

@@ -42,7 +42,7 @@ def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: 
         configurations.setdefault(trial.configuration, []).append(trial)
     for trials in configurations.values():
         # Trials that only tune are not reported, so no target is reached by them.
-        if all(trial.ended and trial.finished and trial.tunes is None for trial in trials):
+        if all(trial.ended and trial.finished and trial.is_reported for trial in trials):
             values = _values(trials, budget.target, objectives)
             if meets(values, budget.target, objectives):
                 reached = ", ".join(f"{name} {values[name]:g}" for name in budget.target)

@@ -122,14 +122,24 @@ class Entry:
         return self.result if self.result is not None and self.result.status == "finished" else None
 
     @property
-    def is_trained(self) -> bool:
-        """Whether it is a training, and not cut from another trial's adapter."""
-        return "cut_from" not in self.parameters
+    def name(self) -> str:
+        """Its name for people."""
+        return f"{self.label} · {self.task} · seed {self.seed}"
 
     @property
-    def source(self) -> str | None:
-        """The key of the trial whose adapter it starts from: by a cut or by a warm start."""
-        return self.parameters.get("cut_from") or self.parameters.get("warm_start")
+    def cut_from(self) -> str | None:
+        """The key of the training from whose adapter it is cut; None if it is a training itself."""
+        return self.parameters.get("cut_from")
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is a training, and not cut from another trial's adapter."""
+        return self.cut_from is None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether its scores are reported: it does not only help to choose settings."""
+        return self.tunes is None
 
     def describe(self) -> dict[str, Any]:
         """Returns what a plan says of the trial, as plain data."""

@@ -85,6 +85,19 @@ class State:
         """The trials that the present session, or the last one, asks for, in order."""
         return [self.entries[key] for key in self.wanted]
 
+    @property
+    def trainings(self) -> list[Entry]:
+        """Those of `asked_for` that are trained, and not cut."""
+        return [entry for entry in self.asked_for if entry.is_trained]
+
+    def training_of(self, entry: Entry) -> Entry:
+        """Returns the training from whose adapter a trial is cut; the trial itself if it is trained, or that is not known."""
+        return self.entries.get(entry.cut_from or entry.key, entry)
+
+    def cuts_of(self, training: Entry) -> list[Entry]:
+        """Returns the trials that are cut from a training's adapter."""
+        return [entry for entry in self.entries.values() if entry.cut_from == training.key]
+
     def in_phase(self, phase: str) -> list[Entry]:
         """Returns the trials in a phase, in the order of `entries`."""
         return [entry for entry in self.entries.values() if entry.phase == phase]
