@@ -234,6 +234,11 @@ def redacted(value: Any) -> Any:
     return value
 
 
+def printable(text: object) -> str:
+    """Writes text on one line: line ends and whatever else is not seen become escapes."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
+
+
 MARKUP = "\\`*_[]|#!~"
 
 

@@ -30,6 +30,7 @@ from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.forms import Form, check_chats, control_tokens
 from craft.tasks.rows import class_index, fingerprint, fold, is_blank, label_name, read_label, to_dataset
 from craft.tasks.task import RawData, Task
+from craft.words import printable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,6 +116,13 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
+def unread_columns(settings: CustomTask) -> tuple[str, ...]:
+    """Returns the columns of the training file that the task does not use."""
+    options = instructions.OPTIONS if settings.messages else ()
+    used = {*settings.text, settings.label, *instructions.columns(settings), *options}
+    return tuple(name for name in _read(settings.train, _stamp(settings.train)).columns if name not in used)
+
+
 def _positive(name: str, settings: CustomTask, labels: Sequence[str], rows: Rows) -> int:
     """Returns the number of the class that metrics of one class score: that of the settings, or the rarer of two."""
     if settings.positive is None:
@@ -193,7 +201,7 @@ def _plain(name: str) -> str | Decimal:
 def _listed(counts: Mapping[str, int]) -> str:
     most = sorted(counts.items(), key=lambda item: -item[1])
     more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
-    return ", ".join(f"{name} {count}" for name, count in most[:_SHOWN]) + more
+    return ", ".join(f"{printable(name)} {count}" for name, count in most[:_SHOWN]) + more
 
 
 @lru_cache(maxsize=8)

@@ -42,6 +42,7 @@ class DataFacts:
         lengths: tokens of an input: median, 98th percentile, most.
         max_length: tokens that cut at most `CUT` % of the inputs, and no more than the model takes.
         doubts: sentences about labels, texts and rows that are in two splits.
+        unread: columns of the file that are neither text nor label.
     """
 
     name: str
@@ -56,6 +57,7 @@ class DataFacts:
     lengths: tuple[int, int, int]
     max_length: int
     doubts: tuple[str, ...]
+    unread: tuple[str, ...]
 
     @property
     def settings(self) -> DataSettings:
@@ -104,6 +106,7 @@ def describe_data(name: str, own: CustomTask, model: str) -> DataFacts:
     return DataFacts(
         name, own, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
         sum(map(len, splits.reported.values())), classes, lengths, max_length, (*labels, *splits.notes, *texts),
+        custom.unread_columns(own),
     )  # fmt: skip
 
 

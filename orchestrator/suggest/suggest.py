@@ -20,7 +20,7 @@ from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.words import format_bytes
+from craft.words import format_bytes, printable
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
@@ -199,6 +199,11 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
         counts = sorted(data.classes.items(), key=lambda item: -item[1])
         more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
         lines.append(f"Classes: {', '.join(f'{label} {count}' for label, count in counts[:8])}{more}.")
+    if data.unread:
+        more = f" and {len(data.unread) - 12} more" if len(data.unread) > 12 else ""
+        lines.append(
+            f"Columns that the model does not read: {', '.join(data.unread[:12])}{more}. Name those it needs by --text."
+        )
     lines += [f"Look at this: {doubt}." for doubt in data.doubts]
     lines.append(
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "
@@ -210,4 +215,4 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
     else:
         lines.append("Nothing is left out: more hours would add nothing on these rows.")
     lines.append("Change what you like; `craft-sweeps plan` shows what it costs.")
-    return "".join(f"# {line}\n" for line in lines)
+    return "".join(f"# {printable(line)}\n" for line in lines)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from craft.settings import TrainingSettings
-from craft.words import format_duration
+from craft.words import format_duration, printable
 from orchestrator.suggest.design import (
     EVALUATIONS,
     LORA_RANK,
@@ -64,10 +64,24 @@ def write_sweep(
     ]
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts with line ends or unseen letters in quotes, with escapes."""
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        self.allow_unicode = False
+        super().write_double_quoted(text, split=False)
+        self.allow_unicode = True
+
+
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+)
+
+
 def flow(value: Any) -> str:
     """Writes a value on one line of YAML."""
     return (
-        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**9, allow_unicode=True)
+        yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=10**9, allow_unicode=True)
         .strip()
         .removesuffix("\n...")
     )
@@ -170,7 +184,7 @@ def _values(values: Sequence[int]) -> str:
 def render(lines: Sequence[Line]) -> str:
     """Writes lines with their comments to the right, or above where there is no room."""
     texts = []
-    for text, comment in lines:
+    for text, comment in ((text, printable(comment)) for text, comment in lines):
         room = f"{text:<44}  # {comment}"
         if not comment:
             texts.append(text)

@@ -110,6 +110,19 @@ def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callabl
     assert suggestion.left_out == ()
 
 
+@pytest.mark.usefixtures("slow_machine")
+def test_whatever_labels_and_names_hold_the_file_is_one_that_loads(tmp_path: Path, tiny_bert: str) -> None:
+    ends, column, file = "\n \r \x85 \u2028 \u2029 \x0c name: other", "queue\u2028name", tmp_path / "odd\u2028file\n.jsonl"
+    rows = [{"body": f"{LETTERS[row % 4]} {row}", "system": "brief", column: f"{row % 2}{ends}"} for row in range(120)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    text = suggest(tiny_bert, str(file), column, hours=1).text
+    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
+    (own,) = load_sweep(tmp_path / "sweep.yaml").data.custom.values()
+    assert (own.train, own.label) == (str(file), column)
+    assert "# Columns that the model does not read: system." in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
 def work_of(suggestion: Suggestion) -> Work:
     Path("sweep.yaml").write_text(suggestion.text)
     return sum(count_work(make_plan(load_sweep("sweep.yaml"))).values(), Work())
