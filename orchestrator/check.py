@@ -6,7 +6,9 @@
     a cluster        has room for a trial; each machine sees the storage and the driver's data
     GPUs             torch computes on them, and trials fit into their memory
 
-It trains nothing.
+    processes        trials of several processes take one step in them
+
+It trains nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ from rich.table import Table
 from craft.spec import RunSpec
 from craft.words import format_bytes, redact
 from orchestrator.driver.preparation import Shared, needs_of, prepare
+from orchestrator.plan.trial import Job
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
 from orchestrator.reports.check import Finding, Level
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from orchestrator.sweepfile.resources import Resources
 
 KEPT_CHECKPOINTS = 2
+STEP_ROWS, STEP_SECONDS = 8, 600.0
+"""Of the step that is taken in several processes: the rows that are scored after it, and how long it may take."""
 STATES_A_PARAMETER = 4
 """Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
 
@@ -76,12 +82,14 @@ def diagnose(
             alone = address is None or machines_wanted is not None
             room += [_fitting(share, cluster.slots(share), alone) for share in shares]
             machines = [] if address is None else list(_machines(plan, storage, fingerprints))
-            asked = [share.gpu for share in shares if share.gpu]
+            asked = [share.gpu / share.count for share in shares if share.gpu]
             tried = try_gpus(min(asked)) if asked else []
+            steps = list(_together(plan, fingerprints, address is not None))
+            beside = [machine.get("GPU", 0) for machine in cluster.machines]
     except ValueError as error:
         yield Finding("bad", "cluster", str(error))
         return
-    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.content for reply in tried})]
+    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.content for reply in tried}, beside), *steps]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
@@ -144,17 +152,43 @@ def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints:
             pass
 
 
-def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
-    """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory."""
-    from orchestrator.plan.gpu_shares import memory_lines
+def _together(plan: Plan, fingerprints: Mapping[str, str], elsewhere: bool) -> Iterator[Finding]:
+    """Takes a step of a trial of each number of processes above 1, in those processes."""
+    from orchestrator.tune.crew import try_steps
+
+    firsts = {trial.resources.words(): trial for trial in plan.trials or plan.examples if trial.resources.count > 1}
+    for trial in firsts.values():
+        training = trial.run.training
+        batch = training.batch_size * training.gradient_accumulation
+        rows = {"train_examples": batch, "eval_examples": STEP_ROWS, "search_examples": STEP_ROWS}
+        short = training.model_copy(update={"max_steps": 1, "evaluate_every": "end"} | rows)
+        run = trial.run.model_copy(update={"training": short, "warm_start": None})
+        reason = try_steps(Job(replace(trial, run=run)), Shared(dict(fingerprints), elsewhere).there, STEP_SECONDS)
+        name = f"{trial.resources.count} processes"
+        if reason is None:
+            yield Finding("good", name, f"took a step of {trial.label} together")
+        else:
+            yield Finding("bad", name, f"{trial.label}: {reason}")
+
+
+def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], beside: Sequence[float]) -> Iterator[Finding]:
+    """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory.
+
+    Args:
+        beside: the number of GPUs of each machine.
+    """
+    from orchestrator.plan.gpu_shares import memory_lines, together_lines
 
     for host, gpu in tried.items():
         if isinstance(gpu, str):
             yield Finding("bad", f"{host}: torch", gpu, "trials fail there; once it is fixed, --resume tries them again")
         else:
             yield Finding("good", f"{host}: torch", f"computes on {gpu.name} with {format_bytes(gpu.bytes)}")
-    for line in memory_lines(plan, [gpu for gpu in tried.values() if not isinstance(gpu, str)]):
+    usable = [gpu for gpu in tried.values() if not isinstance(gpu, str)]
+    for line in memory_lines(plan, usable):
         yield Finding("doubt", "GPU memory", line)
+    for line in together_lines(plan, usable, beside):
+        yield Finding("doubt" if "memory may run out" in line or "idle" in line else "good", "processes", line)
 
 
 def _joined(present: int, wanted: int) -> Iterator[Finding]:

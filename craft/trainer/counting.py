@@ -220,7 +220,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None, *, way: Way =
     if way == "shard":
         held = 4 if frozen == 0 else size
         base, values = base // count, values // (1 if frozen else count)
-        base += held * (2 * linear // layers + 2 * int(config.vocab_size) * hidden)
+        base += held * (2 * linear // layers + (2 if task.kind == "generation" else 1) * int(config.vocab_size) * hidden)
     return base + values + copies + activations + logits
 
 

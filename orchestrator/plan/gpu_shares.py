@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.ways import CONTEXT_BYTES
+from orchestrator.plan.trial import Trial
+from orchestrator.plan.ways import CONTEXT_BYTES, Choice, choose_way
 from orchestrator.sweepfile.resources import Resources, times
 
 NAMED = 3
+MACHINE_GPUS = 8.0
+"""GPUs of a machine, where no machine is known."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,45 @@ def idle_lines(shares: Sequence[Resources], gpus: float) -> list[str]:
     return [f"{stand} idle: trials ask for none (resources.gpu is 0). Set resources.gpu: 1, or a share such as 0.5 or 0.25"]
 
 
+def together_lines(plan: Plan, gpus: Sequence[Gpu], machines: Sequence[float] = (MACHINE_GPUS,)) -> list[str]:
+    """Returns how trials with several processes share their work, and what such trials leave idle.
+
+    Args:
+        gpus: those whose memory is known.
+        machines: the numbers of GPUs of machines.
+    """
+    memory = min((gpu.bytes for gpu in gpus), default=None)
+    firsts = {trial.configuration: trial for trial in reversed([*plan.trials, *plan.examples]) if trial.run.cut_from is None}
+    groups: dict[tuple[int, str], list[tuple[Choice, Trial]]] = {}
+    for trial in reversed(firsts.values()):
+        if trial.resources.count > 1:
+            choice = choose_way(trial.run, trial.resources, memory)
+            groups.setdefault((trial.resources.count, choice.way), []).append((choice, trial))
+    lines = []
+    for (count, way), chosen in groups.items():
+        labels = ", ".join(trial.label for _, trial in chosen[:NAMED])
+        more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
+        most, trial = max(chosen, key=lambda pair: pair[0].need)
+        lacks = memory is not None and trial.resources.gpu and most.need + CONTEXT_BYTES > memory
+        room = f", more than a GPU's {format_bytes(memory or 0)}: memory may run out; give more GPUs" if lacks else ""
+        each = f"about {format_bytes(most.need)} each"
+        lines.append(f"{count} processes train each trial of {labels}{more}: {way}, {each} ({most.reason}){room}")
+    return [*lines, *_idle_beside(plan.sweep.shares, machines)]
+
+
+def _idle_beside(shares: Sequence[Resources], machines: Sequence[float]) -> list[str]:
+    """Returns how many GPUs of a machine no trial can have, because trials of several GPUs do not divide their number."""
+    lines = []
+    asked = [share.gpu for share in shares if share.gpu and not share.across_machines]
+    for gpus in sorted(set(filter(None, machines))):
+        left = gpus % asked[0] if len(asked) == 1 and asked[0] > 1 else 0
+        if left:
+            lines.append(
+                f"a machine of {gpus:g} GPUs leaves {left:g} idle with trials of {asked[0]:g}; give a divisor of {gpus:g}"
+            )
+    return lines
+
+
 def _part(fit: int) -> float:
     """Returns the share, to three digits, with which `fit` trials fit on a GPU."""
     return math.floor(1000 / fit) / 1000
@@ -65,7 +107,7 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
     lacking: dict[float, list[tuple[int, Configuration]]] = {}
     for configuration in plan.trained or plan.probed:
         share, need = plan.sweep.resources_for(plan.sweep.block_at(configuration.path)), configuration.estimated_memory_bytes
-        if share.gpu and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
+        if 0 < share.gpu <= 1 and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
             lacking.setdefault(share.gpu, []).append((need, configuration))
     return [_lacking(share, needs, gpu, plan) for share, needs in lacking.items()]
 

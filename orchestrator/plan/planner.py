@@ -20,6 +20,7 @@ from orchestrator.plan.identity import Identity
 from orchestrator.plan.labels import Labels
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import Trial
+from orchestrator.plan.ways import refusal
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.space.dimensions import Point
 from orchestrator.sweepfile.sweep import Sweep
@@ -67,6 +68,9 @@ class Planner:
             ]
             raise SweepError(lines) from None
         parameters = checked.model_dump(mode="json")
+        way = self.sweep.resources_for(self.sweep.block_at(path)).parallel
+        if way and (why := refusal(point.method, parameters, way)):
+            raise SweepError([f"{self.sweep.where(path)}: {dotted(path)}: {why}"])
         chosen = point.method, parameters, point.training, path
         label = self.labels.of_point(*chosen)
         try:

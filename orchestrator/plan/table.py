@@ -12,7 +12,7 @@ from craft.methods import METHODS
 from craft.models.gguf import gguf_notes
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines
+from orchestrator.plan.gpu_shares import MACHINE_GPUS, Gpu, idle_lines, memory_lines, together_lines
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import lines_of
 from orchestrator.sweepfile.mistakes import dotted
@@ -128,8 +128,12 @@ def choices(plan: Plan) -> list[str]:
 
 
 def gpu_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
-    """Returns sentences on GPUs that are idle or too small, where the sweep runs on this machine."""
-    return [f"on this machine: {line}" for line in (*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus))]
+    """Returns sentences on GPUs that are idle or too small, where the sweep runs on this machine, and on several processes."""
+    here = (*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus))
+    return [
+        *(f"on this machine: {line}" for line in here),
+        *together_lines(plan, gpus, [len(gpus)] if gpus else [MACHINE_GPUS]),
+    ]
 
 
 def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:

@@ -47,13 +47,24 @@ def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Cho
 
     if resources.parallel is not None:
         return Choice(resources.parallel, need(resources.parallel), "as resources.parallel says")
-    replicated = need("replicate")
+    replicated, way = need("replicate"), find_other_way(run.method)
     if not resources.gpu:
-        return Choice("replicate", replicated, "it has no GPUs")
-    if gpu_bytes is None or replicated + CONTEXT_BYTES <= gpu_bytes:
-        return Choice("replicate", replicated, "it fits on one GPU")
-    way: Way = "layers" if METHODS[run.method].quantization else "shard"
+        return Choice("replicate", replicated, "without GPUs")
+    if refused := refusal(run.method, run.parameters, way):
+        return Choice("replicate", replicated, refused)
+    if gpu_bytes is None:
+        needed = (
+            f"{way} where a GPU has less than {format_bytes(replicated + CONTEXT_BYTES)}, with {format_bytes(need(way))} each"
+        )
+        return Choice("replicate", replicated, needed)
+    if replicated + CONTEXT_BYTES <= gpu_bytes:
+        return Choice("replicate", replicated, "the model fits on one GPU")
     return Choice(way, need(way), f"{format_bytes(replicated)} do not fit on one GPU")
+
+
+def find_other_way(method: str) -> Way:
+    """Returns the way of a model that does not fit on one GPU."""
+    return "layers" if METHODS[method].quantization else "shard"
 
 
 def refusal(method: str, parameters: Mapping[str, Any], way: Way) -> str | None:

@@ -8,12 +8,14 @@ Ray ends a child with the actor that made it, and all of them with the trial's p
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +23,16 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from craft.spec import RunSpec
+from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.resources import Resources
+from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
 from orchestrator.worker.crash import TAKEN
 from orchestrator.worker.gpus import keep_to_share
 from orchestrator.worker.surroundings import WorkerSettings, stderr_left
 from orchestrator.worker.together import follow_first, process_name
+from orchestrator.worker.worker import work
 
 if TYPE_CHECKING:
     from craft.trainer.together import Part
@@ -108,6 +114,49 @@ def gathered(key: str, settings: WorkerSettings, resources: Resources) -> Iterat
         yield replace(settings, visible=len(seen), crew=crew)
     finally:
         crew.stop()
+
+
+def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]] | None, timeout_s: float) -> str | None:
+    """Runs a short job in the processes of its trial on the joined cluster. Returns why it failed, or None."""
+    resources = job.training.resources
+    factory = share(resources)
+    group = ray.util.placement_group(factory.bundles, factory.strategy)
+    try:
+        if not group.wait(timeout_s):
+            return f"no machine had room for {resources.words()} within {timeout_s:g} s"
+        placed = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+        asked = dict(resources.asked)
+        options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
+        remote: Any = ray.remote(max_retries=0)(_run_alone)
+        task = remote.options(**options, resources=asked, scheduling_strategy=placed).remote(job, shared)
+        reason: str | None = ray.get(task, timeout=timeout_s)
+        return reason
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        return str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def _run_alone(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]] | None) -> str | None:
+    """Runs a job outside of Tune. Returns why it failed, or None."""
+    reports: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        settings = settings_of(WorkerSettings(folder, None, 1, shared=shared), job.training.resources)
+        with gathered(job.key, settings, job.training.resources) as gathered_settings:
+            work(job.key, json.dumps(job.to_json()), gathered_settings, lambda metrics, _folder: reports.append(metrics))
+    error: str | None = reports[-1]["results"][0]["error"]
+    return error
+
+
+def settings_of(settings: WorkerSettings, resources: Resources) -> WorkerSettings:
+    """Returns the settings with what each process of a trial has."""
+    return replace(
+        settings,
+        threads=max(1, int(resources.cpu)),
+        heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
+        memory_bytes=resources.memory,
+        gpu=resources.gpu / resources.count,
+    )
 
 
 def _place() -> Place:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ray import tune
 
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import share
-from orchestrator.tune.crew import drain_notice, gathered
+from orchestrator.tune.crew import drain_notice, gathered, settings_of
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 
@@ -35,7 +34,7 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
 
         logging.getLogger("ray").setLevel(logging.WARNING)
         resources = _resources(config)
-        with gathered(config["key"], _with_share(settings, resources), resources) as shared, drain_notice() as must_leave:
+        with gathered(config["key"], settings_of(settings, resources), resources) as shared, drain_notice() as must_leave:
             work(config["key"], config["job"], shared, report, must_leave)
 
     return run
@@ -58,13 +57,3 @@ def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 
 def _resources(config: dict[str, Any]) -> Resources:
     return Resources.model_validate_json(config["resources"])
-
-
-def _with_share(settings: WorkerSettings, resources: Resources) -> WorkerSettings:
-    return replace(
-        settings,
-        threads=max(1, int(resources.cpu)),
-        heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
-        memory_bytes=resources.memory,
-        gpu=resources.gpu / resources.count,
-    )

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu, idle_lines, memory_lines
+from craft.spec import RunSpec
+from craft.trainer import counting
+from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, together_lines
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
+from orchestrator.plan.ways import CONTEXT_BYTES, choose_way, refusal
 from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.plans import count, toy_sweep
 
@@ -76,3 +79,41 @@ def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path) -> None:
     assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)])[0].startswith("on this machine: 1 GPU stands idle")
     (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
     assert "GPU memory may run out for Full fine-tuning" in memory
+
+
+def test_slots_count_whole_trials_on_one_machine() -> None:
+    eight = {"CPU": 64, "GPU": 8}
+    assert Resources(gpu=3).slots(eight) == 2
+    assert Resources(gpu=3).slots(eight, eight) == 4
+    assert Resources(gpu=3, across_machines=True).slots(eight, eight) == 5
+    assert Resources(gpu=4, cpu=20).slots(eight) == 0
+    assert Resources(processes=2, cpu=0.5).slots({"CPU": 2}) == 2
+
+
+def test_the_way_is_the_one_that_fits(tiny_bert: str) -> None:
+    run, four = RunSpec(model=tiny_bert, task="toy/sentiment", method="full"), Resources(gpu=4)
+    whole, part = (counting.estimated_memory(run, way=way, count=4) for way in ("replicate", "shard"))
+    assert part < whole < counting.estimated_memory(run)
+    assert choose_way(run, four, whole + CONTEXT_BYTES).way == "replicate"
+    assert choose_way(run, four, whole + CONTEXT_BYTES - 1)[:2] == ("shard", part)
+    assert choose_way(run, Resources(processes=4), None).way == "replicate"
+    assert choose_way(run, Resources(gpu=4, parallel="replicate"), 1).way == "replicate"
+    quantized = RunSpec(model=tiny_bert, task="toy/sentiment", method="qlora")
+    assert choose_way(quantized, four, 1).way == "layers"
+    assert "quantized" in (refusal("qlora", {}, "shard") or "")
+    assert refusal("qlora", {}, "layers") is None
+
+
+def test_the_plan_says_how_processes_share_a_trial_and_what_stays_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "estimated_memory", lambda _run, way, count: 12 * GIB // (count if way == "shard" else 1))
+    plan = plan_of(tmp_path, "{gpu: 3}")
+    line, idle = together_lines(plan, [Gpu("A100", 80 * GIB)])
+    assert line.startswith("3 processes train each trial of ")
+    assert line.endswith(": replicate, about 12.0 GiB each (the model fits on one GPU)")
+    assert idle == "a machine of 8 GPUs leaves 2 idle with trials of 3; give a divisor of 8"
+    (line,) = together_lines(plan, [Gpu("L4", 8 * GIB)], [6.0])
+    assert line.endswith(": shard, about 4.0 GiB each (12.0 GiB do not fit on one GPU)")
+    (line,) = together_lines(plan, [Gpu("old", 4 * GIB)], [6.0])
+    assert "memory may run out" in line
+    (line,) = together_lines(plan, [], [6.0])
+    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line
