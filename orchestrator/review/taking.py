@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
+from orchestrator.record.resume import check_data
 from orchestrator.results.summary import Entry
 from orchestrator.review.elsewhere import peft_config, served_by
 from orchestrator.review.merging import RECORD_FILE, reads_pairs
@@ -88,6 +89,8 @@ def take_adapters(
     try:
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             taken = choose_trials(record, chosen, aside, task, seed)
+            if base is None and form != "adapter":
+                _check_base(record, taken)
             for number, adapter in enumerate(taken):
                 place = Path(scratch) / str(number)
                 taken[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
@@ -97,6 +100,15 @@ def take_adapters(
         taken[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in taken]
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _check_base(record: PastSweep, taken: Sequence[Taken]) -> None:
+    """Raises SweepError if the base model is not the one that the adapters were trained on."""
+    from craft.models.digest import model_digest
+
+    model = record.sweep.model
+    digest = model_digest(model, record.sweep.revision)
+    check_data(record.sweep, [adapter.entry for adapter in taken], {model: digest} if digest else {})
 
 
 def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> Taken:

@@ -23,6 +23,8 @@ from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.model_card import Origin, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
+from orchestrator.review.taking import take_adapters
+from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
 
@@ -230,6 +232,19 @@ def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.slow
+def test_an_adapter_is_not_merged_into_a_base_that_was_trained_on_since(
+    small_sweep: SmallSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = read_folder(small_sweep.folder)
+    chosen = pick("best", record.summaries, record.sweep.objectives)
+    monkeypatch.setattr("craft.models.digest.model_digest", lambda name, revision=None: "0" * 64)
+    with (
+        pytest.raises(SweepError, match=r"its weights, configuration or tokenizer are not what .* .SHA-256 000000000000, then"),
+        take_adapters(record, chosen, tmp_path / "merged", form="merged"),
+    ):
+        pass
+
+
 def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
     flags = ["--pick", "best", "--task", "toy/paraphrase", "--as", "merged", "--to", str(tmp_path / "merged")]
     assert main(["take", str(small_sweep.folder), *flags]) == 0
