@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from datetime import date as Day
@@ -48,6 +49,19 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Projections = Annotated[tuple[str, ...], AfterValidator(_each_once)]
+
+
+def _patterns(mapping: dict[str, str]) -> dict[str, str]:
+    for word, pattern in mapping.items():
+        try:
+            re.compile(re.sub(r"\[\d+/\d+\]$", "", pattern))
+        except re.error as error:
+            raise ValueError(f"{word}: {pattern!r} is no regular expression ({error})") from None
+    return mapping
+
+
+ProjectionMap = Annotated[dict[str, str], AfterValidator(_patterns)]
+"""Word -> end of the path of a linear module, for model families that `craft.models.families` lacks."""
 
 CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
 

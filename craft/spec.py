@@ -7,6 +7,7 @@ against these models, `RunSpec.key` names the run by its content.
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -16,6 +17,7 @@ from craft.settings import (
     CutFrom,
     DataSettings,
     MeasureSettings,
+    ProjectionMap,
     Protocol,
     Settings,
     TrainingSettings,
@@ -36,6 +38,7 @@ class RunSpec(Settings):
 
     model: str
     revision: str | None = None
+    projection_map: ProjectionMap = Field({}, exclude_if=not_)
     task: str
     method: str
     parameters: dict[str, Any] = Field(default_factory=dict)

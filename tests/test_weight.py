@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 15860, "orchestrator": 23700, "dashboards": 3000}
+LINES = {"craft": 15900, "orchestrator": 23830, "dashboards": 3000}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45
 """The most lines of a module, and of code in a function: without its signature, docstring, comments and empty lines."""
 
 LONGER_MODULES = {
-    "craft/settings.py": 390,
+    "craft/settings.py": 404,
     "orchestrator/api.py": 328,
     "orchestrator/driver/driver.py": 378,
 }

@@ -58,6 +58,7 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
     from craft.tuners.craft.config import CraftConfig
 
     settings = parameters.model_dump(exclude={"rate_scaling"})
+    settings["projection_map"] = getattr(model, "craft_projection_map", None) or None  # PEFT alone finds the modules again
     return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 
 

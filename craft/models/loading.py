@@ -192,6 +192,7 @@ def load_model(
     seed: int = 0,
     pad_token_id: int | None = None,
     quantization: Mapping[str, Any] | None = None,
+    projection_map: Mapping[str, str] | None = None,
 ) -> PreTrainedModel:
     """Loads the pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
@@ -204,6 +205,7 @@ def load_model(
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
         quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
             read, onto `device`; products are computed in the format of `precision`.
+        projection_map: word -> end of a module's path, for a model family that is not known.
     """
     config = load_config(name, kind, labels, revision=revision)
     if pad_token_id is not None:
@@ -240,7 +242,7 @@ def load_model(
     )
     if broken is not None:
         raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model anew")
-    model.craft_notes = gguf_notes(name)
+    model.craft_notes, model.craft_projection_map = gguf_notes(name), dict(projection_map or {})
     keep_head_in_float32(model)
     if PRODUCTS[precision] != base_dtype(precision, master_weights):
         compute_in_bfloat16(model, heads)
@@ -265,6 +267,7 @@ def meta_model(
     revision: str | None = None,
     precision: str = "float32",
     master_weights: bool = False,
+    projection_map: Mapping[str, str] | None = None,
 ) -> PreTrainedModel:
     """Makes the same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
     config = load_config(name, kind, labels, revision=revision)
@@ -272,7 +275,7 @@ def meta_model(
         model = model_class(name, kind, config).from_config(
             config, dtype=base_dtype(precision, master_weights), trust_remote_code=False
         )
-    model.name_or_path = name
+    model.name_or_path, model.craft_projection_map = name, dict(projection_map or {})
     refuse_encoder(name, kind, model)
     keep_head_in_float32(model)
     return model

@@ -56,15 +56,15 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
     Args:
         names: words of `WORDS`, or keys of `mapping`.
         mapping: word -> end of the module path (a regular expression, with `[i/n]` for a fused part). Its words come before
-            the family's; a model family that is not in `FAMILIES` needs one.
+            those of the model (`load_model`), and these before the family's; a family that is not in `FAMILIES` needs one.
 
     Returns:
         Stack name -> one `Located` a layer. The name is the word, with the path behind it where a word has several stacks.
     """
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")
-    linear = linear_modules(model)
-    patterns = {**_family(model, linear, needed=[name for name in names if name not in (mapping or {})]), **(mapping or {})}
+    linear, mapping = linear_modules(model), {**getattr(model, "craft_projection_map", {}), **(mapping or {})}
+    patterns = {**_family(model, linear, needed=[name for name in names if name not in mapping]), **mapping}
     stacks: Stacks = {}
     for name in names:
         if name not in patterns:

@@ -26,8 +26,8 @@ def describe_unknown(tokens: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> 
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     if tokenizer.unk_token_id is None or tokenizer.unk_token_id in special:
         return
-    words = tokens[~np.isin(tokens, [*special])]
-    share = float(np.mean(words == tokenizer.unk_token_id)) if len(words) else 0.0
+    ordinary = tokens[~np.isin(tokens, [*special])]
+    share = float(np.mean(ordinary == tokenizer.unk_token_id)) if len(ordinary) else 0.0
     if share >= _TOLD:
         yield f"{100 * share:.0f} % of the tokens are unknown to this tokenizer: take a model of these texts' language"
 

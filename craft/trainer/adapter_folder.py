@@ -165,6 +165,7 @@ def load_base(
         seed=spec.seed,
         pad_token_id=pad_token_id,
         quantization=method.quantization,
+        projection_map=spec.projection_map,
     )
 
 

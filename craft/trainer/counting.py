@@ -126,19 +126,29 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
 
 def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int, Adapted]:
     parameters = json.dumps(spec.parameters, sort_keys=True)
-    return _planned(spec.model, spec.revision, spec.method, parameters, spec.training.precision, kind, num_labels)
+    base = spec.model, spec.revision, tuple(spec.projection_map.items())
+    return _planned(base, spec.method, parameters, spec.training.precision, kind, num_labels)
 
 
 @lru_cache(maxsize=4096)
 def _planned(
-    model: str, revision: str | None, method: str, parameters: str, precision: str, kind: Kind, num_labels: int
+    base: tuple[str, str | None, tuple[tuple[str, str], ...]],
+    method: str,
+    parameters: str,
+    precision: str,
+    kind: Kind,
+    num_labels: int,
 ) -> tuple[Counts, int, Adapted]:
     """Returns the counts, the most parameters of one direction that a cut may keep (0 without cuts), and what is adapted."""
     row = find_method(method)
     labels = [str(index) for index in range(num_labels)]
-    base = meta_model(model, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights)
+    name, revision, places = base
+    model = meta_model(
+        name, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights,
+        projection_map=dict(places),
+    )  # fmt: skip
     with quiet_libraries(), torch.device("meta"):
-        built = row.build(base, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
+        built = row.build(model, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
     directions = row.cutting.costs(saved_state(built)).values() if row.cutting else ()
     return count(built), max(directions, default=0), _adapted(built)
 

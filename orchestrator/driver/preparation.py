@@ -166,7 +166,10 @@ def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:
         raise Unavailable(f"model {run.model}: its weights cannot be fetched: {' '.join(str(error).split())[:300]}") from error
     if fetched and (base.on_gpu or (base.craft is None and not base.ranks)):
         return
-    model = load_model(run.model, task.kind, task.labels, revision=run.revision, precision=run.training.precision)
+    model = load_model(
+        run.model, task.kind, task.labels, revision=run.revision, precision=run.training.precision,
+        projection_map=run.projection_map,
+    )  # fmt: skip
     if base.on_gpu:
         return
     with quiet_libraries():

@@ -64,7 +64,8 @@ class Identity:
         from craft.models.loading import meta_model
 
         task = find_task(self.sweep.task_names[0], self.sweep.data)
-        return meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)
+        sweep = self.sweep
+        return meta_model(sweep.model, task.kind, task.labels, revision=sweep.revision, projection_map=sweep.projection_map)
 
     def run_of(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """Returns the run of `configuration` on one task with one seed."""
@@ -91,6 +92,7 @@ class Identity:
         return RunSpec(
             model=sweep.model,
             revision=sweep.revision,
+            projection_map=sweep.projection_map,
             task=task,
             method=method,
             parameters=parameters,

@@ -30,7 +30,10 @@ from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
-MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data", "measure")
+MEANING = (
+    *("name", "model", "revision", "projection_map", "protocol", "objectives"),
+    *("training", "task_training", "data", "measure"),
+)
 DRAWING = ("algorithm", "seed")
 
 

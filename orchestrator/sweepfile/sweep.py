@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
 from craft.plain_yaml import YamlPath
-from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
+from craft.settings import DataSettings, MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
@@ -50,6 +50,11 @@ class Sweep(Settings):
         min_length=1, max_length=400, description="Base model: a hub id, a local folder, or a GGUF file as `FOLDER/FILE.gguf`."
     )
     revision: str | None = Field(None, max_length=100, description="Revision of a hub model.")
+    projection_map: ProjectionMap = Field(
+        {},
+        description="For a model family that is not known: word -> end of a linear module's path (a regular expression, with "
+        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq, v: attention.wv}`. All methods follow it.",
+    )
     tasks: tuple[str, ...] = Field(
         min_length=1, description="Tasks and suites; each configuration has a trial for every task and seed."
     )
