@@ -277,10 +277,9 @@ def run(
             verbosity="quiet" if quiet else "normal",
             again=f"craft-sweeps run {file} --resume",
         )
-        folder = load_sweep(file, call.changes).folder
-        resume = resume and SweepFolder(folder).effective.exists()
-        run_file(replace(call, resume=resume), Console(quiet=quiet, highlight=False))
-    return open_sweep(folder)
+        place = SweepFolder(load_sweep(file, call.changes).folder)
+        run_file(replace(call, resume=resume and place.effective.exists()), Console(quiet=quiet, highlight=False))
+    return open_sweep(place.path)
 
 
 def open_sweep(name: str | Path, tracking_uri: str | None = None, storage: str | None = None) -> Result:

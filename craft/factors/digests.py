@@ -20,18 +20,15 @@ from craft.factors.ticking import tick
 
 SMALL = 2**20
 """Files of fewer bytes are read again by each process."""
-TICK_SECONDS = 1.0
 RECENT_SECONDS = 5.0
 """A file may change twice within the steps of its disk's clock, so the digest of one that has just changed is not kept."""
-
-Stamp = tuple[int, ...]
 
 
 def file_digests(files: Iterable[Path]) -> list[str]:
     """Returns the SHA-256, in hexadecimal, of each file; several are read at the same time."""
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(file_digest, file) for file in files]
-        while wait(futures, TICK_SECONDS).not_done:
+        while wait(futures, timeout=1.0).not_done:
             tick()
         return [future.result() for future in futures]
 
@@ -45,13 +42,12 @@ def file_digest(file: Path) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _remembered(path: str, stamp: Stamp) -> str:
+def _remembered(path: str, stamp: tuple[int, ...]) -> str:
     place = default_root() / "digests" / hashlib.sha256(repr((path, stamp)).encode()).hexdigest()[:40]
-    large = stamp[0] >= SMALL
-    if large and place.is_file() and len(stored := place.read_text(encoding="ascii")) == hashlib.sha256().digest_size * 2:
-        return stored
+    if place.is_file():
+        return place.read_text(encoding="ascii")
     digest = _read(Path(path))
-    if large and _stamp(Path(path)) == stamp:
+    if stamp[0] >= SMALL and _stamp(Path(path)) == stamp:
         with contextlib.suppress(OSError):  # it is read again next time
             place.parent.mkdir(parents=True, exist_ok=True)
             with replacing(place) as aside:
@@ -59,7 +55,7 @@ def _remembered(path: str, stamp: Stamp) -> str:
     return digest
 
 
-def _stamp(file: Path) -> Stamp:
+def _stamp(file: Path) -> tuple[int, ...]:
     status = file.stat()
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 

@@ -44,7 +44,5 @@ def model_digest(name: str, revision: str | None = None) -> str | None:
         # Which other files of a hub id are in the cache depends on what fetched them.
         files &= {CONFIG, TOKENIZER, TOKENIZER_CONFIG}
     names = sorted({*weights, *files})
-    total = hashlib.sha256()
-    for file, digest in zip(names, file_digests(folder / file for file in names), strict=True):
-        total.update(f"{file} {digest}\n".encode())
-    return total.hexdigest()
+    lines = zip(names, file_digests(folder / file for file in names), strict=True)
+    return hashlib.sha256("".join(f"{file} {digest}\n" for file, digest in lines).encode()).hexdigest()
