@@ -36,6 +36,8 @@ from craft.tasks.task import Kind
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+SPREAD = "auto"
+"""The device map by which accelerate divides a model among GPUs."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -201,6 +203,7 @@ def load_model(
         precision: the run's; the head is float32 always (`craft.models.compute`).
         master_weights: whether weights of the base will train.
         device: where the model is put. It is read on the CPU first, so that new weights are the same on every device.
+            `SPREAD` puts the layers of a quantized base on all GPUs that are visible.
         seed: decides the new head's weights. Sets the global random state.
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
         quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
@@ -256,7 +259,7 @@ def _quantized(
     config = transformers.BitsAndBytesConfig(
         **settings, bnb_4bit_compute_dtype=PRODUCTS[precision], llm_int8_skip_modules=list(heads) or None
     )
-    return {"quantization_config": config, "device_map": {"": device}}
+    return {"quantization_config": config, "device_map": device if device == SPREAD else {"": device}}
 
 
 def meta_model(

@@ -146,7 +146,7 @@ def load_adapter(
 
 
 def load_base(
-    spec: RunSpec, kind: Kind, labels: Sequence[str], pad_token_id: Any, device: torch.device, name: str | None = None
+    spec: RunSpec, kind: Kind, labels: Sequence[str], pad_token_id: Any, device: torch.device | str, name: str | None = None
 ) -> Any:
     """Loads the base model of a run with the task's head, without its method.
 

@@ -30,7 +30,7 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.digest import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_tokenizer, refuse_other_words
+from craft.models.loading import SPREAD, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
 from craft.models.sharding import shard
 from craft.processes import current
@@ -156,7 +156,9 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    device = torch.device("cpu") if group.way == "shard" else compute_device()
+    # A base that fits on no GPU is put into parts from the CPU's memory, or divided among the GPUs as it is read.
+    elsewhere: dict[str, str] = {"shard": "cpu", "layers": SPREAD}
+    device = elsewhere.get(group.way) or compute_device()
     base = load_base(spec, task.kind, task.labels, tokenizer.pad_token_id, device)
     if training.gradient_checkpointing:
         checkpoint_activations(base)

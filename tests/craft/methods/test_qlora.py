@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import BertForSequenceClassification, LlamaConfig
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.results import RunFailed
+from craft.models.loading import SPREAD, load_model
+from craft.results import ModelUnavailable, RunFailed
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
@@ -63,3 +64,19 @@ def test_a_missing_package_is_named_with_what_to_install() -> None:
     row = replace(METHODS["qlora"], requires=None, packages=("no_such_package",))
     with pytest.raises(ValueError, match="pip install no_such_package"):
         refuse_elsewhere(row)
+
+
+def test_under_layers_accelerate_divides_the_quantized_base_among_the_gpus(
+    tiny_bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps: list[Any] = []
+
+    def read(*_: Any, device_map: Any, **_more: Any) -> None:
+        maps.append(device_map)
+        raise ValueError("read")
+
+    monkeypatch.setattr(BertForSequenceClassification, "from_pretrained", read)
+    for device in (SPREAD, torch.device("cuda", 0)):
+        with pytest.raises(ModelUnavailable, match="read"):
+            load_model(tiny_bert, "classification", ["a", "b"], device=device, quantization={"load_in_4bit": True})
+    assert maps == ["auto", {"": torch.device("cuda", 0)}]

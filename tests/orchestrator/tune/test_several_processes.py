@@ -1,0 +1,186 @@
+"""Trials of several processes under real Ray: what one of them meets ends all, and the sweep has the undisturbed numbers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from craft.trainer.training import train_run
+from orchestrator.driver.options import RunOptions
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.trial import Train
+from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import ROOT, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
+
+STEPS = 6
+FAULTS = {1: "killed", 2: "hung", 3: "memory", 4: "none"}
+
+
+def sweep_file(folder: Path, model: str, ranks: str) -> Path:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"name: test\nmodel: {model}\ntasks: [toy/sentiment]\nseeds: [0]\nstorage: {folder}\n"
+        f"training: {{max_steps: {STEPS}, batch_size: 4, train_examples: 24, eval_examples: 24, max_length: 32}}\n"
+        f"space: [{{method: lora, rank: {ranks}, learning_rate: 0.001}}]\n"
+        "resources: {cpu: 0.25, processes: 2, heartbeat_minutes: 0.6}\n"
+    )
+    return file
+
+
+def faulty(folder: str, faults: dict[int, str]) -> Train:
+    """`train_run` whose second process meets its fault once, in step 3; workers get it by value."""
+
+    def train(spec, directory, *, on_step, **calls):
+        import os
+        import time
+        from pathlib import Path
+
+        from craft.processes import current
+        from craft.trainer.training import train_run
+
+        rank = spec.parameters["rank"]
+        how, place = faults[rank], current().rank
+        with (Path(folder) / "pids").open("a") as file:
+            file.write(f"{os.getpid()} {place} {rank}\n")
+
+        def end_step(step, total):
+            on_step(step, total)
+            mark = Path(folder) / how
+            if how != "none" and place == 1 and step == 3 and not mark.exists():
+                mark.touch()
+                if how == "killed":
+                    os.kill(os.getpid(), 9)
+                if how == "hung":
+                    time.sleep(600)
+                raise MemoryError("Cannot allocate memory")
+
+        return train_run(spec, directory, on_step=end_step, **calls)
+
+    return train
+
+
+def living(folder: Path) -> list[int]:
+    pids = [int(line.split()[0]) for line in (folder / "pids").read_text().splitlines()]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_continues(
+    tmp_path: Path, tiny_bert: str
+) -> None:
+    from orchestrator.tune.runner import run_sweep
+
+    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}")))
+    undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
+    options = RunOptions(tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1)
+    outcome = run_sweep(plan, options, train=faulty(str(tmp_path), FAULTS))
+    results = results_of(outcome)
+    for key, metrics in undisturbed.items():
+        assert results[key].status == "finished", results[key].error
+        assert results[key].metrics == pytest.approx(metrics, abs=1e-3)
+        assert "trained by 2 processes (replicate)" in results[key].notes
+    notes = {trial.run.parameters["rank"]: " ".join(results[trial.key].notes) for trial in plan.trials}
+    assert [rank for rank, note in notes.items() if "micro-batches of 2 x 2 after memory ran out" in note] == [3]
+    wait_for(lambda: not living(tmp_path), seconds=30)
+
+
+def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(tmp_path: Path, tiny_bert: str) -> None:
+    file = sweep_file(tmp_path, tiny_bert, "2")
+    (trial,) = make_plan(load_sweep(file)).trials
+    undisturbed = train_run(trial.run, tmp_path / "undisturbed").metrics
+    code = "import sys; from orchestrator.commands.app import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "run", str(file), "--resume", "--cpus", "2"]
+    command += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    group = psutil.Process(driver.pid)
+    workers: list[psutil.Process] = []
+
+    def training() -> bool:
+        workers[:] = [each for each in group.children(recursive=True) if "ray::" in " ".join(each.cmdline())]
+        names = Counter(" ".join(each.cmdline()) for each in workers)
+        return any("_Follower.follow" in name for name in names)
+
+    wait_for(training)
+    time.sleep(1.0)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) in (130, 0)
+    _gone, left = psutil.wait_procs(workers, timeout=20)
+    assert not left, [each.cmdline() for each in left]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200, stdout=subprocess.DEVNULL)
+    (result,) = results_of(tmp_path / "test").values()
+    assert result.metrics == pytest.approx(undisturbed, abs=1e-3)
+
+
+def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.tune.runner import run_sweep
+
+    plan = mixed_plan(tmp_path)
+    assert len(plan.trials) == 40
+    log = str(tmp_path / "log")
+
+    def train(spec, directory, *, report, resume_from, on_step, cuts=()):
+        import time
+        from pathlib import Path
+
+        import ray
+
+        from craft.processes import current
+        from craft.results import Counts, RunResult
+
+        group = current()
+        context = ray.get_runtime_context()
+        row = (spec.key, context.get_node_id(), group.rank, group.count, *ray.get_gpu_ids(), *group.share([*range(8)]))
+        with Path(log).open("a") as file:
+            file.write(" ".join(map(str, row)) + "\n")
+        time.sleep(0.2)
+        assert sum(group.gather(1)) == group.count
+        adapter = directory / "adapter"
+        adapter.mkdir(parents=True)
+        return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # Ray starts no node with more than it lists
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=4, num_gpus=4)
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
+        outcome = run_sweep(plan, options, train=train)
+    finally:
+        left = [] if not ray.is_initialized() else ray.util.placement_group_table()
+        ray.shutdown()
+        cluster.shutdown()
+    assert Counter(result.status for result in results_of(outcome).values()) == {"finished": 40}
+    assert not left
+    trials: dict[str, list[list[str]]] = {}
+    for line in Path(log).read_text().splitlines():
+        key, *row = line.split()
+        trials.setdefault(key, []).append(row)
+    for rows in trials.values():
+        count = int(rows[0][2])
+        assert sorted(int(row[1]) for row in rows) == [*range(count)]
+        assert len({row[0] for row in rows}) == 1, "one machine"
+        assert len({row[3] for row in rows}) == count, "each process has a GPU of its own"
+        assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)], "each reads other examples"
+    assert Counter(int(rows[0][2]) for rows in trials.values()) == {1: 16, 2: 16, 4: 8}
+
+
+def mixed_plan(folder: Path) -> Plan:
+    blocks = [("lora", 1, 16), ("dora", 2, 16), ("rslora", 4, 8)]
+    space = "".join(
+        f"  - {{method: {method}, rank: {{values: {[*range(1, many + 1)]}}}, resources: {{gpu: {gpus}, cpu: 1}}}}\n"
+        for method, gpus, many in blocks
+    )
+    return toy_plan(folder, f"name: test\nseeds: [0]\nstorage: {folder}\nspace:\n{space}")
