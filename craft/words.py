@@ -8,7 +8,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -232,6 +232,26 @@ def redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [redacted(item) for item in value]
     return value
+
+
+def shorten(names: Sequence[str], most: int) -> list[str]:
+    """Cuts names of more than `most` letters, with an ellipsis, where different ones stay different; others stay whole."""
+    cut, order = [], sorted({*names})
+    places = {name: place for place, name in enumerate(order)}
+    for name in names:
+        near = [order[place] for place in (places[name] - 1, places[name] + 1) if 0 <= place < len(order)]
+        common = max((len(os.path.commonprefix([name, other])) for other in near), default=0)  # noqa: RUF071
+        short, head = f"{name[: most - 1]}…", most // 3
+        if len(name) <= most:
+            short = name
+        elif common > most - 3:
+            start, room = max(head, common - 2), most - head - 1
+            short = name[:head] + "…" + (name[-room:] if start + room >= len(name) else f"{name[start : start + room - 1]}…")
+        cut.append(short)
+    full: dict[str, set[str]] = {}
+    for name, short in zip(names, cut, strict=True):
+        full.setdefault(short, set()).add(name)
+    return [short if len(full[short]) == 1 else name for name, short in zip(names, cut, strict=True)]
 
 
 def printable(text: object) -> str:

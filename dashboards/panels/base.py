@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from craft.scoring.predictions import Prediction
+from craft.words import shorten
 from dashboards.frames import Frames
 from orchestrator.results.metrics import METRICS, Metric, label_of, metric_of, titled, unit_of
 from orchestrator.results.summary import Summary, shared_metric
@@ -167,6 +168,11 @@ def text(value: object, limit: int = 80) -> str:
     shown = str(value)
     shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+
+
+def texts(names: Sequence[Any], limit: int) -> list[str]:
+    """Returns names as plotly text; long ones are cut where different ones stay different."""
+    return [text(name, limit=10_000) for name in shorten([*map(str, names)], limit)]
 
 
 def number(value: Any) -> float | int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, not_cut, number, numbers, score_axis, text
+from dashboards.panels.base import Panel, Plain, View, choice, column, not_cut, number, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
 LINES = 150
@@ -100,9 +100,9 @@ def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[st
 
 def _traces(by_method: dict[str, str]) -> list[Plain]:
     traces: list[Plain] = []
-    for index, (method, colour) in enumerate(by_method.items()):
+    for index, (name, colour) in enumerate(zip(texts([*by_method], 30), by_method.values(), strict=True)):
         key = f"{{metric}}/{{task}}/{index}"
-        trace: Plain = {"type": "scatter", "mode": "lines+markers", "name": text(method, 30), "connectgaps": False}
+        trace: Plain = {"type": "scatter", "mode": "lines+markers", "name": name, "connectgaps": False}
         trace |= {"x": {"$": "x/" + key}, "y": {"$": "y/" + key}, "customdata": {"$": "id/" + key}}
         traces.append(trace | {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7})
     for state, symbol in ENDS.items():

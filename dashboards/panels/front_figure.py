@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, text
+from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, texts
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
 from orchestrator.results.metrics import Metric, titled
 from orchestrator.results.presentation import colours
@@ -56,7 +56,7 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
     """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
     values: Plain = {
         "id": plain["id"],
-        "label": [text(label, 40) for label in plain["label"]],
+        "label": texts(plain["label"], 40),
         "colour": [by_method[method] for method in plain["method"]],
     }
     values["symbol"] = [SYMBOLS[sweep % len(SYMBOLS)] for sweep in plain["sweep"]]
@@ -100,10 +100,11 @@ def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[
 def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:
     pairs = list(zip(plain["method"], plain["sweep"], strict=True))
     traces: list[Plain] = []
+    sweeps, methods = texts(plain["sweeps"], 30), dict(zip(by_method, texts([*by_method], 30), strict=True))
     for number, (method, sweep) in enumerate(sorted(set(pairs))):
         pick = f"group/{number}"
         values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
-        name = f"{text(method, 30)} · {text(plain['sweeps'][sweep], 30)}" if len(plain["sweeps"]) > 1 else text(method, 30)
+        name = f"{methods[method]} · {sweeps[sweep]}" if len(sweeps) > 1 else methods[method]
         symbol = SYMBOLS[sweep % len(SYMBOLS)]
         traces.append(_points(name, pick, {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6}))
     return traces
@@ -147,13 +148,13 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
         {
             "type": "scatter",
             "mode": "lines",
-            "name": f"front · {text(name, 30)}" if len(sweeps) > 1 else "front",
+            "name": f"front · {name}" if len(sweeps) > 1 else "front",
             "x": {"$": "v/{x}", "pick": f"front/{{x}}/{{y}}/{index}"},
             "y": {"$": "v/{y}", "pick": f"front/{{x}}/{{y}}/{index}"},
             "line": {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"},
             "hoverinfo": "skip",
         }
-        for index, name in enumerate(sweeps)
+        for index, name in enumerate(texts(sweeps, 30))
     ]
     pick = "front/{x}/{y}"
     marker = {

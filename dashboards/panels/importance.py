@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, moving_together, scalar, text, trained
+from dashboards.panels.base import Panel, Plain, View, choice, column, moving_together, scalar, texts, trained
 from orchestrator.results.presentation import BLUE
 
 LEAST, EACH = 12, 5
@@ -74,7 +74,7 @@ def draw(plain: Plain) -> Plain:
     for method, shares in plain["shares"].items():
         ordered = sorted(shares.items(), key=lambda item: item[1])
         values[f"share/{method}"] = [share for _, share in ordered]
-        values[f"name/{method}"] = [text(name, 24) for name, _ in ordered]
+        values[f"name/{method}"] = texts([name for name, _ in ordered], 24)
     bar = {
         "type": "bar",
         "orientation": "h",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from craft.words import format_duration
 from dashboards.frames import Frames
-from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text
+from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text, texts
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
 
@@ -73,7 +73,7 @@ def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | Non
 
 
 def progress_draw(plain: Plain) -> Plain:
-    names = [text(group["sweep"], 24) for group in plain["groups"]]
+    names = texts([group["sweep"] for group in plain["groups"]], 24)
     bars: list[Plain] = [
         {
             "type": "bar",
@@ -133,7 +133,7 @@ def time_draw(plain: Plain) -> Plain:
             "type": "bar",
             "orientation": "h",
             "name": PHASES[phase],
-            "y": [text(row["method"], 24) for row in rows],
+            "y": texts([row["method"] for row in rows], 24),
             "x": numbers(row["seconds"].get(phase, 0.0) / factor for row in rows),
             "marker": {"color": colour},
             "hovertext": [

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from craft.methods import METHODS
+from craft.words import shorten
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.intervals import Interval
@@ -223,14 +224,12 @@ def _list(
 
     def row(label: str, method: str, alpha: float = 1.0) -> Line2D:
         colour, marker = looks[method]
-        return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, alpha=alpha, label=label[:56])
+        return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, alpha=alpha, label=label)
 
+    names = shorten([full_label(summary) for summary in front[:LABELS]], 56)
     rows = [
-        row(
-            f"{place}  {full_label(summary)}{' (knee)' if summary is chosen else ''}{' ✓' if summary.enough else ''}",
-            summary.method,
-        )
-        for place, summary in enumerate(front[:LABELS], start=1)
+        row(f"{place}  {name}{' (knee)' if summary is chosen else ''}{' ✓' if summary.enough else ''}", summary.method)
+        for place, (name, summary) in enumerate(zip(names, front, strict=False), start=1)
     ]
     shown = {summary.method for summary in front[:LABELS]}
     rows += [row(METHODS[name].title if name in METHODS else name, name, PALE) for name in looks if name not in shown]
