@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import posixpath
 import re
 import time
 from collections.abc import Sequence
@@ -27,10 +26,9 @@ from ray.tune.search import Searcher
 
 from craft.results import Leave
 from orchestrator.driver.driver import Driver
-from orchestrator.plan.trial import Job, Outcome
-from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
-from orchestrator.review.model_card import add_card
-from orchestrator.state.entry import TrialResult
+from orchestrator.driver.receiving import receive
+from orchestrator.plan.trial import Job
+from orchestrator.tune.trainable import INSIDE
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import stderr_left
 
@@ -109,44 +107,18 @@ class Judge(_NotPickled, FIFOScheduler):
         self._checkpoints.setdefault(key, NO_CHECKPOINT)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        key, driver = trial.config["key"], self._driver
-        if number := re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name"))):
+        key, checkpoint = trial.config["key"], result.get("checkpoint_dir_name")
+        if number := re.fullmatch(r"checkpoint_(\d+)", str(checkpoint)):
             self._checkpoints[key] = int(number[1])
-        if "outlook" in result:
-            driver.show_outlook(key, json.loads(result["outlook"]))
-        elif "results" in result:
-            driver.common_cause.works()
-            results = [TrialResult.from_json(fields) for fields in json.loads(result["results"])]
-            driver.record_end(key, [self._outcome(each, key, result.get("checkpoint_dir_name")) for each in results])
-        elif "progress" in result and driver.record_report(key, json.loads(result["progress"])):
-            return TrialScheduler.STOP
-        return TrialScheduler.STOP if driver.must_leave(key) else TrialScheduler.CONTINUE
+        message = {name: json.loads(result[name]) for name in INSIDE if name in result}
+        must_leave = receive(self._driver, self._attempt, key, message, checkpoint)
+        return TrialScheduler.STOP if must_leave else TrialScheduler.CONTINUE
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
             if trial.status == trial.PENDING and self._driver.must_leave(trial.config["key"]):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
-
-    def _outcome(self, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
-        """Returns a result with its adapter, which is in the job's last checkpoint."""
-        driver, adapter = self._driver, None
-        if result.status != "finished" or checkpoint is None:
-            return Outcome(result)
-        folder = [f"attempt-{self._attempt}", job, checkpoint]
-        place = [*folder, *([] if result.key == job else [CUTS_FOLDER, result.key]), ADAPTER_FOLDER]
-        try:
-            adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
-        except OSError:
-            log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, driver.storage)
-        sent = driver.queue.job(job)
-        trial = next((trial for trial in sent.trials if trial.key == result.key), None) if sent else None
-        try:
-            if adapter is not None and trial is not None:
-                add_card(adapter, driver.folder.path.name, trial, result)
-        except Exception:  # an adapter without a card is as good
-            log.exception("the adapter of trial %s has no model card", result.key)
-        return Outcome(result.with_facts(adapter=within(driver.storage, *place)), adapter)
 
 
 class Recording(_NotPickled, tune.Callback):

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 ANSWER_SECONDS = 10.0
+INSIDE = ("progress", "results", "outlook")
+"""The parts of a report with an inside, which Tune gets as JSON."""
 
 
 def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
@@ -46,8 +48,7 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
     Of every number in a report, also inside others, Tune keeps statistics for each trial, and writes them into snapshots of the
     experiment.
     """
-    inside = ("progress", "results", "outlook")
-    return {name: json.dumps(value) if name in inside else value for name, value in metrics.items()}
+    return {name: json.dumps(value) if name in INSIDE else value for name, value in metrics.items()}
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:

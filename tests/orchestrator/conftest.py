@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.stand_in import start_driver
 
 SMALL = """\
@@ -46,7 +47,8 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
     (root / "small.yaml").write_text(SMALL)
     uri = f"sqlite:///{root / 'mlflow.db'}"
     flags = ["--storage", str(root / "runs"), "--tracking-uri", uri, "--cpus", "1", "--quiet"]
-    assert main([str(root / "small.yaml"), *flags]) == 0
+    with without_ray():
+        assert main([str(root / "small.yaml"), *flags]) == 0
     return SmallSweep(root / "runs" / "small", uri)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps with sizes on real Ray: trainings run once, each output is a trial with its adapter, and every rule knows both."""
+"""Sweeps with sizes, one on real Ray: trainings run once, each output is a trial with its adapter, every rule knows both."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from orchestrator.run import main
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events
 from orchestrator.tune.runner import Session
+from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of
 from tests.orchestrator.stand_in import starts
@@ -132,7 +133,8 @@ def test_outputs_follow_their_training_under_every_rule(
     file, runs = tmp_path / "t.yaml", tmp_path / "runs"
     file.write_text(SWEEP.format(model=tiny_bert, seeds=seeds, rates=rates, rules=rules))
     flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
-    assert main([str(file), *flags]) == 0
+    with without_ray():
+        assert main([str(file), *flags]) == 0
     results = results_of(runs / "t")
     record = read_folder(runs / "t")
     by_label = {summary.label: summary for summary in record.summaries}
@@ -154,7 +156,8 @@ def test_outputs_follow_their_training_under_every_rule(
             assert "score" not in cut.metrics, "what was stopped is not cut"
     ended = {how for one in by_label.values() for how in _statuses(one)}
     assert ended == statuses
-    assert main([str(file), *flags, "--resume"]) == 0
+    with without_ray():
+        assert main([str(file), *flags, "--resume"]) == 0
     assert results_of(runs / "t") == results
     best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
     assert app.main(["take", *best]) == 0

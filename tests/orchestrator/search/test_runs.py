@@ -1,4 +1,4 @@
-"""A searcher that learns and promotion, on real Ray with a stand-in for training: run, ended, gone on with."""
+"""A searcher that learns and promotion, in one process with a stand-in for training: run, ended, continued."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import math
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from craft.spec import RunSpec
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.tune.runner import run_sweep
+from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import stand_in
-
-pytestmark = pytest.mark.slow
 
 
 def epochs_of(log: Path) -> Counter[tuple[str, ...]]:
@@ -45,7 +42,8 @@ def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> S
         return {"search_score": evaluate(spec, 3), "score": evaluate(spec, 3) - 1}
 
     train = stand_in(str(folder / "log"), {}, evaluate=evaluate, finish=finish)
-    return run_sweep(plan_of(folder, trials, more), options, train=train)
+    with without_ray():
+        return run_sweep(plan_of(folder, trials, more), options, train=train)
 
 
 def drawn(outcome: SweepOutcome) -> list[str | None]:

@@ -1,0 +1,104 @@
+"""An engine of one process, in place of Ray where Ray is not what is tested: it runs one job after another, in this process.
+
+start, resume    run a job from its newest checkpoint, which is found by its key: to its end, or until it has to leave
+pause, stop      a job that has to leave does so at its next message, and keeps its checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.driver.driver import Driver
+from orchestrator.driver.outcome import SweepOutcome, outcome_of
+from orchestrator.driver.preparation import Shared
+from orchestrator.driver.receiving import receive
+from orchestrator.plan.trial import Job, Train
+from orchestrator.record.checkpoints import attempts
+from orchestrator.tune.runner import Session
+from orchestrator.worker.surroundings import WorkerSettings
+from orchestrator.worker.worker import work
+
+
+class MustLeave(Exception):
+    """A job has to leave its place."""
+
+
+class LocalEngine:
+    """Runs the jobs of a driver. Its storage is a folder of this machine."""
+
+    def __init__(self, driver: Driver, train: Train | None = None, shared: Shared | None = None) -> None:
+        self._driver, self._leaving = driver, set[str]()
+        self._attempt = max(attempts(driver.storage), default=0) + 1
+        self._numbers: Counter[str] = Counter()
+        there = shared.there if shared is not None else None
+        self._settings = WorkerSettings(driver.storage, str(driver.folder.scratch), 1, train=train, shared=there)
+
+    def run(self) -> None:
+        """Runs jobs until nothing remains or the session is to end."""
+        driver, begun = self._driver, set[str]()
+        while driver.is_open and not driver.is_ending:
+            driver.tick()
+            if (job := driver.next_job()) is not None:
+                (self.resume if job.key in begun else self.start)(job)
+                begun.add(job.key)
+            elif driver.promotes and driver.is_over:
+                driver.end_waiting()
+
+    def start(self, job: Job) -> None:
+        """Runs a job."""
+        self._driver.record_start(job.key)
+        try:
+            work(job.key, json.dumps(job.to_json()), self._settings, lambda *message: self._receive(job.key, *message))
+        except MustLeave:
+            self._driver.record_leave(job.key)
+
+    resume = start
+
+    def stop(self, key: str) -> None:
+        """Lets a job leave at its next message."""
+        self._leaving.add(key)
+
+    pause = stop
+
+    def _receive(self, key: str, message: dict[str, Any], folder: Path | None) -> None:
+        checkpoint = None
+        if folder is not None:
+            checkpoint = f"checkpoint_{self._numbers[key]:06d}"
+            self._numbers[key] += 1
+            shutil.copytree(folder, Path(self._driver.storage) / f"attempt-{self._attempt}" / key / checkpoint)
+        if receive(self._driver, self._attempt, key, message, checkpoint):
+            self.pause(key)
+        self._driver.tick()
+        if key in self._leaving and "results" not in message:
+            self._leaving.discard(key)
+            raise MustLeave
+
+
+@contextmanager
+def without_ray() -> Iterator[None]:
+    """Lets sessions inside run their jobs in this process."""
+
+    def run(
+        self: Session,
+        train: Train | None = None,
+        shared: Shared | None = None,
+        last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
+        watch: Callable[[], None] = lambda: None,
+    ) -> SweepOutcome:
+        self.driver.watch = watch
+        with self.display:
+            LocalEngine(self.driver, train, shared).run()
+            trouble = self.driver.stop()
+        return outcome_of(self.driver, trouble, None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "run", run)
+        yield
