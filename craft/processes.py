@@ -227,6 +227,8 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
         yield
     except Exception as error:
         cause = leave_cause(store, rank, error)
+        if gpu and torch.distributed.is_initialized():  # what waits on a GPU for the others would wait for ever
+            torch.distributed.distributed_c10d._abort_process_group()
         if cause is error:
             raise
         raise cause from error

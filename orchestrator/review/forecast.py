@@ -68,7 +68,7 @@ def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
 def trainings_at_once(plan: Plan) -> int:
     """Returns how many trainings this machine runs at the same time; 0 if it cannot run any."""
     share = plan.sweep.resources
-    fit = math.floor(cores() / share.cpu)
+    fit = math.floor(cores() / share.cpu / share.count)
     if share.gpu:
         fit = min(fit, times(len(usable_gpus()), share.gpu))
     return min(fit, len(plan.jobs))

@@ -71,7 +71,7 @@ def _where(stack: str) -> str:
     """Returns where the process hangs: the innermost frame of the thread that was training, or of the first one."""
     threads = re.split(r"^(?:Current thread|Thread) ", stack, flags=re.MULTILINE)
     # Others only watch: the interpreter lists them first.
-    training = next((thread for thread in threads if "run_job.py" in thread), stack)
+    training = next((thread for thread in threads if "run_job.py" in thread or "together.py" in thread), stack)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', training)
     own = [frame for frame in frames if "threading.py" not in frame[0]]
     if not own:

@@ -137,7 +137,7 @@ def _share(resources: Resources) -> str:
     advice = "; --resume tries it again. In another sweep: training.gradient_checkpointing, or a smaller max_length"
     if resources.gpu and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        has = f"It has {resources.gpu:g} of a GPU of {format_bytes(total)} and reserved"
+        has = f"It has {resources.gpu / resources.count:g} of a GPU of {format_bytes(total)} and reserved"
         has += f" {format_bytes(torch.cuda.max_memory_reserved())} of it"
         return f"{has}: give it more (resources.gpu, a larger GPU, method: qlora){advice}"
     if resources.memory is not None:

@@ -40,7 +40,7 @@ def together(trial: Trial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
     from craft.trainer.together import train_together
 
     assert settings.crew is not None
-    way = choose_way(trial.run, trial.resources, gpu.bytes if gpu else None).way
+    way = choose_way(trial.run, trial.resources, gpu.bytes).way if gpu else trial.resources.parallel or "replicate"
     seconds = _WAIT * settings.heartbeat_seconds if settings.heartbeat_seconds else _WITHOUT_HEARTBEAT
     return train_together(train_of(settings), settings.crew, way, seconds)
 

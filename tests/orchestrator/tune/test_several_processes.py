@@ -27,11 +27,11 @@ STEPS = 6
 FAULTS = {1: "killed", 2: "hung", 3: "memory", 4: "none"}
 
 
-def sweep_file(folder: Path, model: str, ranks: str) -> Path:
+def sweep_file(folder: Path, model: str, ranks: str, steps: int = STEPS) -> Path:
     file = folder / "sweep.yaml"
     file.write_text(
         f"name: test\nmodel: {model}\ntasks: [toy/sentiment]\nseeds: [0]\nstorage: {folder}\n"
-        f"training: {{max_steps: {STEPS}, batch_size: 4, train_examples: 24, eval_examples: 24, max_length: 32}}\n"
+        f"training: {{max_steps: {steps}, batch_size: 4, train_examples: 24, eval_examples: 24, max_length: 32}}\n"
         f"space: [{{method: lora, rank: {ranks}, learning_rate: 0.001}}]\n"
         "resources: {cpu: 0.25, processes: 2, heartbeat_minutes: 0.6}\n"
     )
@@ -90,12 +90,12 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
         assert results[key].metrics == pytest.approx(metrics, abs=1e-3)
         assert "trained by 2 processes (replicate)" in results[key].notes
     notes = {trial.run.parameters["rank"]: " ".join(results[trial.key].notes) for trial in plan.trials}
-    assert [rank for rank, note in notes.items() if "micro-batches of 2 x 2 after memory ran out" in note] == [3]
+    assert [rank for rank, note in notes.items() if "micro-batches of 2 x 2" in note] == [3]
     wait_for(lambda: not living(tmp_path), seconds=30)
 
 
 def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(tmp_path: Path, tiny_bert: str) -> None:
-    file = sweep_file(tmp_path, tiny_bert, "2")
+    file = sweep_file(tmp_path, tiny_bert, "2", steps=300)
     (trial,) = make_plan(load_sweep(file)).trials
     undisturbed = train_run(trial.run, tmp_path / "undisturbed").metrics
     code = "import sys; from orchestrator.commands.app import main; sys.exit(main(sys.argv[1:]))"
@@ -105,13 +105,12 @@ def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(tmp_path:
     group = psutil.Process(driver.pid)
     workers: list[psutil.Process] = []
 
-    def training() -> bool:
+    def follows() -> bool:
         workers[:] = [each for each in group.children(recursive=True) if "ray::" in " ".join(each.cmdline())]
-        names = Counter(" ".join(each.cmdline()) for each in workers)
-        return any("_Follower.follow" in name for name in names)
+        return any("_Follower.follow" in " ".join(each.cmdline()) for each in workers)
 
-    wait_for(training)
-    time.sleep(1.0)
+    wait_for(follows, seconds=120)
+    time.sleep(3.0)
     driver.send_signal(signal.SIGINT)
     assert driver.wait(60) in (130, 0)
     _gone, left = psutil.wait_procs(workers, timeout=20)
