@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from orchestrator.commands.options import plain_screen
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
+from orchestrator.state.log import read_state
 from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 
@@ -47,9 +47,11 @@ def _read_uri(folder: SweepFolder) -> str:
     """Returns the store that the sweep used last.
 
     Raises:
-        TrackingError: its address holds a password, which is kept nowhere.
+        TrackingError: no session has begun, or its address holds a password, which is kept nowhere.
     """
-    uri = str(yaml.safe_load(folder.effective.read_text(encoding="utf-8"))["tracking"]["uri"])
+    if (state := read_state(folder.record)).started is None:
+        raise TrackingError(f"{folder.record} has no session yet, so there is nothing to send")
+    uri = state.sweep.tracking.uri
     if "***" in uri:
-        raise TrackingError(f"{folder.effective} keeps no passwords ({uri}); give --tracking-uri with the whole address")
+        raise TrackingError(f"{folder.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
     return resolve_uri(uri)

@@ -14,12 +14,10 @@ TASK, SEED, TUNES, CARRIED = "craft.task", "craft.seed", "craft.tunes", "craft.c
 
 STATUS, COMPLETE, ERROR, NOTES = "craft.status", "craft.complete", "craft.error", "craft.notes"
 ON_FRONT, MAY_BE_ON_FRONT, ENOUGH, KNEE = "craft.on_front", "craft.may_be_on_front", "craft.enough", "craft.knee"
-TUNED, TUNED_TO = "craft.tuned", "craft.tuned_to"
 UNDERWAY = "craft.underway"
 """JSON: `left` (seconds), `doing`, and `time` (milliseconds since 1970) of the driver's last report."""
 ASKED = "craft.asked"
 """`false` of a trial or configuration that the sweep file does not ask for any more."""
-TRIALS = "craft.trials"
 ANSWER = "craft.answer"
 FACT = "craft.fact."
 """Begins the tag of each fact of a trial's result."""

@@ -29,7 +29,6 @@ class Tuning:
         seeds: those that tuned; they are not reported.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
         carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
-        recorded: `choice`, where it was read from a record.
     """
 
     candidates: int
@@ -41,7 +40,6 @@ class Tuning:
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     carried: str | None = None
-    recorded: str = ""
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -60,8 +58,6 @@ class Tuning:
     @property
     def choice(self) -> str:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
-        if self.recorded:
-            return self.recorded
         settings = [f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items()]
         return ", ".join(settings + ([f"as {self.carried}"] if self.carried else []))
 

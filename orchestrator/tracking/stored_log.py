@@ -34,25 +34,24 @@ class LogPieces:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.end = path, 0
+        self._path, self.end, self._last = path, 0, 0
         self._sent: dict[int, int] | None = None
 
     def send(self, client: MlflowClient, run_id: str, end: int) -> None:
-        """Sends what the store lacks of the log's first `end` bytes."""
+        """Sends what the store lacks of the log's first `end` bytes; what it has is known by its sizes."""
         if self._sent is None:
             self._sent = pieces_of(client, run_id)
-        # Every whole piece but the last one that the store has is compared by its size alone.
-        start = max((place for place in self._sent if _follows(self._sent, place)), default=0)
+        new, last = dict[int, int](), self._last
         with tempfile.TemporaryDirectory() as scratch:
-            new: dict[int, int] = {}
-            for place, piece in _cut(self._path, start, end):
+            for place, piece in _cut(self._path, self._last, end):
+                last = place
                 if self._sent.get(place) != len(piece):
                     (Path(scratch) / _name(place)).write_bytes(piece)
                     new[place] = len(piece)
             if new:
                 upload(client, run_id, FOLDER, Path(scratch))
-                self._sent |= new
-        self.end = end
+        self._sent |= new
+        self.end, self._last = end, last
 
 
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
@@ -97,16 +96,6 @@ def pieces_of(client: MlflowClient, run_id: str) -> dict[int, int]:
 
 def _name(place: int) -> str:
     return f"{place:012d}{SUFFIX}"
-
-
-def _follows(pieces: dict[int, int], place: int) -> bool:
-    """Returns whether all pieces before `place` are there, one after another."""
-    end = 0
-    for start, size in sorted(pieces.items()):
-        if start != end or start >= place:
-            break
-        end = start + size
-    return end == place
 
 
 def _cut(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:

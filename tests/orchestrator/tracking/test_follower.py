@@ -26,7 +26,7 @@ from orchestrator.tracking.follower import Follower
 from tests.orchestrator.logged import SweepLog, entry
 
 sweep, trial = SweepLog(Path(sys.argv[2])), entry()
-sweep.start(trial)
+sweep.start(trial, tracking={"uri": sys.argv[1]})
 sweep.run(trial)
 follower = Follower(sweep.folder, sys.argv[1])
 for step in (10, 20):
@@ -146,7 +146,6 @@ def test_it_ends_with_its_driver_and_replay_sends_the_rest(
     process.kill()
     process.wait()
     follower.wait()
-    (tmp_path / "runs" / "sweep.yaml").write_text(f"tracking: {{uri: '{uri}'}}\n")
     assert main(["replay", str(tmp_path / "runs")]) == 0
     assert "everything is in the tracking store" in capsys.readouterr().out
     assert {run.info.status for run in runs(uri).values()} == {"KILLED"}
