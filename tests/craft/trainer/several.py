@@ -1,6 +1,7 @@
 """Runs in several processes on this machine.
 
-All are forked from one that is in no group, so that they need no imports and do not inherit what torch remembers of a rank.
+All are forked from one that a server of forks makes: it is in no group and has trained nothing, because torch refuses to train
+in a fork of a process that has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from craft.trainer.together import Crew, Part, follow, train_together
 from craft.trainer.training import train_run
 
 SECONDS = 60.0
+SERVER = get_context("forkserver")
+SERVER.set_forkserver_preload([__name__, "craft.trainer.training"])
 Train = Callable[..., RunResult]
 Points = list[dict[str, float]]
 
@@ -53,7 +56,7 @@ def train_several(
     spec: RunSpec, folder: Path, count: int, way: Way = "replicate", train: Train = train_run, **calls: Any
 ) -> tuple[RunResult, Points]:
     """Trains `spec` in `count` processes. Returns the result and the points of all reports."""
-    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+    with ProcessPoolExecutor(1, SERVER) as pool:
         return pool.submit(_lead, spec, folder, count, way, train, calls).result()
 
 

@@ -37,10 +37,15 @@ SUBJECTS = {name: case for name, case in CASES.items() if name in METHODS} | {na
 class Watch:
     """Sees the model of a run in every process: the share of the base's numbers there, and whether all adapters are equal."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        patch.setattr(training, "shard", self.shard)
-        patch.setattr(finish, "save_adapter", self.save)
+
+    def __call__(self, *arguments: Any, **calls: Any) -> RunResult:
+        """Trains, watched."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "shard", self.shard)
+            patch.setattr(finish, "save_adapter", self.save)
+            return train_run(*arguments, **calls)
 
     def shard(self, model: Any, *arguments: Any) -> None:
         sharding.shard(model, *arguments)
@@ -66,14 +71,12 @@ PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
 @pytest.mark.parametrize(
     ("name", "way"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
 )
-def test_two_processes_train_as_one(
-    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: Way
-) -> None:
+def test_two_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, name: str, way: Way) -> None:
     spec = spec_of(tiny_spec, name, SUBJECTS[name])
-    watch, alone = Watch(monkeypatch, tmp_path), []
-    one = train_run(spec, tmp_path / "alone", report=lambda progress: alone.extend(progress.points))
+    watch, alone = Watch(tmp_path), []
+    one = watch(spec, tmp_path / "alone", report=lambda progress: alone.extend(progress.points))
     assert watch.shares() == [1]
-    two, together = train_several(spec, tmp_path, 2, way)
+    two, together = train_several(spec, tmp_path, 2, way, watch)
     assert len(together) == len(alone)
     for first, second in zip(together, alone, strict=True):
         assert first == pytest.approx(second, abs=1e-5)
