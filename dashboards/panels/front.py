@@ -51,7 +51,7 @@ def data(view: View) -> Plain:
             "values": {metric.name: numbers(column(partial, f"m.{metric.name}")) for metric in metrics},
         },
         "counts": counts,
-        "knee": _knee(view),
+        "answers": _recommended(view),
         "scored": _scored(ready),
         "chance": number(chances[0]) if len(chances := column(ready, "m.chance").unique()) == 1 else None,
         "objectives": in_words(view.sweeps),
@@ -108,13 +108,14 @@ def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | No
     return [numbers(column(frame, high) - value), numbers(value - column(frame, low))]
 
 
-def _knee(view: View) -> list[str] | None:
-    """Returns the id of the knee of the first sweep that has one, and its description."""
-    for sweep, front in zip(view.sweeps, fronts(view), strict=True):
-        if front.knee:
-            whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"
-            return [front.knee, f"The knee of {whose}: past it, more parameters buy little"]
-    return None
+def _recommended(view: View) -> list[list[str]]:
+    """Returns the id of the configuration that each sweep's answer recommends, and the reason in words."""
+    several = len(view.sweeps) > 1
+    return [
+        [front.answer, front.reason[0].upper() + front.reason[1:] + (f" ({sweep.name})" if several else "")]
+        for sweep, front in zip(view.sweeps, fronts(view), strict=True)
+        if front.answer
+    ]
 
 
 PANEL = Panel(

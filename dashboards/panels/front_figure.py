@@ -24,6 +24,9 @@ def draw(plain: Plain) -> Plain:
     if any(any(by_axis.values()) for by_axis in plain["possible"].values()):
         traces.append(_possible_trace())
     traces += _front_traces(plain["sweeps"])
+    if plain["answers"]:
+        marker = {"color": "ink", "symbol": "star-diamond-open", "size": 17, "line": {"width": 1.6}}
+        traces.append(_points("the answer", "answers", marker))
     traces.append(published_trace(plain["published"]["rows"], values))
     labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
     x, y = (name if name in labels else None for name in plain["axes"])
@@ -47,7 +50,7 @@ def draw(plain: Plain) -> Plain:
         "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
         "help": _help(plain),
         "also": {"$": "published/{published}/says"},
-        "first": plain["knee"],
+        "first": plain["answers"][0] if plain["answers"] else None,
         "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
     }
 
@@ -59,6 +62,8 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
         "label": texts(plain["label"], 40),
         "colour": [by_method[method] for method in plain["method"]],
     }
+    recommended = {identity for identity, _ in plain["answers"]}
+    values["answers"] = [place for place, identity in enumerate(plain["id"]) if identity in recommended]
     values["symbol"] = [SYMBOLS[sweep % len(SYMBOLS)] for sweep in plain["sweep"]]
     for metric in metrics:
         done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
@@ -202,7 +207,7 @@ def _help(plain: Plain) -> str:
     parts = [
         "A configuration is on the line if no other one is at least as good on both axes and better on one. Drag to select. A "
         "point that is clicked stays in focus, and a line shows its value, to compare others with it.",
-        f"The knee, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
+        f"The answer, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
         "the line is the front of those two metrics.",
     ]
     if plain["intervals"].get("score"):

@@ -1,7 +1,7 @@
-"""Which rows does the knee answer wrong? Its confusions by label, and its surest mistakes with how many others make them.
+"""Which rows does the answer of a sweep get wrong? Its confusions by label, and its most confident mistakes.
 
-Answers are artifacts of trials. Those of a few configurations are read, with the lowest seed that has finished: each sweep's
-knee and further members of its front.
+The answers of a model are artifacts of its trial. A few configurations are read, with the lowest seed that has finished: the
+recommended one, and members of the front, which show how many others make the same mistake.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def _answers(view: View) -> Iterator[Answers]:
     """Yields the configuration's id, its label, the task with its split, and the answers."""
     labels = dict(zip(view.configurations["id"], view.configurations["label"], strict=True))
     for front in fronts(view):
-        ordered = sorted(front.members, key=lambda identity: (identity != front.knee, identity))
+        members = front.members | ({front.answer} if front.answer else set())
+        ordered = sorted(members, key=lambda identity: (identity != front.answer, identity))
         for identity in islice(ordered, CONFIGURATIONS):
             trials = view.trials[(view.trials["configuration"] == identity) & (view.trials["state"] == "finished")]
             for task, rows in trials.sort_values("seed").groupby("task", sort=False):
@@ -33,7 +34,7 @@ def _answers(view: View) -> Iterator[Answers]:
 
 
 def confused(view: View) -> Plain:
-    """Returns a row for each label of the knee's tasks: its rows, the share of right ones, and the wrong answers."""
+    """Returns a row for each label of the recommended configuration: its rows, the share of right ones, and the wrong answers."""
     every = list(_answers(view))
     rows = []
     for identity, _, task, lines in every:
@@ -47,7 +48,7 @@ def confused(view: View) -> Plain:
 
 
 def surest(view: View) -> Plain:
-    """Returns the knee's worst mistakes on each task, with the number of configurations that are wrong there."""
+    """Returns the worst mistakes of the recommended configuration, with the number of configurations that are wrong there."""
     every = list(_answers(view))
     rows = []
     for identity, _, task, lines in every:
@@ -77,15 +78,15 @@ CONFUSIONS = Panel(
     "confusions",
     "Confusions",
     "mistakes",
-    "How often the knee answers each label right, and what else.",
+    "How often the recommended configuration answers each label right, and what else.",
     confused,
     draw_confused,
 )
 SUREST = Panel(
     "mistakes",
-    "The surest mistakes",
+    "Most confident mistakes",
     "mistakes",
-    "Reported rows that the knee answers wrong, by their line or number in the data; for values, the largest errors.",
+    "Reported rows that the recommended configuration answers wrong, by their line or number; for values, the largest errors.",
     surest,
     draw_surest,
     wide=True,

@@ -13,20 +13,23 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
+from orchestrator.results.answer import REASONS
 from orchestrator.results.front import axes, judge
-from orchestrator.results.metrics import Metric, titled
+from orchestrator.results.metrics import Metric, points, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 
 
 @dataclass(frozen=True)
 class Front:
-    """The marks of a sweep's configurations, by ids of the view; `possible` are those that may be on the front but are not."""
+    """The marks of a sweep's configurations, by ids of the view; `possible` are those that may be on the front but are not.
+    `answer` is the one that the sweep's answer recommends, and `reason` says why."""
 
     members: frozenset[str]
     possible: frozenset[str]
-    knee: str | None = None
     enough: str | None = None
+    answer: str | None = None
+    reason: str = ""
 
 
 def finished(view: View) -> list[tuple[Frames, pd.DataFrame]]:
@@ -41,9 +44,14 @@ def fronts(view: View) -> list[Front]:
     for number, sweep in enumerate(view.sweeps):
         prefix, verdict = view.prefix(number), sweep.verdict
         members, possible = verdict.on_front, verdict.may_be_on_front - verdict.on_front
-        knee, enough = (None if name is None else prefix + name for name in (verdict.knee, sweep.enough))
+        enough = None if sweep.enough is None else prefix + sweep.enough
         members, possible = (frozenset(prefix + name for name in names) for names in (members, possible))
-        marks.append(Front(members, possible, knee, enough))
+        reply, margin = sweep.answer, points(sweep.rule.within)
+        if reply is None or reply.kind not in REASONS:
+            marks.append(Front(members, possible, enough))
+        else:
+            reason = REASONS[reply.kind].format(within=margin)
+            marks.append(Front(members, possible, enough, prefix + reply.configuration, reason))
     return marks
 
 

@@ -42,6 +42,15 @@ COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
 UNLIKELY = 0.2
 """The chance to decide below which an action would hardly do so."""
 
+REASONS = {
+    "enough": "the answer: the smallest that is enough",
+    "unsure": "the answer: the likeliest to be enough, which is not decided",
+    "one seed": "the answer: the smallest within {within} of the best by one seed, so another seed may say otherwise",
+    "means": "the answer: the smallest within {within} of the best by the means; this sweep has no probabilities",
+    "head": "the answer: no adapter is shown to beat the head alone",
+}
+"""Reasons for taking the configuration of an answer, by its kind."""
+
 
 @dataclass(frozen=True)
 class Answer:

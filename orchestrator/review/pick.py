@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
-from orchestrator.results.answer import Answer
+from orchestrator.results.answer import REASONS, Answer
 from orchestrator.results.chances import within_best
 from orchestrator.results.control import above_chance
 from orchestrator.results.front import SEEDS, enough_of, knee
@@ -26,14 +26,6 @@ from orchestrator.sweepfile.settings import Enough
 
 SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
 RULES = ("answer", "enough", "knee", "best", "smallest-within:1", "under:70000")
-REASONS = {
-    "enough": "the answer: the smallest that is enough",
-    "unsure": "the answer: the likeliest to be enough, which is not decided",
-    "one seed": "the answer: the smallest within {within} of the best by one seed, so another seed may say otherwise",
-    "means": "the answer: the smallest within {within} of the best by the means; this sweep has no probabilities",
-    "head": "the answer: no adapter is shown to beat the head alone",
-}
-"""Reasons for taking the configuration of an answer, by its kind."""
 
 
 @dataclass(frozen=True)

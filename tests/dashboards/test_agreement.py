@@ -171,7 +171,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     assert table["objectives"] == "score (more is better), peak memory (less is better)"
     (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
     assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
-    assert finished.ranks[plain["knee"][0]] == KNEE
+    assert [finished.ranks[identity] for identity, _ in plain["answers"]] == [ENOUGH]
     assert [choice["value"] for choice in draw(plain)["choices"]][:2] == ["score", "peak_memory_bytes"]
     (other,) = plain["fronts"]["trainable_parameters"]["score"]
     assert {finished.ranks[plain["id"][index]] for index in other} == {1, 16}, "over other axes: of these two metrics"
@@ -196,8 +196,8 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         open_ = browser.run(f"{traces}.find(trace => trace.name === 'may be on the front').customdata")
         assert {finished.ranks[one] for one in open_} == MAY_BE
         assert browser.run(f"{traces}.find(trace => trace.name === 'front').x") == pytest.approx([95.3674, 190.735, 953.674])
-        assert "knee" in browser.run("document.querySelector('.card .hint').innerText")
-        assert browser.run("document.querySelector('.card h4').innerText").startswith(f"LoRA r{KNEE},")
+        assert "The answer: the smallest that is enough" in browser.run("document.querySelector('.card .hint').innerText")
+        assert browser.run("document.querySelector('.card h4').innerText").startswith(f"LoRA r{ENOUGH},")
         axis = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
         assert browser.run(axis) == "peak memory (MiB)"
         assert browser.complaints() == []

@@ -218,7 +218,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert answer.stdout.strip() == "set()"
 
 
-def test_the_knees_mistakes_are_named_with_how_many_others_make_them() -> None:
+def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> None:
     def lines(answers: str) -> list[dict[str, Any]]:
         rows = enumerate(zip("aab", answers, strict=True), 1)
         return [
@@ -230,8 +230,8 @@ def test_the_knees_mistakes_are_named_with_how_many_others_make_them() -> None:
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
     view = view_of(("ranks", runs))
     keys = dict(zip(view.trials["run"], view.trials["configuration"], strict=True))
-    knee = fronts(view)[0].knee
-    answers = {knee: lines("abb"), {"small": "large", "large": "small"}[str(knee)]: lines("aba")}
+    recommended = fronts(view)[0].answer
+    answers = {recommended: lines("abb"), {"small": "large", "large": "small"}[str(recommended)]: lines("aba")}
     view = replace(view, predictions=lambda run: {"reported": answers[keys[run]]})
     assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
     plain = PANELS["mistakes"].data(view)
