@@ -34,7 +34,7 @@ def _answers(view: View) -> Iterator[Answers]:
 
 
 def confused(view: View) -> Plain:
-    """Returns a row for each label of the recommended configuration: its rows, the share of right ones, and the wrong answers."""
+    """Returns a row for each label of the recommended configuration: rows, the share of right ones, the wrong answers."""
     every = list(_answers(view))
     rows = []
     for identity, _, task, lines in every:
