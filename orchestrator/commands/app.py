@@ -180,9 +180,9 @@ COMMANDS = (
     Row(
         "orchestrator.commands.train:train",
         (
-            ("train sweep.yaml --to out", "the one training of a file, without Ray and MLflow"),
+            ("train rte.yaml --to out", "the one training of a file, without Ray and MLflow"),
             ("train sweeps/ranks.yaml --set 'space=[{method: lora, rank: 8}]'", "one of the trainings of a larger file"),
-            ("train sweep.yaml --warm-start runs/mnli/adapter", "from another task's adapter"),
+            ("train rte.yaml --warm-start runs/mnli/adapter", "from another task's adapter"),
         ),
         "stopped; the same call with --resume continues",
     ),
