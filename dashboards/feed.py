@@ -52,7 +52,7 @@ class Feed:
                 self._live = LiveState(self.log)
             changed = self._live.read() or self._frames is None
             if changed:
-                self._frames = Frames(self.name, self._live.state, self.experiment_id)
+                self._frames = self.snapshot()[1].after(self._live.state)
                 self.revision += 1
             self.look_cost, self.trouble = time.monotonic() - began, ""
             return changed

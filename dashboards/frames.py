@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +28,8 @@ import pandas as pd
 from craft.results import name_score
 from craft.scoring.credits import CREDITS
 from orchestrator.plan.parameters import flatten
-from orchestrator.results.answer import Answer, find_answer, judge_state
-from orchestrator.results.front import Verdict, judge_summaries
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.front import Verdict, judge_state, judge_summaries
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Refused
@@ -47,6 +47,13 @@ class Frames:
     name: str
     state: State
     experiment_id: str = ""
+
+    def after(self, state: State) -> Frames:
+        """Returns the tables of a later state, with this judgement, which takes seconds, if no result has changed."""
+        later = replace(self, state=state)
+        if _results(state) == _results(self.state):
+            vars(later).update({name: vars(self)[name] for name in ("judged", "answer") if name in vars(self)})
+        return later
 
     @property
     def status(self) -> str:
@@ -148,6 +155,10 @@ class Frames:
             **_parameters(entry.parameters),
             **_metrics(metrics),
         }
+
+
+def _results(state: State) -> tuple[Any, ...]:
+    return state.started, state.ended, [(entry.key, entry.label, entry.result) for entry in state.asked_for]
 
 
 def _named(sweep: str, label: str, method: str, protocol: str, state: str) -> dict[str, Any]:

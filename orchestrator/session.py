@@ -29,7 +29,8 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
-from orchestrator.results.answer import answer_of, judge_state
+from orchestrator.results.answer import answer_of
+from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded

@@ -27,12 +27,12 @@ from orchestrator.results.experiments import (
     seconds_of_seed,
     untried_of,
 )
-from orchestrator.results.front import SEEDS, enough_of, mark_front
+from orchestrator.results.front import SEEDS, enough_of, judge_state
 from orchestrator.results.intervals import spread
 from orchestrator.results.limits import limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number, percent, points
 from orchestrator.results.next_step import LIKELY, Action, propose
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
@@ -92,11 +92,6 @@ class Answer:
     @property
     def _rest(self) -> str:
         return " ".join(filter(None, (self.unknown, self.proposal)))
-
-
-def judge_state(state: State) -> list[Summary]:
-    """Returns the configurations that a sweep asks for, judged by its file."""
-    return mark_front(summarize_entries(state.asked_for), state.sweep.objectives, state.sweep.enough)
 
 
 def answer_of(state: State) -> tuple[list[Summary], Answer | None]:

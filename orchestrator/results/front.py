@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,13 +18,11 @@ from orchestrator.results import pareto
 from orchestrator.results.chances import with_chances
 from orchestrator.results.control import above_chance, with_normalized
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
-
-if TYPE_CHECKING:
-    from orchestrator.results.summary import Summary
-
 
 SEEDS = 3
 """The fewest seeds of a configuration that is called enough."""
@@ -70,6 +68,11 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
         may_be_on_front=frozenset(ids[row] for row in (*members, *possible)),
         knee=None if place is None else ids[members[place]],
     )
+
+
+def judge_state(state: State) -> list[Summary]:
+    """Returns the configurations that a sweep asks for, judged by its file."""
+    return mark_front(summarize_entries(state.asked_for), state.sweep.objectives, state.sweep.enough)
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:

@@ -87,16 +87,19 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     assert not feed.refresh(), "nothing has changed"
     key = feed.snapshot()[1].trials.query("state == 'running'")["key"].item()
 
+    judged = feed.snapshot()[1].judged
     row = {"step": 3, "search_score": 99.0}
     write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
     assert feed.refresh()
     assert feed.snapshot()[1].trials.set_index("key").loc[key, "m.search_score"] == 99.0
 
+    assert feed.snapshot()[1].judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
     write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
     assert feed.refresh()
     assert feed.snapshot()[1].trials.set_index("key").loc[key, "state"] == "finished"
     assert feed.snapshot()[1].configurations["state"].tolist() == ["done"]
+    assert feed.snapshot()[1].judged is not judged
 
 
 def test_curves_come_by_step_and_are_read_once(store_at: Callable[..., Store], tmp_path: Path) -> None:
