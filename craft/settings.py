@@ -10,8 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from datetime import date as Day
-from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -19,13 +17,10 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -62,19 +57,6 @@ def _patterns(mapping: dict[str, str]) -> dict[str, str]:
 
 ProjectionMap = Annotated[dict[str, str], AfterValidator(_patterns)]
 """Word -> end of the path of a linear module, for model families that `craft.models.families` lacks."""
-
-CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
-
-
-Columns = Annotated[
-    tuple[str, ...],
-    Field(max_length=2),
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}]}
-    ),
-]
-"""One column or two; a file may write one without a list."""
 
 
 def number_instead(value: Any, kind: Any) -> str | None:
@@ -211,137 +193,6 @@ class CutFrom(Settings):
     run: str = Field(pattern=r"^[0-9a-f]{16}$")
     to: str
     recovery: float = Field(0.0, exclude_if=lambda share: not share)
-
-
-class CustomTask(Settings):
-    """A task from the user's own files, with the columns to read."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": ["text", "label"]}, {"required": ["prompt", "response"]}, {"required": ["messages"]}]
-        }
-    )
-
-    train: str = Field(description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first.")
-    validation: str | None = Field(
-        None, description="File that is scored; if absent, a seeded share of `train` is set apart for this."
-    )
-    reported: float | None = Field(
-        None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
-    )
-    text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
-    label: str | None = Field(None, description="Column with the label or the number to predict.")
-    kind: Literal["classification", "regression", "generation"] = Field(
-        "classification", description="Whether to predict a class or a number, or to write an answer."
-    )
-    labels: tuple[str, ...] | None = Field(None, description="Label names in order; read from the training file if absent.")
-    metric: str | None = Field(
-        None,
-        description="Metric that is the score; accuracy for classes, pearson for numbers and likelihood for answers if absent.",
-    )
-    positive: str | int | None = Field(
-        None,
-        exclude_if=lambda label: label is None,
-        description="Of two classes, the one whose F1 `f1` is; the rarer one of the training file if absent.",
-    )
-    prompt: Columns = Field(
-        (),
-        exclude_if=not_,
-        description="Under `kind: generation`, the column of what is asked, or two: an instruction and its input, which may be "
-        "empty (Alpaca's `[instruction, input]`).",
-    )
-    response: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of the answer.")
-    messages: str | None = Field(
-        None,
-        exclude_if=not_,
-        description="Under `kind: generation`, the column of chats (lists of role and content) in place of those two.",
-    )
-
-    @model_validator(mode="after")
-    def _columns_of_its_kind(self) -> CustomTask:
-        if self.reported and self.validation:
-            raise ValueError(
-                "reported is the share of train that is scored where there is no validation file; keep one of them"
-            )
-        said = [name for name in ("text", "label", "labels", "prompt", "response", "messages") if getattr(self, name)]
-        if self.kind != "generation":
-            if not (self.text and self.label) or {"prompt", "response", "messages"} & set(said):
-                advice = (
-                    ", and kind: generation for prompt, response or messages" if "prompt" in said or "messages" in said else ""
-                )
-                raise ValueError(
-                    f"kind: {self.kind} needs the columns text and label{advice}; given: {', '.join(said) or 'none'}"
-                )
-        elif said not in (["prompt", "response"], ["messages"]):
-            raise ValueError(
-                f"kind: generation needs the columns prompt and response, or messages alone; given: {', '.join(said) or 'none'}"
-            )
-        return self
-
-
-class GenerationSettings(Settings):
-    """Protocol of tasks that are answered in words. Scores under different settings are not comparable."""
-
-    prompt: Literal["alpaca", "llm_adapters", "none"] = Field(
-        "alpaca",
-        description="Template of a question: Alpaca's, or that of the published LLM-Adapters code; `none`: the question as it "
-        "is, without the tokenizer's chat template.",
-    )
-    loss: Literal["response", "text"] = Field(
-        "response",
-        description="Tokens that the loss sees: the response (the CRAFT paper), or the whole text (the LLM-Adapters trainer).",
-    )
-    score: Literal["generate", "likelihood", "cloze"] = Field(
-        "generate",
-        description="Read the answer from what the model writes; or take the likeliest name of an option (`answer2`); or the "
-        "likeliest option by its own text, in training too.",
-    )
-    normalize: Literal["characters", "tokens", "unconditional", "none"] = Field(
-        "characters",
-        exclude_if=lambda value: value == "characters",
-        description="Under `cloze`, an option's log-likelihood is divided by its characters or tokens, or what it has without "
-        "the question is taken off.",
-    )
-    tests: tuple[CommonsenseTest, ...] = Field(
-        get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."
-    )
-    date: Day = Field(
-        Day(2024, 7, 26),
-        description="The day that a chat template with a date writes: one for all prompts of a sweep, whenever it runs.",
-    )
-    beams: int = Field(4, gt=0, description="Beams of the search; 1 is greedy.")
-    max_new_tokens: int = Field(32, gt=0, description="Tokens of a written answer, at most.")
-
-    @field_validator("tests")
-    @classmethod
-    def _each_test_once(cls, tests: tuple[CommonsenseTest, ...]) -> tuple[CommonsenseTest, ...]:
-        return tuple(dict.fromkeys(tests))
-
-    @model_validator(mode="after")
-    def _cloze_has_its_own_form(self) -> GenerationSettings:
-        if self.score != "cloze" and self.normalize != "characters":
-            raise ValueError("normalize is for score: cloze alone; leave it out, or set score: cloze")
-        if self.score == "cloze" and self.prompt != "alpaca":
-            raise ValueError("score: cloze has a form of its own (docs/benchmarks.md); leave prompt out")
-        return self
-
-
-class DataSettings(Settings):
-    """Where tasks find their data."""
-
-    root: str | None = Field(
-        None, description="Folder that holds `glue/` and `commonsense/`; the Hugging Face hub is asked if absent."
-    )
-    custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
-    generation: GenerationSettings = Field(default_factory=GenerationSettings)
-    search_fraction: float = Field(
-        0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol sets apart as the search split."
-    )
-    search_groups: bool = Field(
-        True,
-        description="Keep rows together that belong together (equal texts, SST-2's phrases of a sentence); `false`: each row "
-        "by itself.",
-    )
 
 
 class ForgettingSettings(Settings):

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from craft.data_settings import DataSettings
 from craft.methods import find_method
 from craft.settings import (
     CutFrom,
-    DataSettings,
     MeasureSettings,
     ProjectionMap,
     Protocol,

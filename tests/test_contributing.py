@@ -48,7 +48,7 @@ def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.settings import DataSettings
+    from craft.data_settings import DataSettings
     from craft.tasks import TASKS
     from craft.tasks.splits import load_splits
 
@@ -61,7 +61,7 @@ def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.settings import DataSettings
+    from craft.data_settings import DataSettings
     from craft.tasks import find_task
     from craft.tasks.metrics import METRICS, compute_metrics
 

@@ -25,7 +25,16 @@ OWNERS = {
 # From low to high. A module imports from its own floor's folder and from lower floors only.
 FLOORS = {
     "craft": (
-        ("craft.disk", "craft.plain_yaml", "craft.ranks", "craft.results", "craft.settings", "craft.stdout", "craft.words"),
+        (
+            "craft.data_settings",
+            "craft.disk",
+            "craft.plain_yaml",
+            "craft.ranks",
+            "craft.results",
+            "craft.settings",
+            "craft.stdout",
+            "craft.words",
+        ),
         ("craft.processes",),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from craft.audit.folder import Folder
-from craft.settings import CustomTask, DataSettings, TrainingSettings
+from craft.data_settings import CustomTask, DataSettings
+from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.files import read_rows

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
 
-    from craft.settings import GenerationSettings
+    from craft.data_settings import GenerationSettings
     from craft.spec import RunSpec
     from craft.tasks.task import Task
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from craft.data_settings import GenerationSettings
 from craft.processes import current
 from craft.scoring.positions import chooses_on
 from craft.scoring.texts import Tick, compute_by_length, eval_mode
-from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 from craft.tuners.craft.export import merged
 

@@ -17,10 +17,10 @@ from peft.helpers import DoraCaching
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.data_settings import GenerationSettings
 from craft.processes import Group, current
 from craft.scoring.encoding import Collator, Example
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
-from craft.settings import GenerationSettings
 from craft.tasks import cloze
 from craft.tasks.forms import Form
 from craft.tasks.prompts import IGNORED, PROMPTS, encode

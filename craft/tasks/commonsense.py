@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.rows import fingerprint

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.settings import CustomTask, DataSettings, GenerationSettings
+from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import instructions
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.forms import Form, check_chats, control_tokens

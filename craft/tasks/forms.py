@@ -17,7 +17,7 @@ from functools import cached_property
 from os.path import commonprefix  # of any strings, letter by letter
 from typing import TYPE_CHECKING, Any
 
-from craft.settings import CustomTask, GenerationSettings
+from craft.data_settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, Rows
 from craft.tasks.instructions import Example, Turn, read_examples
 from craft.tasks.prompts import PROMPTS

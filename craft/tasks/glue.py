@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks.files import DataUnavailable, Rows, read_rows
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task

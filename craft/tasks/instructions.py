@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from craft.settings import CustomTask
+from craft.data_settings import CustomTask
 from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
 from craft.tasks.rows import check_text, fold, is_blank, numbered
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from craft.settings import DataSettings, Protocol
+from craft.data_settings import DataSettings
+from craft.settings import Protocol
 from craft.tasks.files import DataError
 from craft.tasks.rows import numbered
 from craft.tasks.task import RawData, Task

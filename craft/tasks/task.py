@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset

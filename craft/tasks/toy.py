@@ -17,7 +17,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import toy_grammar
 from craft.tasks.files import Rows
 from craft.tasks.rows import fingerprint, to_dataset

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import find_task
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from craft.settings import CustomTask, DataSettings
+from craft.data_settings import CustomTask, DataSettings
 from craft.tasks import custom, find_task
 from craft.tasks.metrics import METRICS
 from craft.tasks.splits import Splits, cut, load_splits

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from craft.data_settings import DataSettings
 from craft.plain_yaml import YamlPath
-from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import format_bytes, printable

@@ -12,11 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from craft.data_settings import GenerationSettings
 from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
 from craft.scoring.positions import can_choose, loss_at
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
-from craft.settings import GenerationSettings, TrainingSettings
+from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from craft.data_settings import GenerationSettings
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import RunFailed, RunPrevented
 from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import SHIPPED, read_text, windows
 from craft.scoring.texts import EncodedTexts, mean_token_loss
-from craft.settings import ForgettingSettings, GenerationSettings
+from craft.settings import ForgettingSettings
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks.commonsense import response
 from craft.trainer.adapter_folder import load_adapter

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from craft.data_settings import GenerationSettings
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
-from craft.settings import GenerationSettings
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.tuners.craft.layer import CraftLinear
 

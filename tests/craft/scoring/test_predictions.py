@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from craft.data_settings import DataSettings
 from craft.scoring.predictions import predictions_of, read_predictions, worst, write_predictions
-from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS, find_task
 from craft.tasks.rows import numbered

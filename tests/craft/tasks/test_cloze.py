@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from craft.data_settings import GenerationSettings
 from craft.scoring.generation import log_likelihoods
-from craft.settings import GenerationSettings
 from craft.tasks.cloze import read_choices, read_taught
 from craft.tasks.prompts import encode
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import TASKS, expand_tasks
 from craft.tasks.commonsense import TESTS, notes, response
 from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import SUITES, TASKS, expand_tasks, find_task
 from craft.tasks.commonsense import COLUMNS, TESTS
 from craft.tasks.files import Rows

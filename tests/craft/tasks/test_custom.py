@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from craft.settings import CustomTask, DataSettings
+from craft.data_settings import CustomTask, DataSettings
 from craft.tasks import custom, expand_tasks, find_task
 from craft.tasks.files import DataError, read_rows
 from craft.tasks.metrics import compute_metrics

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
-from craft.settings import CustomTask, DataSettings, GenerationSettings
+from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts

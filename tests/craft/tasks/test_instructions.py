@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from transformers import AutoTokenizer
 
-from craft.settings import CustomTask, DataSettings, GenerationSettings
+from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import find_task
 from craft.tasks.files import DataError
 from craft.tasks.forms import Form

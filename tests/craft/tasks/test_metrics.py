@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import TASKS, find_task
 from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
 

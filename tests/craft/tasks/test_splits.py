@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import TASKS
 from craft.tasks.files import DataError
 from craft.tasks.glue import phrases

@@ -8,7 +8,7 @@ import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from craft.settings import DataSettings
+from craft.data_settings import DataSettings
 from craft.tasks import SUITES, TASKS
 from craft.tasks.metrics import compute_metrics
 from craft.tasks.splits import load_splits

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from craft.data_settings import DataSettings
 from craft.results import RunPrevented
-from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run

@@ -56,8 +56,8 @@ def test_classes_doubts_and_tokens_are_printed(
 
 
 def test_tokens_are_those_of_the_tokenizer(tmp_path: Path, tiny_bert: str) -> None:
+    from craft.data_settings import DataSettings
     from craft.models.loading import load_tokenizer
-    from craft.settings import DataSettings
     from craft.tasks import find_task
     from craft.tasks.splits import load_splits
 
