@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -73,11 +73,9 @@ class _Actors:
         self._make()
 
     def _make(self) -> None:
-        asked = dict(self._resources.asked)
-        options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
-        remote: Any = ray.remote(_Follower)
+        options, remote = _options(self._resources), cast(Any, ray.remote(_Follower))
         placed = [PlacementGroupSchedulingStrategy(self._group, bundle) for bundle in range(1, self.others + 1)]
-        self._actors = [remote.options(**options, resources=asked, scheduling_strategy=bundle).remote() for bundle in placed]
+        self._actors = [remote.options(**options, scheduling_strategy=bundle).remote() for bundle in placed]
         self.places = [_place(), *ray.get([actor.place.remote() for actor in self._actors])]
 
     def start(self, parts: Sequence[Part]) -> list[Future[None]]:
@@ -125,10 +123,8 @@ def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]
         if not group.wait(timeout_s):
             return f"no machine had room for {resources.words()} within {timeout_s:g} s"
         placed = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
-        asked = dict(resources.asked)
-        options = {"num_cpus": asked.pop("CPU"), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", None)}
         remote: Any = ray.remote(max_retries=0)(_run_alone)
-        task = remote.options(**options, resources=asked, scheduling_strategy=placed).remote(job, shared)
+        task = remote.options(**_options(resources), scheduling_strategy=placed).remote(job, shared)
         reason: str | None = ray.get(task, timeout=timeout_s)
         return reason
     except (ray.exceptions.RayError, TimeoutError) as error:
@@ -146,6 +142,13 @@ def _run_alone(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None
             work(job.key, json.dumps(job.to_json()), gathered_settings, lambda metrics, _folder: reports.append(metrics))
     error: str | None = reports[-1]["results"][0]["error"]
     return error
+
+
+def _options(resources: Resources) -> dict[str, Any]:
+    """Returns what a process of a trial asks Ray for."""
+    custom = dict(resources.asked)
+    named = {"num_cpus": custom.pop("CPU"), "num_gpus": custom.pop("GPU", 0), "memory": custom.pop("memory", None)}
+    return {**named, "resources": custom}
 
 
 def settings_of(settings: WorkerSettings, resources: Resources) -> WorkerSettings:
