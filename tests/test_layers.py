@@ -26,7 +26,6 @@ OWNERS = {
 FLOORS = {
     "craft": (
         (
-            "craft.data_settings",
             "craft.disk",
             "craft.plain_yaml",
             "craft.ranks",
@@ -35,6 +34,7 @@ FLOORS = {
             "craft.stdout",
             "craft.words",
         ),
+        ("craft.data_settings",),
         ("craft.processes",),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),
