@@ -110,7 +110,9 @@ class Group:
     def copy_first(self, weights: Iterable[Tensor]) -> None:
         """Gives all processes the first one's values of `weights`."""
         for weight in weights if self.count > 1 else ():
-            torch.distributed.broadcast(weight.detach(), src=0)
+            sent = weight.detach().contiguous()  # an exchange takes no other tensors
+            torch.distributed.broadcast(sent, src=0)
+            weight.detach().copy_(sent)
 
     def collect(self, weight: Tensor) -> Tensor | None:
         """Copies a whole weight to CPU memory. Only the first process gets a weight that is in parts."""
