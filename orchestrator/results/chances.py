@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +31,15 @@ from numpy.typing import ArrayLike
 from orchestrator.results.intervals import Interval, by_seed
 from orchestrator.results.luck import luck
 from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT
-from orchestrator.results.posterior import Evidence, Numbers, draw_scores, shares
+from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
     from orchestrator.sweepfile.objectives import Objectives
+
+FAR = 4.0
+"""The standard deviations by which a seed that fell is below the others of its configuration."""
 
 
 def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
@@ -87,21 +91,22 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
         parameters: `(n,)`.
         guess: standard deviation of one seed's score, in points.
     """
-    means = np.array([np.mean(scores) for scores in seeds])
+    means, counts = np.array([np.mean(scores) for scores in seeds]), np.array([len(scores) for scores in seeds])
     squares = sum(float(((np.asarray(scores) - mean) ** 2).sum()) for scores, mean in zip(seeds, means, strict=True))
-    freedom = 2 + sum(len(scores) - 1 for scores in seeds)
-    errors = (2 * guess**2 + squares) / freedom / np.array([len(scores) for scores in seeds])
-    return shares(draw_scores(means, errors, freedom, parameters), np.asarray(costs, dtype=float))
+    freedom = np.full(len(means), 2.0 + (counts - 1).sum())
+    errors = (2 * guess**2 + squares) / freedom / counts
+    size, costs = np.asarray(parameters, dtype=float), np.asarray(costs, dtype=float)
+    return shares(Evidence(means, errors, freedom, counts, size, np.zeros(len(means))).draw(), costs)
 
 
 def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
     """Returns for each complete configuration, by id, the chance that no other true score is better by more than `points`;
     empty if one of them has a single seed."""
     complete = _complete(summaries)
-    scores = _draws(complete, _moderated(complete)[1], objectives)
-    if scores is None:
+    observed = evidence(complete, objectives, points)
+    if observed is None:
         return {}
-    chances = shares(scores, np.zeros((len(complete), 1)), points)
+    chances = shares(observed.draw(), np.zeros((len(complete), 1)), points)
     return {summary.configuration: float(chance) for summary, chance in zip(complete, chances, strict=True)}
 
 
@@ -110,8 +115,8 @@ def with_chances(summaries: Sequence[Summary], objectives: Objectives, rule: Eno
     objective but the score is exact, they also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
     stored, the luck of the examples in it, `example_luck`."""
     complete = _complete(summaries)
-    intervals, errors = _moderated(complete)
-    counts = _chances(complete, errors, objectives, (rule or Enough()).within)
+    intervals = _moderated(complete)[0]
+    counts = _chances(complete, objectives, (rule or Enough()).within)
     return [
         replace(
             summary,
@@ -147,13 +152,10 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
     return intervals, errors
 
 
-def _chances(
-    complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives, within: float
-) -> dict[str, dict[str, float]]:
-    """Returns the counts that `with_chances` adds, by configuration; empty if `_draws` returns none or an objective has no
-    value."""
-    scores = _draws(complete, errors, objectives)
-    if scores is None:
+def _chances(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
+    """Returns the counts that `with_chances` adds, by configuration; empty without evidence or costs."""
+    observed = evidence(complete, objectives)
+    if observed is None:
         return {}
     exact = [name for name in objectives if name != "score"]
     costs = np.array([[summary.value(name) for name in exact] for summary in complete], dtype=float).reshape(
@@ -162,35 +164,44 @@ def _chances(
     if not np.isfinite(costs).all():
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
+    scores, contenders = observed.draw(), replace(observed, within=within).draw()
     expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
     expected = np.minimum(expected, np.maximum(100.0, [summary.score.mean for summary in complete]))  # the trend has no bounds
     columns = {
         P_FRONT: shares(scores, costs),
-        P_ENOUGH: shares(scores, np.zeros((len(complete), 1)), within),
+        P_ENOUGH: shares(contenders, np.zeros((len(complete), 1)), within),
         EXPECTED: expected,
     }
     if (shared := luck(complete)) is not None:
-        columns[LUCK] = np.sqrt(shared)
+        columns[LUCK] = np.full(len(complete), math.sqrt(shared))
     return {
         summary.configuration: {name: float(values[row]) for name, values in columns.items()}
         for row, summary in enumerate(complete)
     }
 
 
-def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Numbers | None:
-    """Draws `(draws, n)` of the true scores, more is better; None where `_evidence` has none."""
-    observed = _evidence(complete, errors, objectives)
-    return None if observed is None else observed.draw()
+def find_falls(complete: Sequence[Summary], least: float) -> tuple[dict[str, list[float]], int]:
+    """Returns, by configuration, the points by which seeds fell far behind the mean of its others, more than `least`; and the
+    number of all seeds."""
+    falls = list[tuple[str, float]]()
+    for summary in complete:
+        seeds = [*by_seed(summary.scores, summary.tasks).values()]
+        falls += [(summary.configuration, (sum(seeds) - score) / max(len(seeds) - 1, 1) - score) for score in seeds]
+    usual = median(abs(fall) for _, fall in falls) / 0.67  # a standard deviation, whatever a few seeds did
+    far = dict[str, list[float]]()
+    for name, fall in falls:
+        if fall > max(FAR * usual, least):
+            far.setdefault(name, []).append(fall)
+    return far, len(falls)
 
 
-def evidence(summaries: Sequence[Summary], objectives: Objectives) -> Evidence | None:
-    """Returns what the complete ones of `summaries` show, in their order; None where they have no chances."""
-    complete = _complete(summaries)
-    return _evidence(complete, _moderated(complete)[1], objectives)
+def evidence(complete: Sequence[Summary], objectives: Objectives, within: float | None = None) -> Evidence | None:
+    """Returns what complete configurations show; None where one has no error over seeds, or another objective is not exact.
 
-
-def _evidence(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Evidence | None:
-    """Returns None where a configuration has no error, or another objective is not exact."""
+    Args:
+        within: for chances to be within so many points of the best; None for chances of the front.
+    """
+    errors = _moderated(complete)[1]
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
@@ -201,8 +212,9 @@ def _evidence(complete: Sequence[Summary], errors: dict[str, tuple[float, float]
         degrees,
         np.array([summary.score.n for summary in complete]),
         np.nan_to_num([summary.value("trainable_parameters") for summary in complete]),
-        np.array(luck(complete) or np.zeros(len(complete))),
+        np.array([_choice(summary) for summary in complete]) + (luck(complete) or 0.0),
         1.0 if objectives["score"] == "maximize" else -1.0,
+        within,
     )
 
 
@@ -226,6 +238,11 @@ def _interval(summary: Summary, variance: float, freedom: float, shared: float) 
     seeds, total = summary.score.n, variance + shared
     degrees = total**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if total else freedom
     half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(total / seeds), summary.score.mean
+    half = math.hypot(half, 1.96 * math.sqrt(_choice(summary)))
     low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
     floor = -100.0 if summary.signed else 0.0
     return Interval(mean, max(low, min(floor, mean)), min(high, max(100.0, mean)), seeds)
+
+
+def _choice(summary: Summary) -> float:
+    return 0.0 if summary.tuning is None else summary.tuning.luck

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from craft.methods import METHODS
 from craft.words import format_duration
 from orchestrator.results.control import FULL, HEAD
 from orchestrator.results.metrics import SIZE
-from orchestrator.results.next_step import Untried
+from orchestrator.results.next_step import Kind, Untried
 from orchestrator.results.summary import Summary
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
@@ -19,14 +20,13 @@ from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
-RANKS = {"craft": "ranks"}
 
 
 def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
     """Returns the one method block of a configuration, as it is written, with its index; None if several may be it."""
     blocks = [(place, block) for place, block in enumerate(sweep.space) if block.get("method") == summary.method]
     if len(blocks) > 1:
-        key = RANKS.get(summary.method, "rank")
+        key = _rank_key(summary)
         own = summary.parameters.get(key)
         blocks = [row for row in blocks if any(_same(value, own) for value in _values(row[1].get(key)))]
     return blocks[0] if len(blocks) == 1 else None
@@ -35,7 +35,7 @@ def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | 
 def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:
     """Returns the settings that add a configuration of so many times the rank; empty where its block does not say it."""
     block = block_of(sweep, summary)
-    key = RANKS.get(summary.method, "rank")
+    key = _rank_key(summary)
     if block is None or key not in block[1] or summary.source is not None:
         return {}
     values = _values(block[1][key])
@@ -64,11 +64,6 @@ def more_seeds(sweep: Sweep, count: int) -> Settings:
     return {"replication.seeds" if further and not sweep.compare else "seeds": [*seeds, *new]}
 
 
-def other_size(summary: Summary, factor: float) -> float:
-    """Returns the parameters of a configuration with so many times the rank: CRAFT's grow with its square."""
-    return summary.value(SIZE) * (factor**2 if summary.method in RANKS else factor)
-
-
 def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
     """Returns the end of the learning rates tried at which a configuration is, as `highest learning_rate`; empty if at none.
 
@@ -83,9 +78,9 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
     return f"lowest {RATE}" if place == 0 else f"highest {RATE}" if place == len(rates) - 1 else ""
 
 
-def other_rates(summary: Summary, sweep: Sweep, beyond: str = "", both: bool = False) -> tuple[str, Settings]:
-    """Returns the rates that the configuration's block tries, as text, and the settings that add one `beyond` (`lowest`,
-    `highest`) or on both sides; no settings where the block does not say them."""
+def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
+    """Returns the rates that the configuration's block tries, as text, and the settings that add one on both sides; no settings
+    where the block does not say them."""
     block = block_of(sweep, summary)
     if block is None or RATE not in block[1]:
         rate = _rate(summary)
@@ -95,9 +90,8 @@ def other_rates(summary: Summary, sweep: Sweep, beyond: str = "", both: bool = F
         return "", {}
     ordered = sorted(rates)
     step = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1)) if len(ordered) > 1 else 3.0
-    new = [_round(ordered[0] / step)] if both or beyond == "lowest" else []
-    new += [_round(ordered[-1] * step)] if both or beyond == "highest" else []
-    return ", ".join(f"{rate:g}" for rate in ordered), {f"space.{block[0]}.{RATE}": {"values": [*rates, *new]}} if new else {}
+    new = [_round(ordered[0] / step), _round(ordered[-1] * step)]
+    return ", ".join(f"{rate:g}" for rate in ordered), {f"space.{block[0]}.{RATE}": {"values": [*rates, *new]}}
 
 
 def seconds_of_seed(some: Sequence[Summary], summaries: Sequence[Summary]) -> float:
@@ -108,16 +102,25 @@ def seconds_of_seed(some: Sequence[Summary], summaries: Sequence[Summary]) -> fl
 
 
 def untried_of(complete: Sequence[Summary], taken: Summary, best: Summary) -> list[Untried]:
-    """Returns what could be tried beyond the ends: a larger size and another rate than the best's, a smaller than the taken."""
+    """Returns the sizes that could be tried beyond the ends: a larger one than the best's, a smaller one than the taken's."""
     adapters = [summary for summary in complete if summary.method not in (HEAD, FULL)]
-    seconds, untried = seconds_of_seed([best], complete), list[Untried]()
-    if best in adapters and best.value(SIZE) == max(summary.value(SIZE) for summary in adapters):
-        untried.append(Untried("larger", other_size(best, 2), seconds))
-    if taken in adapters and taken.value(SIZE) == min(summary.value(SIZE) for summary in adapters):
-        untried.append(Untried("smaller", other_size(taken, 0.5), seconds_of_seed([taken], complete)))
-    if best in adapters and rate_end(best, complete):
-        untried.append(Untried("rate", best.value(SIZE), seconds))
+    ends: tuple[tuple[Kind, Summary, float, Callable[..., Any]], ...]
+    ends, untried = (("larger", best, 2.0, max), ("smaller", taken, 0.5, min)), list[Untried]()
+    for kind, base, factor, end in ends:
+        if base in adapters and base.value(SIZE) == end(summary.value(SIZE) for summary in adapters):
+            inner = [row for row in adapters if row.method == base.method and row.value(SIZE) != base.value(SIZE)]
+            next_one = end(inner, key=lambda row: row.value(SIZE), default=None)
+            size = base.value(SIZE) * factor ** (2 if _rank_key(base) == "ranks" else 1)  # CRAFT's are squares
+            places = complete.index(base), None if next_one is None else complete.index(next_one)
+            untried.append(Untried(kind, size, seconds_of_seed([base], complete), *places))
     return untried
+
+
+def _rank_key(summary: Summary) -> str:
+    """Returns the name of the parameter that is a method's rank or width; empty if it has none."""
+    row = METHODS.get(summary.method)
+    names = [row.rank, *sorted({"rank", "bottleneck"} & row.parameters.model_fields.keys())] if row else []
+    return next(filter(None, names), "")
 
 
 def pace_of(state: State) -> float:

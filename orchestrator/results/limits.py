@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
 
 from orchestrator.plan.workload import FEW, more_rows
+from orchestrator.results.luck import luck
 from orchestrator.results.summary import Summary
 
 Limit = Literal["examples", "seeds", ""]
@@ -26,6 +27,19 @@ def limit(summaries: Sequence[Summary]) -> Limit:
     return "examples" if min(summary.counts.get("examples", FEW) for summary in complete) < FEW else "seeds"
 
 
+def helps_most(complete: Sequence[Summary], errors: Iterable[float]) -> Limit:
+    """Returns whether twice the examples or twice the seeds would take more from the errors of differences; without credits,
+    `limit`.
+
+    Args:
+        errors: the variance of each mean over seeds. What examples do to all configurations is in no difference.
+    """
+    examples = luck(complete, by_all=True)
+    if examples is None:
+        return limit(complete)
+    return "examples" if examples > median(errors) else "seeds"
+
+
 def more_examples(summaries: Sequence[Summary]) -> str:
     """Returns how to get more scored examples; empty if the data has no more."""
     cut = any(
@@ -39,4 +53,4 @@ def more_examples(summaries: Sequence[Summary]) -> str:
 def rows_help(summaries: Sequence[Summary]) -> str:
     """Returns the advice where the examples are the limit."""
     how = more_examples(summaries)
-    return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would not."
+    return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would help less."

@@ -22,8 +22,8 @@ Numbers = NDArray[np.float64]
 
 
 def shared_variance(credits: Numbers) -> float:
-    """Returns the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
-    luck.
+    """Estimates the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
+    luck. The estimate is free of bias, so it may be below 0.
 
     Args:
         credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
@@ -34,23 +34,28 @@ def shared_variance(credits: Numbers) -> float:
     variance = float((mean**2).sum()) / (blocks - 1)
     if seeds > 1:
         variance -= float(((rest - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
-    return max(0.0, variance) / blocks
+    return variance / blocks
 
 
-def luck(summaries: Sequence[Summary]) -> list[float] | None:
-    """Returns each configuration's `shared_variance` without the effect of the examples on all of them; None if one lacks
-    credits."""
+def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
+    """Returns the mean `shared_variance` of a configuration, without the effect of the examples on all of them; None if one
+    lacks credits. One configuration's own estimate is too uncertain: where it is 0 by chance, its chances are too sure.
+
+    Args:
+        by_all: the variance of the mean over seeds by all its luck, also by what each seed draws again.
+    """
     if len(summaries) < 2 or not all(summary.credits.keys() == summary.scores.keys() for summary in summaries):
         return None
-    total = np.zeros(len(summaries))
+    total = 0.0
     tasks = list(summaries[0].tasks)
     for task in tasks:
         tables = [by_seed(summary.credits, task) for summary in summaries]
         if len({table.shape[1:] for table in tables}) > 1:
             return None  # scored on different rows
         common = np.mean([table.mean(axis=0) for table in tables], axis=0)
-        total += [shared_variance(table - common) for table in tables]
-    return list(total * len(summaries) / (len(summaries) - 1) / len(tasks) ** 2)
+        rests = [table - common for table in tables]
+        total += sum(shared_variance(rest.mean(axis=0, keepdims=True) if by_all else rest) for rest in rests)
+    return max(0.0, total) / (len(summaries) - 1) / len(tasks) ** 2
 
 
 def difference(first: Credits, second: Credits) -> float | None:
@@ -61,7 +66,7 @@ def difference(first: Credits, second: Credits) -> float | None:
     if not keys or any(first[key].shape != second[key].shape for key in keys):
         return None
     gaps = {key: first[key] - second[key] for key in keys}
-    return sum(shared_variance(by_seed(gaps, task)) for task in tasks) / len(tasks) ** 2
+    return sum(max(0.0, shared_variance(by_seed(gaps, task))) for task in tasks) / len(tasks) ** 2
 
 
 def by_seed(credits: Credits, task: str) -> Numbers:

@@ -1,11 +1,11 @@
 """What to run next: the action from which the answer gains most certainty for a minute of training.
 
     certainty    the chance that the configuration called the smallest that is enough is that one in truth
-    actions      more seeds of all; a larger size; a smaller size; another learning rate
+    actions      more seeds of all; a larger size; a smaller size
 
 Each action is tried on the posterior (`orchestrator.results.chances.Evidence`): a truth is drawn from it, the trials that the
-action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried has the
-posterior that the trend of the others gives it.
+action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried continues
+its method's curve. Rates have no such curve: the next rate on a grid is as likely to diverge as to gain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from orchestrator.results.posterior import UNTRIED, Evidence, Numbers
 from orchestrator.sweepfile.settings import Enough
 
-Kind = Literal["seeds", "larger", "smaller", "rate"]
+Kind = Literal["seeds", "larger", "smaller"]
 MORE_SEEDS = (1, 2, 3, 5)
 DRAWS = 200
 LARGE = 1000
@@ -49,11 +49,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Untried:
-    """A configuration that could be tried, with its parameters and the seconds of one seed."""
+    """A configuration that could be tried, with its parameters and the seconds of one seed. `base` and `next_one` are
+    the places of the configuration that it continues and of the next one of its method (`Evidence.beyond`)."""
 
     kind: Kind
     size: float
     seconds: float
+    base: int
+    next_one: int | None
 
 
 def with_untried(evidence: Evidence, untried: Sequence[Untried]) -> Evidence:
@@ -71,6 +74,7 @@ def with_untried(evidence: Evidence, untried: Sequence[Untried]) -> Evidence:
         seeds=np.concatenate([evidence.seeds, np.zeros(many, dtype=int)]),
         size=np.concatenate([evidence.size, [candidate.size for candidate in untried]]),
         luck=extended(evidence.luck, float(np.median(evidence.luck))),
+        beyond=tuple((candidate.base, candidate.next_one) for candidate in untried),
     )
 
 
@@ -142,6 +146,8 @@ def propose(
     decided = is_decided(scores[:, :tried], evidence, rule, least_seeds)  # then more seeds would say nothing new
     actions = [action for action in actions if not decided and few + max(action.more) >= least_seeds]
     for place, candidate in enumerate(untried):
+        if candidate.kind == "larger" and better[place] <= 1 - rule.sure:
+            continue
         more = np.zeros(len(extended.size), dtype=int)
         more[tried + place] = few
         actions.append(Action(candidate.kind, tuple(more.tolist()), few * candidate.seconds))

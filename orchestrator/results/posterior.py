@@ -12,12 +12,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 DRAWS = 2000
 UNTRIED = 1e6
-"""The variance of a configuration without a trial, of which the trend alone tells."""
+"""The variance of a configuration without a trial."""
+LEVELLING = 0.7
+"""The part of the last step of a curve that the next step of equal length still gains."""
+CLEAR = 4.0
+"""The standard errors by which a configuration must be behind the best to be no contender."""
 LEAST = 4
 """The fewest configurations that have a trend."""
 SPREADS = 24
@@ -26,11 +30,19 @@ SPREADS = 24
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the trials of n configurations show of their true scores; all arrays `(n,)`, as `draw_scores` takes them.
+    """What the trials of n configurations show of their true scores; all arrays `(n,)`.
 
     Attributes:
-        seeds: numbers of seeds; 0 for a configuration that has not been tried, whose error is UNTRIED.
+        means, errors: mean scores, and the variances of these means over seeds; UNTRIED without a trial.
+        freedom: the degrees of freedom of the variances.
+        seeds: numbers of seeds.
+        size: numbers of parameters. A configuration without parameters is outside the trend.
+        luck: variances of the means that no seed shows: by the examples (`orchestrator.results.luck`) and by tuning.
         sign: 1.0 where more is better, else -1.0.
+        within: the points behind the best that are enough. The trend is then that of the contenders, which may be so near to
+            the best: a method that learned nothing would bend it. None if all have one trend.
+        beyond: for each untried size, which come last, the places of the configuration that it continues and of the next one of
+            the same method on the other side (None if there is none).
     """
 
     means: Numbers
@@ -40,65 +52,74 @@ class Evidence:
     size: Numbers
     luck: Numbers
     sign: float = 1.0
+    within: float | None = None
+    beyond: tuple[tuple[int, int | None], ...] = ()
 
     @property
     def has_trend(self) -> bool:
-        """Whether the sizes tell of one that nobody tried."""
-        inside = (self.size > 0) & (self.errors < UNTRIED)
-        return bool(inside.sum() >= LEAST and (self.errors + self.luck)[inside].any())
+        """Whether there are enough sizes for a trend."""
+        return bool((self.size > 0).sum() >= LEAST and (self.errors + self.luck).any())
 
     def draw(self, most: int = DRAWS) -> Numbers:
-        """Returns draws `(draws, n)` of the true scores; more is better."""
-        draws = max(200, min(most, 10**7 // len(self.size)))
-        return draw_scores(self.means, self.errors, self.freedom, self.size, draws, self.luck) * self.sign
+        """Returns draws `(draws, n)` of the true scores, more is better; the same for the same evidence."""
+        sized = (self.errors < UNTRIED) & (self.size > 0)
+        scores, spread = self._draw(sized & self._contends(), max(200, min(most, 10**7 // len(self.size))))
+        scores *= self.sign
+        for place, (base, next_one) in enumerate(self.beyond, len(self.size) - len(self.beyond)):
+            if self.errors[place] >= UNTRIED:
+                scores[:, place] = self._continue(scores, spread, place, base, next_one)
+        return scores
 
+    def _contends(self) -> NDArray[np.bool_]:
+        level, error = np.where(self.errors < UNTRIED, self.means * self.sign, -np.inf), self.errors + self.luck
+        best, within = int(level.argmax()), np.inf if self.within is None else self.within
+        return level >= level[best] - within - CLEAR * np.sqrt(error + error[best])
 
-def draw_scores(
-    means: ArrayLike, errors: ArrayLike, freedom: ArrayLike, parameters: ArrayLike, draws: int = DRAWS, luck: ArrayLike = 0.0
-) -> Numbers:
-    """Draws `(draws, n)` from the posterior of n true scores; the same for the same input.
+    def _draw(self, trend: NDArray[np.bool_], draws: int) -> tuple[Numbers, Numbers]:
+        """Returns draws of the scores, and `(draws,)` of the spread around the trend of the configurations in `trend`."""
+        random, mean, error = np.random.default_rng(0), self.means, self.errors + self.luck
+        drawn = self.errors * self.freedom / random.chisquare(self.freedom, size=(draws, len(mean))) + self.luck
+        scores = mean + np.sqrt(drawn) * random.standard_normal((draws, len(mean)))
+        typical = math.sqrt(float(error[trend].mean())) if trend.any() else 0.0
+        if trend.sum() < LEAST or not typical:
+            return scores, np.full(draws, typical)
+        logs, level = np.log(self.size[trend]), mean[trend]
+        terms = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
+        design = np.stack([((logs - logs.mean()) / (logs.std() or 1.0)) ** power for power in range(terms)], axis=1)
+        rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
+        # A uniform prior of the spread's logarithm; the trend's own terms are integrated over exactly.
+        widest = max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - terms, 1)))
+        spread = np.geomspace(typical / 8, 4 * widest, SPREADS)
+        weight = 1 / (error[trend] + spread[:, None] ** 2)
+        inner = np.einsum("gk,ki,kj->gij", weight, design, design)
+        outer = np.einsum("gk,ki,k->gi", weight, design, level)
+        center = np.linalg.solve(inner, outer[..., None])[..., 0]
+        likely = 0.5 * np.log(weight).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
+        likely -= 0.5 * ((weight * level**2).sum(axis=1) - (outer * center).sum(axis=1))
+        chance = np.exp(likely - likely.max())
+        chosen = random.choice(SPREADS, size=draws, p=chance / chance.sum())
+        root = np.linalg.cholesky(np.linalg.inv(inner))
+        wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
+        expected = (center[chosen] + wobble) @ design.T
+        shrinkage = spread[chosen, None] ** 2 / (spread[chosen, None] ** 2 + drawn[:, trend])
+        scores[:, trend] = expected + shrinkage * (level - expected) + np.sqrt(shrinkage) * (scores[:, trend] - level)
+        return scores, spread[chosen]
 
-    Args:
-        means, errors: `(n,)` mean scores and the variances of these means over seeds.
-        freedom: `(n,)` or one number: the degrees of freedom of the variances.
-        parameters: `(n,)`. A configuration without parameters is outside the trend. Fewer than four have none.
-        luck: `(n,)`, variances of the means by the luck of the examples that no seed shows (`orchestrator.results.luck`).
-    """
-    random = np.random.default_rng(0)
-    mean, error = np.asarray(means, dtype=float), np.asarray(errors, dtype=float)
-    size, many = np.asarray(parameters, dtype=float), len(mean)
-    degrees = np.broadcast_to(np.asarray(freedom, dtype=float), mean.shape)
-    drawn = error * degrees / random.chisquare(degrees, size=(draws, many)) + np.asarray(luck)
-    error = error + np.asarray(luck)
-    noise = random.standard_normal((draws, many))
-    inside = size > 0
-    seen = inside & (error < UNTRIED)
-    if seen.sum() < LEAST or not (error[seen] > 0).any():
-        return mean + np.sqrt(drawn) * noise
-    logs, level = np.log(size[seen]), mean[seen]
-    terms = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
-    center, width = logs.mean(), logs.std() or 1.0
-    every = np.stack([((np.log(size[inside]) - center) / width) ** power for power in range(terms)], axis=1)
-    design = every[seen[inside]]
-    rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
-    typical = math.sqrt(float(error[seen].mean()))
-    # A uniform prior of the spread, on a geometric grid; the trend's own terms are integrated over exactly.
-    spread = np.geomspace(typical / 8, 4 * max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - terms, 1))), SPREADS)
-    weight = 1 / (error[seen] + spread[:, None] ** 2)
-    inner = np.einsum("gk,ki,kj->gij", weight, design, design)
-    outer = np.einsum("gk,ki,k->gi", weight, design, level)
-    trend = np.linalg.solve(inner, outer[..., None])[..., 0]
-    likely = 0.5 * np.log(weight).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1] + np.log(spread)
-    likely -= 0.5 * ((weight * level**2).sum(axis=1) - (outer * trend).sum(axis=1))
-    chance = np.exp(likely - likely.max())
-    chosen = random.choice(SPREADS, size=draws, p=chance / chance.sum())
-    root = np.linalg.cholesky(np.linalg.inv(inner))
-    expected = np.tile(mean, (draws, 1))
-    wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
-    expected[:, inside] = (trend[chosen] + wobble) @ every.T
-    wide = (spread[chosen] ** 2)[:, None]
-    shrinkage = np.where(inside, wide / (wide + drawn), 1.0)
-    return expected + shrinkage * (mean - expected) + np.sqrt(shrinkage * drawn) * noise
+    def _continue(self, scores: Numbers, spread: Numbers, place: int, base: int, next_one: int | None) -> Numbers:
+        """Returns draws of an untried size's score. Curves level off: a step up gains LEVELLING of the last one or of the
+        linear trend over all sizes, whichever is smaller, and never less than nothing. A step down loses the larger of both."""
+        sized = (self.errors < UNTRIED) & (self.size > 0)
+        step, logs, level = math.log(self.size[place] / self.size[base]), np.log(self.size[sized]), self.means[sized]
+        runs, rises = np.subtract.outer(logs, logs), self.sign * np.subtract.outer(level, level)
+        slopes = rises[runs > 0] / runs[runs > 0]  # their median is no method's that learned nothing (Theil, Sen)
+        gain = np.full(len(scores), step * float(np.median(slopes)) if len(slopes) else 0.0)
+        if next_one is not None:
+            last = (scores[:, base] - scores[:, next_one]) / math.log(self.size[base] / self.size[next_one])
+            gain = np.minimum(gain, step * last)
+        noise = np.random.default_rng(place).standard_normal(len(scores)) * spread
+        if step < 0:
+            return scores[:, base] + np.minimum(gain, 0) + noise
+        return scores[:, base] + np.maximum(LEVELLING * gain, 0) - spread / 2 + noise
 
 
 def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:

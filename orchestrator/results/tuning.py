@@ -6,12 +6,19 @@ tuned. A configuration without candidates kept the settings that the sweep file 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from orchestrator.plan.parameters import text
 from orchestrator.state.entry import TrialResult
+
+Numbers = NDArray[np.float64]
+DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Tuning:
             better value may lie beyond.
         seeds: those that tuned; they are not reported.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
+        luck: the variance, in squared points, of the score by the choice: other rows would have chosen other values.
         carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """
 
@@ -39,6 +47,7 @@ class Tuning:
     at_end: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    luck: float = 0.0
     carried: str | None = None
 
     @classmethod
@@ -60,6 +69,27 @@ class Tuning:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
         settings = [f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items()]
         return ", ".join(settings + ([f"as {self.carried}"] if self.carried else []))
+
+
+def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, rows: float) -> float:
+    """Returns the variance, in squared points, of the reported score by the luck of the rows that chose among candidates.
+
+    The rows are drawn again from the candidates' credits, paired: what rows do to all candidates chooses nothing. From the
+    variance of the chosen candidates' scores goes the part that the luck of the reported rows has in it.
+
+    Args:
+        search, reported: `(candidates,)`, their scores on the rows that choose and on the reported rows.
+        credits: `(candidates, blocks)`, of the reported rows (`craft.scoring.credits`).
+        rows: the number of reported rows for each row that chooses.
+    """
+    rest = credits - credits.mean(axis=0)
+    rest -= rest.mean(axis=1, keepdims=True)
+    many, blocks = rest.shape
+    luck = np.random.default_rng(0).standard_normal((DRAWS, blocks)) @ rest.T / blocks
+    chosen = np.argmax(np.asarray(search) + math.sqrt(rows) * luck, axis=1)
+    shares = np.bincount(chosen, minlength=many) / DRAWS
+    noise = float((rest**2).sum()) / ((many - 1) * blocks**2) * (1 - float(shares @ shares))
+    return max(0.0, float(np.asarray(reported)[chosen].var()) - noise)
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, pearsonr
 
-from orchestrator.results.chances import P_ENOUGH, draw_scores, moderate, shares, with_chances, within_best
+from craft.scoring.credits import CREDITS, credits_of
+from orchestrator.results.chances import P_ENOUGH, moderate, shares, with_chances, within_best
 from orchestrator.results.intervals import compare, interval, sampling_reach
+from orchestrator.results.posterior import Evidence
 from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
@@ -103,7 +107,9 @@ def test_chances_are_right_where_true_differences_are_two_points() -> None:
         true = 80 + 8 * (1 - np.exp(-2 * np.log(size / 1e3) / math.log(1e3))) + random.normal(0, 2, 16)
         seen = true + random.normal(0, 2, (3, 16))
         variances, freedom = moderate(seen.var(axis=0, ddof=1), 2)
-        chance = shares(draw_scores(seen.mean(axis=0), variances / 3, freedom, size, 400), size[:, None])
+        seeds, luck = np.full(16, 3), np.zeros(16)
+        evidence = Evidence(seen.mean(axis=0), variances / 3, np.full(16, freedom), seeds, size, luck)
+        chance = shares(evidence.draw(400), size[:, None])
         predicted += zip(chance, shares(true[None], size[:, None]) > 0, strict=True)
     chance, truth = np.array(predicted).T
     for low in (0.2, 0.4, 0.6, 0.8):
@@ -244,3 +250,45 @@ def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:
         found = compare(first, second).difference
         false += found.low > 0 or found.high < 0
     assert false / 400 < 0.08
+
+
+def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
+    """It would widen the spread around the trend, and the best by luck would be less likely to be equalled."""
+    random = np.random.default_rng(1)
+    equal = [made(f"c{i}", {("t", seed): 80 + random.normal(0, 0.5) for seed in range(3)}, 1e3 * 2**i) for i in range(8)]
+    dead = [made(f"d{i}", {("t", seed): 50 + random.normal(0, 0.5) for seed in range(3)}, 1.4e3 * 2**i) for i in range(8)]
+    chances = within_best(with_chances(equal + dead, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
+    alone = within_best(with_chances(equal, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
+    assert all(chances[summary.configuration] < 0.001 for summary in dead)
+    assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
+    assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
+
+
+def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_chances_of_a_tuned_configuration() -> None:
+    random = np.random.default_rng(2)
+    credits, tie = random.normal(0, 10, (2, 200)), np.array([84.0, 84.0])
+    luck = luck_of_choice(tie, np.array([70.0, 76.0]), credits, 3.0)
+    assert luck == pytest.approx(3.0**2, rel=0.3), "of two rates that tie each is chosen half of the time"
+    assert luck_of_choice(np.array([84.0, 60.0]), np.array([70.0, 76.0]), credits, 3.0) == 0
+    assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
+    plain = [made(f"c{i}", {("t", seed): 80 + i + seed / 10 for seed in range(3)}, 1e3 * 2**i) for i in range(5)]
+    tuned = [replace(summary, tuning=Tuning(4, luck=1.0)) for summary in plain]
+    sure, unsure = (with_chances(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
+    assert unsure[0].score.half == pytest.approx(math.hypot(sure[0].score.half, 1.96))
+    assert unsure[-1].counts[P_ENOUGH] < sure[-1].counts[P_ENOUGH]
+
+
+def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> None:
+    answers = np.random.default_rng(3).random((2, 900)) < 0.98
+    credits = [credits_of(lambda rows, right=right: 100 * right[rows].mean(), 900)[CREDITS] for right in answers]  # type: ignore[misc]
+    entries = []
+    for place, (rate, score) in enumerate((("0.1", 70.0), ("0.2", 76.0))):
+        facts: dict[str, object] = {"reported_examples": 900, "search_examples": 300}
+        facts |= {CREDITS: credits[place]}
+        result = TrialResult(str(place), "finished", {"search_score": 84.0, "score": score}, facts=facts)
+        entries.append(Entry(str(place), f"r{place}", rate, "lora", "t", 9, "honest", {"rate": rate}, result, tunes="c"))
+    chosen = TrialResult("2", "finished", {"score": 71.0})
+    entries.append(Entry("2", "c", "0.1", "lora", "t", 0, "honest", {"rate": "0.1"}, chosen))
+    (summary,) = [row for row in summarize_entries(entries) if row.tunes is None]
+    assert summary.tuning is not None
+    assert summary.tuning.luck == pytest.approx(9, rel=0.4)
