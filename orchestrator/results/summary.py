@@ -21,11 +21,11 @@ from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import metric_of
-from orchestrator.results.tuning import Tuning, ends, luck_of_choice, varied
+from orchestrator.results.tuning import EXAMPLES, Tuning, ends, luck_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
-EXAMPLES, SEARCHED, CHANCE = "reported_examples", "search_examples", "chance"
+CHANCE = "chance"
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
 
@@ -184,7 +184,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         values = _values(varied([*most.values()]), by_task)
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
         seeds = tuple(sorted({entry.seed for entry in group}))
-        luck = _luck_of_choice(group)
+        luck = luck_of_tuning(group)
         tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, luck=luck, carried=carried.get(name))
     labels = {entry.label: entry.configuration for entry in entries if entry.tunes is None}
     for name in carried.keys() - groups.keys():
@@ -198,25 +198,6 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         else {}
     )
     return {name: (fixed | tunings)[source] for name, source in sources.items() if source in fixed or source in tunings}
-
-
-def _luck_of_choice(entries: Sequence[Entry]) -> float:
-    """Returns the variance of the mean over tasks by the luck of choosing among candidates; 0 without credits."""
-    tasks: dict[str, dict[str, list[TrialResult]]] = {}
-    for entry in entries:
-        rows = tasks.setdefault(entry.task, {}).setdefault(entry.configuration, [])
-        rows += [entry.result] if entry.result and {CREDITS, EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
-    total = 0.0
-    for groups in tasks.values():
-        finished = [rows for rows in groups.values() if rows]
-        if len(finished) > 1:
-            search, reported = (
-                [np.mean([row.metrics[name] for row in rows]) for rows in finished] for name in ("search_score", "score")
-            )
-            credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in finished]
-            facts = finished[0][0].facts
-            total += luck_of_choice(search, reported, np.array(credits), float(facts[EXAMPLES]) / float(facts[SEARCHED]))
-    return total / len(tasks) ** 2
 
 
 def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

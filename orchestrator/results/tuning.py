@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry, TrialResult
 
 Numbers = NDArray[np.float64]
 DRAWS = 1000
+EXAMPLES, SEARCHED = "reported_examples", "search_examples"
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,25 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
     shares = np.bincount(chosen, minlength=many) / DRAWS
     noise = float((rest**2).sum()) / ((many - 1) * blocks**2) * (1 - float(shares @ shares))
     return max(0.0, float(np.asarray(reported)[chosen].var()) - noise)
+
+
+def luck_of_tuning(entries: Sequence[Entry]) -> float:
+    """Returns the variance of the mean over tasks by the luck of choosing among candidates; 0 without credits."""
+    tasks: dict[str, dict[str, list[TrialResult]]] = {}
+    for entry in entries:
+        rows = tasks.setdefault(entry.task, {}).setdefault(entry.configuration, [])
+        rows += [entry.result] if entry.result and {CREDITS, EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
+    total = 0.0
+    for groups in tasks.values():
+        finished = [rows for rows in groups.values() if rows]
+        if len(finished) > 1:
+            search, reported = (
+                [np.mean([row.metrics[name] for row in rows]) for rows in finished] for name in ("search_score", "score")
+            )
+            credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in finished]
+            facts = finished[0][0].facts
+            total += luck_of_choice(search, reported, np.array(credits), float(facts[EXAMPLES]) / float(facts[SEARCHED]))
+    return total / len(tasks) ** 2
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
