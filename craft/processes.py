@@ -137,7 +137,7 @@ class Group:
         """Returns the first process's `folder`, or a copy of it in `scratch` where this process does not see it.
 
         Args:
-            seal: the file in it that tells two folders apart.
+            seal: the file in it in which two folders differ.
         """
         if self.count == 1:
             return folder

@@ -29,7 +29,7 @@ def shard(model: Any, device: torch.device, group: Group) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    # PEFT keeps the old head beside the one that trains, and copies it for a second adapter.
+    # PEFT keeps the old head next to the one that trains, and copies it for a second adapter.
     named = [*base.named_parameters()]
     ignored = {weight for name, weight in named if weight.requires_grad or ".original_module." in name}
     if all(weight.requires_grad for _, weight in named):

@@ -36,7 +36,7 @@ Train = Callable[..., RunResult]
 
 @dataclass(frozen=True)
 class Part:
-    """What one of the processes that follow the first is told about a try."""
+    """What one of the processes that follow the first gets for a try."""
 
     run: RunSpec
     cuts: Sequence[int]
