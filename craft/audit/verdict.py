@@ -87,7 +87,7 @@ class Audit:
         gap, need = size.difference, max(count, self.rows + 1)
         return (
             f"Not decided: with {size.parameters:,} of its {self.parameters:,} parameters the score changes by {gap.mean:+.1f} "
-            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows would show whether {self.within:.3g} is "
+            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows may show whether {self.within:.3g} is "
             f"lost; there are {self.rows:,}."
         )
 
