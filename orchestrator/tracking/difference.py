@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from orchestrator.pictures.picture import Picture
 from orchestrator.plan.parameters import text
 from orchestrator.results import tags as names
 from orchestrator.state.state import NO_METRICS
-from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, StoredRun, cut, stored_name
+from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, Rows, StoredRun, cut, stored_name
 
 if TYPE_CHECKING:
     from mlflow.entities import RunTag
-
-Rows = Iterable[tuple[float, Mapping[str, Any]]]
 
 
 def differences(picture: Picture, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
     """Returns what the store lacks of a run.
 
     Args:
-        rows: what a trial reported, each row with its time; what lies behind the store's last steps is left out.
+        rows: what a trial reported, each row with its time. Points that the store has are left out: those up to the last step
+            of a metric, or those at its steps if they have been read.
         parent: the id of the parent's run.
     """
     items = [*_points(rows, run), *_values(picture, run), *_params(picture, run), *_tags(picture, run, parent)]
@@ -71,7 +70,8 @@ def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
         for name, value in row.items():
             if name in NO_METRICS and name != "epoch":
                 continue
-            if step > run.metrics.get(stored_name(name), (-1,))[0]:
+            stored = stored_name(name)
+            if step not in run.steps[stored] if stored in run.steps else step > run.metrics.get(stored, (-1,))[0]:
                 yield from _point(name, value, int(1000 * time), step, run)
 
 

@@ -176,17 +176,18 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exce
     while True:
         try:
             mirror.step()
-            failures = 0
+            failures, tries = 0, mirror.stuck
         except fatal:
             raise
         except Exception as error:  # no error of a store, its driver or the network may end the record
-            failures += 1
+            failures = tries = failures + 1
             if failures == 1 and isinstance(error, DamagedLog):
                 log.error("%s Until then the store gets nothing more of this sweep.", error)
             elif failures == 1:
                 reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
                 log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
-            time.sleep(min(longest, _pause(failures - 1) * random.uniform(0.75, 1.25)))
+        if tries:
+            time.sleep(min(longest, _pause(tries - 1) * random.uniform(0.75, 1.25)))
         yield
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,19 @@ from orchestrator.state.state import State
 from orchestrator.tracking.artifacts import digest_source, upload
 from orchestrator.tracking.client import is_lost, is_missing, is_refusal
 from orchestrator.tracking.difference import differences
-from orchestrator.tracking.store import Item, StoredRun, SweepStore
+from orchestrator.tracking.store import Item, Rows, StoredRun, SweepStore
 from orchestrator.tracking.stored_log import LogPieces
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
-TRIES = 5
+TRIES = 7
+LOOK, VIEWS, LOG = ("", "look"), ("", "views"), ("", "log")
+"""What a step does besides the runs."""
+
+
+class NotKept(Exception):
+    """A store, or a proxy before it, has answered without an error, and lacks what was sent."""
 
 
 class Mirror:
@@ -49,6 +56,7 @@ class Mirror:
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
 
     Attributes:
+        stuck: how often the same request has failed in a row for each of the runs that were to be changed; 0 if one went ahead.
         offset: how much of the log the store has, in bytes, but for what it refused.
     """
 
@@ -68,6 +76,8 @@ class Mirror:
         self._dirty: dict[Place, None] = {}
         self._uncertain: set[Place] = set()
         self._failures: Counter[Place] = Counter()
+        self._tries: Counter[Place] = Counter()
+        self.stuck = 0
         self._aside: set[tuple[Any, ...]] = set()
         self._started: SessionStarted | None = None
         self._files: tuple[str, ...] = ()
@@ -100,6 +110,7 @@ class Mirror:
             Exception: the store's, while it is away; the next step continues.
         """
         self._log.read()
+        self.stuck = 0
         if self._lost:
             self._log.close()
         state = self._log.state
@@ -108,27 +119,48 @@ class Mirror:
         try:
             if self.store is None:
                 self.store = SweepStore(self._uri, state.name, state.sweep_id)
-            self._look(self.store)
+            store = self.store
+            self._later(LOOK, store, lambda: self._look(store))
             if state.started is not self._started:
-                self._begin_session(self.store, state)
+                self._later(VIEWS, store, lambda: self._begin_session(store, state))
             self._dirty |= self._gallery.update(state, self._log.end)
-            self._send_log(self.store, state)
+            tried = list[Place]()
+            self._later(LOG, store, lambda: self._send_log(store, state))
             for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
                 if picture.parent not in self._dirty:
-                    self._try(picture, self.store)
+                    self._try(picture, store)
+                    tried.append(picture.place)
+            if not self._dirty:
+                self._later(LOG, store, lambda: self._send_log(store, state))
+            self.stuck = min(map(self._tries.__getitem__, tried)) if tried else max(self._tries[VIEWS], self._tries[LOG])
         except Exception as error:
             if is_missing(error):
                 log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")
                 self._disconnect()
             raise
-        if not self._dirty and self._send_log(self.store, state):
+        if not self._dirty and state.started is self._started and self._pieces.end == self._log.offset:
             self.offset = self._log.offset
 
-    def _send_log(self, store: SweepStore, state: State) -> bool:
-        """Sends the log itself, at once when a session has ended; returns whether the store has all of it."""
+    def _later(self, place: Place, store: SweepStore, act: Callable[[], None]) -> None:
+        """Does what may as well be done in the next step, if the store answers and does not do it now.
+
+        Raises:
+            Exception: the store is away, or has lost the run.
+        """
+        try:
+            act()
+        except Exception as error:  # stores, their drivers and the network have errors of their own
+            if is_missing(error) or not store.answers():
+                raise
+            self._tries[place] += 1
+        else:
+            self._tries.pop(place, None)
+
+    def _send_log(self, store: SweepStore, state: State) -> None:
+        """Sends what the store lacks of the log itself, at once when a session has ended."""
         run, is_due = self.sweep_run, state.ended is not None or time.monotonic() >= self._next_log
         if run is None or self._pieces.end == self._log.offset or not is_due:
-            return self._pieces.end == self._log.offset
+            return
         try:
             self._pieces.send(store.client, run.id, self._log.offset)
         except Exception as error:
@@ -136,7 +168,6 @@ class Mirror:
                 raise
             self._set_aside((self._sweep, "log"), error)
         self._pieces.end, self._next_log = self._log.offset, time.monotonic() + self._log_every
-        return True
 
     def _look(self, store: SweepStore) -> None:
         """Asks the store now and then whether it still has the sweep."""
@@ -148,8 +179,8 @@ class Mirror:
     def _begin_session(self, store: SweepStore, state: State) -> None:
         """Offers again what was refused, and gives the experiment the sweep's saved views."""
         assert state.started is not None
-        self._aside.clear()
         sweep = state.sweep
+        self._aside.clear()
         views = saved_views(state.name, state.sweep_id, sweep.tasks, sweep.objectives, int(1000 * state.opened))
         try:
             store.show(views, links(state.name, store.experiment, state.sweep_id))
@@ -165,11 +196,12 @@ class Mirror:
         Raises:
             Exception: the store is away, or has lost the run.
         """
-        place = picture.place
+        place, before = picture.place, store.done
         try:
             self._make_equal(picture, store)
         except Exception as error:  # stores, their drivers and the network have errors of their own
             # The store may have done a request whose answer was lost: look before the next try.
+            is_looking = place in self._uncertain
             self._uncertain.add(place)
             if is_refusal(error) or is_missing(error):
                 run = store.runs.get(place) or self.sweep_run
@@ -180,15 +212,18 @@ class Mirror:
             else:
                 if not store.answers():
                     raise
-                # A request that was lost on the way says nothing about the run.
-                self._failures[place] += not is_lost(error)
+                if store.done > before and not isinstance(error, NotKept):  # not the request that failed the last time
+                    self._tries[place] = self._failures[place] = 0
+                self._tries[place] += 1
+                # A request that was lost on the way says nothing about the run, and neither does one that reads.
+                self._failures[place] += not (is_lost(error) or is_looking)
                 if self._failures[place] <= TRIES:
                     return
             self._set_aside((place,), error)
         else:
             self._aside.discard((place,))
-        self._dirty.pop(place, None)
-        self._failures.pop(place, None)
+        for places in (self._dirty, self._failures, self._tries):
+            places.pop(place, None)
 
     def _make_equal(self, picture: Picture, store: SweepStore) -> None:
         place = picture.place
@@ -208,8 +243,10 @@ class Mirror:
             self._set_aside((place, item.key, item.value), error)
 
         rows = self._log.rows.get(place[1], []) if place[0] == TRIAL_KIND else []
-        items = differences(picture, rows, run, parent)
-        store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside], refuse, stubborn)
+        sent = store.done
+        if self._lost:
+            store.read_points(run, rows)
+        store.send(run, self._lacking(picture, rows, run, parent), refuse, stubborn)
         if place[0] == TRIAL_KIND:
             self._log.rows.pop(place[1], None)
         if picture.data is not None:
@@ -218,6 +255,16 @@ class Mirror:
         if picture.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, picture.status, ended)
         self._upload(picture, run, store)
+        if self._lost and store.done > sent:
+            store.read_again(run, rows)
+            if missing := len(self._lacking(picture, rows, run, parent)):
+                self._log.rows[place[1]] = rows
+                raise NotKept(f"the store has taken {missing} values without an error and has not kept them")
+
+    def _lacking(self, picture: Picture, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+        """Returns what the store lacks of a run and has not refused."""
+        items = differences(picture, rows, run, parent)
+        return [item for item in items if (picture.place, item.key, item.value) not in self._aside]
 
     def _upload(self, picture: Picture, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
@@ -235,6 +282,7 @@ class Mirror:
                     upload(store.client, run.id, name, source)
                     store.client.set_tag(run.id, tag, digest)
                     run.tags[tag] = digest
+                    store.done += 1
             except Exception as error:
                 if not is_refusal(error):
                     raise

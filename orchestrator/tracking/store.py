@@ -7,7 +7,9 @@ in the store; a parameter keeps its value, and tags are replaced.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 METRICS_A_BATCH, OTHERS_A_BATCH = 800, 100
 """Together at most 1000, MLflow's limit for one request; 100 is its limit for parameters, and for tags."""
 PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
+ASKS = 3
 VIEW = "mlflow.sharedViewState."
 Item: TypeAlias = "Metric | Param | RunTag"
+Rows: TypeAlias = Sequence[tuple[float, Mapping[str, Any]]]
+"""What a trial reported, each row with its time."""
 Refuse: TypeAlias = "Callable[[Item, Exception], None]"
 
 
@@ -35,7 +40,10 @@ class RunGone(Exception):
 
 @dataclass
 class StoredRun:
-    """A run as the store has it: the last (step, time, value) of each metric, times in milliseconds since 1970."""
+    """A run as the store has it: the last (step, time, value) of each metric, times in milliseconds since 1970.
+
+    `steps` are those of a metric's points, for metrics of which they have been read.
+    """
 
     id: str
     status: str = "RUNNING"
@@ -44,6 +52,7 @@ class StoredRun:
     tags: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     data: set[str] = field(default_factory=set)
+    steps: dict[str, set[int]] = field(default_factory=dict)
 
     @staticmethod
     def of(run: Run) -> StoredRun:
@@ -65,6 +74,8 @@ class StoredRun:
         for item in items:
             if isinstance(item, Metric):
                 self.metrics[item.key] = (item.step, item.timestamp, float(item.value))
+                if item.key in self.steps:
+                    self.steps[item.key].add(item.step)
             else:
                 (self.params if isinstance(item, Param) else self.tags)[item.key] = item.value
 
@@ -74,6 +85,9 @@ class SweepStore:
 
     Args:
         uri: resolved tracking URI; the store and the sweep's experiment are made if absent (`open_experiment`).
+
+    Attributes:
+        done: how many requests to change something it has done.
     """
 
     def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
@@ -81,15 +95,27 @@ class SweepStore:
         self._sweep, self._sweep_id, self._file = sweep, sweep_id, sqlite_file(uri)
         self._inode = self._file.stat().st_ino if self._file else 0
         self.runs: dict[tuple[str, str], StoredRun] = {}
+        self.done = 0
         self._search("")
 
     def answers(self) -> bool:
-        """Returns whether the store answers at the moment."""
-        try:
-            self.client.search_experiments(max_results=1)
-        except Exception:  # whatever the reason is, the store does not answer now
-            return False
-        return True
+        """Returns whether the store answers one of a few requests. If one of three is lost on the way, it is not away."""
+        for _ in range(ASKS):
+            with suppress(Exception):  # whatever the reason is, the store does not answer now
+                self.client.search_experiments(max_results=1)
+                return True
+        return False
+
+    def read_points(self, run: StoredRun, rows: Rows) -> None:
+        """Notes which points the store has of each metric that has several in `rows`."""
+        counts = Counter(stored_name(name) for _, row in rows for name in row)
+        for name in run.metrics.keys() & {name for name, count in counts.items() if count > 1}:
+            run.steps[name] = {point.step for point in self.client.get_metric_history(run.id, name)}
+
+    def read_again(self, run: StoredRun, rows: Rows) -> None:
+        """Replaces what is noted of a run by what the store has."""
+        vars(run).update(vars(StoredRun.of(self.client.get_run(run.id))))
+        self.read_points(run, rows)
 
     @property
     def replaced(self) -> bool:
@@ -121,6 +147,7 @@ class SweepStore:
         tags = {names.KIND: kind, names.KEY: key, names.SWEEP: self._sweep, names.SWEEP_ID: self._sweep_id}
         run = self.client.create_run(self.experiment, int(1000 * began), {**origin, **tags}, run_name=cut(name, NAME_LIMIT))
         self.runs[place] = StoredRun(run.info.run_id, tags=dict(run.data.tags))
+        self.done += 1
         return self.runs[place]
 
     def send(self, run: StoredRun, items: Sequence[Item], refuse: Refuse, stubborn: bool) -> None:
@@ -147,6 +174,7 @@ class SweepStore:
                         self.send(run, half, refuse, stubborn)
             else:
                 run.take(batch)
+                self.done += 1
 
     def set_status(self, run: StoredRun, status: str, ended: int) -> None:
         """Opens a run again, or ends it."""
@@ -156,6 +184,7 @@ class SweepStore:
             self.client.set_terminated(run.id, status, ended)
             run.ended = ended
         run.status = status
+        self.done += 1
 
     def add_data(self, run: StoredRun, task: str, digest: str) -> None:
         """Adds the task's data as an MLflow dataset, named after the task and distinguished by its fingerprint."""
@@ -165,6 +194,7 @@ class SweepStore:
             dataset = Dataset(cut(task, NAME_LIMIT), digest, source_type="code", source=f'{{"task": "{stored_name(task)}"}}')
             self.client.log_inputs(run.id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
             run.data.add(digest)
+            self.done += 1
 
     def show(self, views: Mapping[str, str], line: str) -> None:
         """Gives the experiment saved views, by their keys, and `line` at the end of its description; what is there stays."""

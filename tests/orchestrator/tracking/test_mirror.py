@@ -18,12 +18,14 @@ from requests import ConnectionError as Lost
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Wanted
 from orchestrator.tools.journal import DamagedLog
-from orchestrator.tracking.follower import replay
+from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone
-from tests.orchestrator.logged import SweepLog, contents, describe, entry, mirror, runs, step_until_equal, story
+from tests.orchestrator.logged import SweepLog, contents, describe, entry, history, mirror, runs, step_until_equal, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
+
+WRITES = ("log_batch", "create_run", "set_tag", "set_terminated", "update_run", "set_experiment_tag", "log_inputs")
 
 
 class Killed(BaseException):
@@ -122,6 +124,67 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     step_until_equal(copy, folder)
     assert copy.refused == 0
     assert contents(lossy) == end
+
+
+def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
+    uri: str, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads fail, too, before they are done; no failure keeps what was done from counting."""
+    folder, chance = tmp_path / "runs", random.Random(3)
+    next(itertools.islice(story(folder), 6, None))
+    mirror(folder, uri)
+    end, flaky = contents(uri), copy_of(empty_store, tmp_path / "flaky.db")
+
+    def fail(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if chance.random() < 0.3:
+                raise MlflowException("come back later", databricks_pb2.INTERNAL_ERROR)
+            return method(*arguments, **named)
+
+        return call
+
+    for name in (*READS, *WRITES):
+        monkeypatch.setattr(MlflowClient, name, fail(getattr(MlflowClient, name)))
+    copy, steps, delay = Mirror(folder, flaky, describe), 0, 0.0
+    pauses = iter(_steps(copy))
+    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda seconds: pause(seconds))
+
+    def pause(seconds: float) -> None:
+        nonlocal delay
+        delay += seconds
+
+    while copy.offset < SweepFolder(folder).record.stat().st_size:
+        next(pauses)
+        steps += 1
+        assert steps < 200
+    monkeypatch.undo()
+    assert copy.refused == 0
+    assert contents(flaky) == end
+    assert delay < 30, "delays grow with the failures of one request, not of all"
+
+
+def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 200 with {}, so that nothing looks wrong: a point in the middle is missing, or all that is sent."""
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    live, log_batch = mirror(tmp_path, uri), MlflowClient.log_batch
+    sweep.run(trial)
+    for step in (10, 20, 30):
+        sweep.report(trial, step)
+        with monkeypatch.context() as patch:
+            if step == 20:
+                patch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
+            live.step()
+    sweep.finish(trial)
+    sweep.close()
+    live.step()
+    assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "search_score")] == [10, 30]
+    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda _: None)
+    monkeypatch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
+    assert replay(tmp_path, uri, describe, timeout_s=600) > 0
+    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+    assert replay(tmp_path, uri, describe, timeout_s=600) == 0
+    assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
 @pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", "INTERNAL_ERROR"])
