@@ -21,11 +21,12 @@ from safetensors.torch import load_file, save_file
 
 from craft.audit.changes import Changes, changes_of, check_change, ranks_for, switch, warnings_of, write_craft, write_lora
 from craft.audit.data import Data, describe
-from craft.audit.folder import WEIGHTS_FILE, Folder, read_folder
+from craft.audit.folder import Folder, read_folder
 from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.methods import find_cutting
+from craft.models.adapters import WEIGHTS_FILE
 from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
@@ -79,6 +80,8 @@ def audit_adapter(
     Raises:
         ValueError: the folder, the data or the base cannot be used; nothing was written.
     """
+    if not 0 < within <= 100:
+        raise ValueError(f"within {within:g}: points of the score, above 0 and at most 100")
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
         if not isinstance(adapter, str | Path):
             adapter.save_pretrained(f"{scratch}/adapter")
@@ -126,7 +129,7 @@ class _Auditor:
         budgets = [changes.parameters // share for share in SHARES]
         sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
         lines = [
-            *_doubts(uncut, without, within, self._task.kind == "classification" or self._metric == CLOZE),
+            *_doubts(uncut, self._task.kind == "classification" or self._metric == CLOZE),
             *warnings_of(changes),
         ]
         if adapter.peft_type not in OWN_CUT:
@@ -134,6 +137,7 @@ class _Auditor:
         return Audit(
             adapter, self._metric, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines), self._form,
+            _helps(uncut, without, within),
         )  # fmt: skip
 
     def _read_changes(self) -> tuple[Any, Changes]:
@@ -271,14 +275,14 @@ def _describe_adapter(folder: Folder, changes: Changes) -> str:
     )
 
 
-def _doubts(uncut: Answers, without: Answers, within: float, has_classes: bool) -> list[str]:
-    """Returns sentences on what these rows do not show of the whole adapter: without it, a smaller one is enough of nothing."""
+def _helps(uncut: Answers, without: Answers, within: float) -> bool:
+    """Returns whether the rows show that the adapter adds more than may be lost."""
+    return compare_answers(without, uncut).low > within
+
+
+def _doubts(uncut: Answers, has_classes: bool) -> list[str]:
+    """Returns sentences on what these rows do not show of the whole adapter."""
     lines = []
-    if (gain := compare_answers(without, uncut)).low <= within:
-        interval = f"{gain.mean:+.1f}, {gain.low:+.1f} to {gain.high:+.1f}"
-        points = f"{within:.3g} point{'s' * (within != 1)}"
-        shown = f"these rows do not show that the adapter's change helps by more than the {points} that may be lost"
-        lines.append(f"{shown} ({interval}), so any size may seem enough")
     if has_classes:
         labels = uncut.sides[1]
         names, counts = np.unique(labels, return_counts=True)

@@ -23,9 +23,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.audit.folder import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Folder
+from craft.audit.folder import Folder
 from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
 from craft.methods import find_cutting
+from craft.models.adapters import CONFIG_FILE, PREFIX, WEIGHTS_FILE
 from craft.trainer.checkpoint import write_folder
 
 NOISE = 1e-6

@@ -9,26 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peft import PeftModel, PeftType, get_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
+from peft import PeftModel, PeftType
 
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
 from craft.models.compute import compute_device
 from craft.models.loading import load_model, load_tokenizer, resolve_model
 from craft.models.quiet import quiet_libraries
 from craft.tasks.task import Kind
+from craft.words import format_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
-"""Begins the names of saved weights of the base model's modules."""
 NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
 """Types that put vectors before the text, and change no weight."""
 TASKS = ("SEQ_CLS", "CAUSAL_LM", None)
 """PEFT's task types that are scored."""
+LONGEST_NAME = 1000
 STAYS = ("gaussian", "eva", "orthogonal", "mica")
 """Values of LoRA's `init_lora_weights` by which the base stays as it is."""
+VOCABULARY = 2**28
+"""The most bytes of a tokenizer's file."""
 _HEAD = re.compile(r"base_model\.model\.(score|\w*classifier|classification_head)(\.out_proj)?\.weight")
 _VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embeddings)\.(weight|base_layer\.weight)")
 
@@ -78,7 +79,16 @@ class Folder:
         """Returns the tokenizer that was saved with it, else the base's."""
         names = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
         own = (self.path / "tokenizer_config.json").is_file() and any((self.path / name).is_file() for name in names)
-        return load_tokenizer(self.base, files=self.path if own else None)
+        if not own:
+            return load_tokenizer(self.base)
+        try:
+            for name in (*names, "tokenizer_config.json"):
+                if (self.path / name).is_file() and (self.path / name).stat().st_size > VOCABULARY:
+                    raise ValueError(f"{name} has over {format_bytes(VOCABULARY)}")
+            return load_tokenizer(self.base, files=self.path)
+        except Exception as error:  # of many kinds, as libraries check little of a stranger's files
+            advice = "Copy it from where the adapter was trained, or remove its files to take the base's"
+            raise ValueError(f"the tokenizer in {self.path} cannot be read: {error}. {advice}") from error
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None, *, trains: bool = False) -> PeftModel:
         """Loads base model and adapter, on this machine's device.
@@ -90,21 +100,7 @@ class Folder:
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
                 model.resize_token_embeddings(self.words)
-        try:
-            with quiet_libraries():
-                loaded = PeftModel.from_pretrained(model, str(self.path), is_trainable=trains)
-        except (RuntimeError, ValueError, KeyError, AttributeError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ValueError(
-                f"the adapter in {self.path} does not fit {self.base}: {reason}. Give the base that it was trained on as --base"
-            ) from error
-        lost = sorted(get_peft_model_state_dict(loaded, save_embedding_layers=False).keys() - self.shapes.keys())
-        if lost:
-            raise ValueError(
-                f"the adapter in {self.path} has no weights for {len(lost)} parts of {self.base} ({', '.join(lost[:2])}, ...). "
-                "Give the base model that it was trained on as --base"
-            )
-        return loaded.eval().to(compute_device())
+        return attach_adapter(model, self.path, self.base, trains=trains).eval().to(compute_device())
 
 
 def read_folder(path: Path, base: str | None = None) -> Folder:
@@ -119,11 +115,8 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
     path = path.expanduser()
     if not (path / CONFIG_FILE).is_file():
         raise ValueError(f"{path} holds no adapter: {_described(path)}. Give the folder with {CONFIG_FILE}")
-    try:
-        config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
-        kind = PeftType(config["peft_type"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path / CONFIG_FILE} is no configuration of PEFT: {error}") from error
+    config = read_config(path / CONFIG_FILE)
+    kind = PeftType(config["peft_type"])
     if kind in NO_WEIGHTS:
         raise ValueError(
             f"{path} holds {kind.value}: it puts vectors before the text and changes no weight, so nothing can be cut"
@@ -144,18 +137,12 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
         )
     if config.get("layer_replication"):
         raise ValueError(f"{path} repeats layers of its base (layer_replication), which a LoRA of the base cannot; not audited")
-    try:
-        with safe_open(path / WEIGHTS_FILE, "pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path / WEIGHTS_FILE} is damaged ({error}); copy it again from where the adapter was trained"
-        ) from error
-    name = base or config.get("base_model_name_or_path")
-    if not name:
+    shapes = read_shapes(path)
+    model = base or config.get("base_model_name_or_path")
+    if not model or len(str(model)) > LONGEST_NAME:
         raise ValueError(f"{path / CONFIG_FILE} names no base model; give it as --base")
-    _refuse_quantized(path, str(name))
-    return Folder(path, config, shapes, str(name))
+    _refuse_quantized(path, str(model))
+    return Folder(path, config, shapes, str(model))
 
 
 def _described(path: Path) -> str:

@@ -37,10 +37,11 @@ class Audit:
         parameters: of the adapter, without a task head.
         score, without: with the adapter, and without its change of weights (the base; its head as it was trained).
         sizes: from large to small.
-        enough: the smallest that loses at most `within` points with the chance `sure`; None if none does.
+        enough: the smallest that loses at most `within` points with the chance `sure`; None if none does, or nothing `helps`.
         shares: each module's share of the change.
         warnings: what is odd about it.
         form: in which form pairs are read, if the audit chose it.
+        helps: whether the rows show that the whole adapter's change helps by more than `within`; without it no size is enough.
     """
 
     folder: Folder
@@ -56,15 +57,24 @@ class Audit:
     shares: Mapping[str, float]
     warnings: tuple[str, ...]
     form: str | None = None
+    helps: bool = True
 
     @property
     def enough(self) -> Size | None:
+        if not self.helps:
+            return None
         good = [size for size in self.sizes if size.difference.chance(self.within) >= self.sure]
         return min(good, key=lambda size: size.parameters, default=None)
 
     @property
     def verdict(self) -> str:
         """The answer in words."""
+        if not self.helps:
+            return (
+                f"No verdict: these {self.rows:,} rows do not show that the adapter's change helps by more than the "
+                f"{self.within:.3g} points that may be lost (score {self.score:.1f}, without its change {self.without:.1f}): "
+                "any size would seem enough. Give more held-out rows, or train the adapter longer."
+            )
         size = self.enough
         if size is not None:
             gap = size.difference

@@ -27,6 +27,7 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models.adapters import CONFIG_FILE, attach_adapter
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.digest import model_digest
 from craft.models.gguf import is_gguf
@@ -125,7 +126,7 @@ def load_adapter(
     device = compute_device() if row.quantization else torch.device("cpu")
     model: nn.Module = load_base(spec, record["kind"], record["labels"], tokenizer.pad_token_id, device, name)
     with quiet_libraries(), svd_from_store():
-        if (folder / "adapter_config.json").is_file():
+        if (folder / CONFIG_FILE).is_file():
             if narrows:
                 heads = head_names(model)
                 for weight_name, weight in model.named_parameters():
@@ -133,7 +134,7 @@ def load_adapter(
                 narrow_frozen(model)
             if trains and spec.training.gradient_checkpointing:
                 checkpoint_activations(model)
-            model = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
+            model = attach_adapter(model, folder, name, trains=trains)
             if spec.training.precision == "bfloat16" and not row.master_weights:
                 multiply_as_base(model)
         else:

@@ -43,6 +43,8 @@ def cut_and_score(
     run = cut_adapter(adapter, cut, folder, spec)
     if score:
         score_adapter(folder, place, base=base, recovers=bool(cut.recovery))
+    elif base is not None:
+        load_adapter(folder, base)  # refuses a base that it does not fit
     return run, read_cut(folder, began)
 
 

@@ -42,7 +42,10 @@ class AuditReport(Report):
     within: float = Field(description="The points that may be lost; of a likelihood at most a tenth of the gain.")
     sure: float = Field(description="The chance with which at most these are lost.")
     sizes: list[SizePart] = Field(description="From large to small.")
-    enough: int | None = Field(description="The parameters of the smallest that is enough. Null if none is.")
+    helps: bool = Field(description="Whether the rows show that the adapter's change helps by more than `within`.")
+    enough: int | None = Field(
+        description="The parameters of the smallest that is enough. Null if none is, or nothing `helps`."
+    )
     path: str | None = Field(description="Where it was written. Null if it was not.")
     shares: dict[str, float] = Field(description="Each module's share of the change's squared singular values.")
     warnings: list[str] = Field(description="What is odd about the change, in sentences.")
@@ -77,6 +80,7 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
             )
             for size in audit.sizes
         ],
+        helps=audit.helps,
         enough=enough.parameters if enough else None,
         path=str(to) if to is not None and enough else None,
         shares=dict(audit.shares),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import Field
 
 from orchestrator.reports.base import Count, Estimate, Number, Part, Report
-from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.table import full_label
 from orchestrator.review.comparing import Compared, Side
@@ -49,7 +47,7 @@ class CompareReport(Report):
     difference: Estimate = Field(description="First minus second, in the metric's unit, paired by seed.")
     higher: Literal["first", "second"] | None = Field(
         description="The side whose metric is shown to be higher: the interval is on one side of 0. Null where no difference "
-        "is shown, which does not mean that there is none."
+        "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
     )
     over: str = Field(description="What the interval is over, in words.")
     tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval over its seeds.")
@@ -67,7 +65,7 @@ def compare_report(compared: Compared) -> CompareReport:
         second=SidePart.of(compared.second),
         metric=compared.metric,
         difference=Estimate.of(comparison.difference),
-        higher=_higher(comparison.difference),
+        higher=comparison.higher,
         over=comparison.over,
         tasks={task: Estimate.of(gap) for task, gap in compared.tasks.items()},
         p_value=comparison.p,
@@ -75,9 +73,3 @@ def compare_report(compared: Compared) -> CompareReport:
         advice=compared.advice,
         warnings=compared.warnings,
     )
-
-
-def _higher(gap: Interval) -> Literal["first", "second"] | None:
-    if math.isnan(gap.half) or gap.low <= 0 <= gap.high:
-        return None
-    return "first" if gap.low > 0 else "second"

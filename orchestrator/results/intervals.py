@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -48,6 +49,13 @@ class Comparison:
     luck: float | None = None
 
     @property
+    def higher(self) -> Literal["first", "second"] | None:
+        """The side that is shown to be higher; None where the interval includes zero, and with one seed."""
+        if self.difference.n < 2 or not (self.difference.low > 0 or self.difference.high < 0):
+            return None
+        return "first" if self.difference.low > 0 else "second"
+
+    @property
     def over(self) -> str:
         """What the interval is over."""
         if self.difference.n == 1:
@@ -60,6 +68,7 @@ class Comparison:
         Of another unit than points it is not said which side is better: a loss is better if it is lower.
         """
         beats = "beats" if unit == "points" else "is higher than"
+        beats = beats if self.difference.n > 1 else "is ahead on these rows, against"
         if not self.difference.n:
             return f"{first} and {second} share no seed that finished the same tasks: nothing to compare."
         seeds = self.difference.n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import craft
 from craft.audit.audit import audit_adapter
 from craft.audit.changes import changes_of, ranks_for, write_lora
 from craft.audit.data import Data
-from craft.audit.folder import WEIGHTS_FILE, read_folder
+from craft.audit.folder import read_folder
 from craft.audit.paired import Answers, compare_answers
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import load_model
 
 BOTH = ["query", "value"]
@@ -117,6 +119,30 @@ def rows(folder: Path, many: int = 40) -> str:
     return str(file)
 
 
+@pytest.fixture
+def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters of random weights pass as helpful, so that one of their sizes is enough."""
+    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
+
+
+def test_no_size_of_an_adapter_that_does_nothing_is_enough(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
+    assert all(size.difference.chance(100) > 0.9 for size in audit.sizes)
+    assert (audit.helps, audit.enough, audit.highest_rank) == (False, None, 0)
+    assert audit.verdict.startswith(
+        "No verdict: these 40 rows do not show that the adapter's change helps by more than the 100"
+    )
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("within", [float("nan"), float("inf"), -1, 0])
+def test_points_that_are_none_are_refused_at_once(within: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="above 0 and at most 100"):
+        audit_adapter(tmp_path, Data("rows.csv"), within=within)
+
+
+@pytest.mark.usefixtures("helpful")
 def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
@@ -124,7 +150,6 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert audit.rows == 40
     assert audit.enough == audit.sizes[-1]
     assert "64 of its 1,536 parameters are enough" in audit.verdict
-    assert any("do not show that the adapter's change helps by more than the 100 points" in line for line in audit.warnings)
     assert any("above the most frequent class (50.0)" in line for line in audit.warnings)
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
     model = peft.PeftModel.from_pretrained(base, str(tmp_path / "small"))
@@ -134,6 +159,7 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert again.score == audit.sizes[-1].score
 
 
+@pytest.mark.usefixtures("helpful")
 @pytest.mark.parametrize("name", ["pissa", "olora"])
 def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """Its sizes are of the base as it is stored, whose score it has without its change."""
@@ -168,6 +194,7 @@ def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert:
     assert f"a size of {name.upper()} is a LoRA of the same modules" in audit.warnings
 
 
+@pytest.mark.usefixtures("helpful")
 def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
     file = rows(tmp_path)
@@ -181,6 +208,7 @@ def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     assert ranks == dict(audit.enough.ranks), "training on keeps the ranks"
 
 
+@pytest.mark.usefixtures("helpful")
 def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     file = rows(tmp_path)
@@ -240,6 +268,14 @@ def _config(**changes: Any) -> Any:
     return change
 
 
+def _rename(part: str, to: str) -> Any:
+    def change(folder: Path) -> None:
+        weights = load_file(folder / WEIGHTS_FILE)
+        save_file({name.replace(part, to): weight for name, weight in weights.items()}, folder / WEIGHTS_FILE)
+
+    return change
+
+
 def _without_head(folder: Path) -> None:
     weights = load_file(folder / WEIGHTS_FILE)
     save_file({name: weight for name, weight in weights.items() if "classifier" not in name}, folder / WEIGHTS_FILE)
@@ -284,9 +320,28 @@ def _nested(folder: Path) -> None:
         (_config(peft_type="NEW"), "no configuration of PEFT"),
         (_config(r=5), "does not fit"),
         (_config(target_modules=["query", "value", "key"]), "has no weights for 6 parts"),
+        (_config(target_modules=["query"]), "has 6 weights for modules that .* does not name: bert.encoder.layer.0.*value"),
+        (_config(r="8"), 'r is "8"'),
+        (_config(r=None), "r is null"),
+        (_config(r=10**8), "no weight in .* is so large"),
+        (_config(lora_alpha=1e308), "not a number up to"),
+        (_config(rank_pattern={"query": "4"}), "not a number for each pattern"),
+        (_config(target_modules="(["), "is no regular expression"),
+        (_config(target_modules=r"(\w+\.?)+!"), "take over 0.3 s"),
+        (_config(rank_pattern={r"(\w+\.?)+!": 4}), "take over 0.3 s"),
+        (_config(layers_to_transform=[0], layers_pattern=r"(\w+\.?)+!"), "take over 0.3 s"),
+        (lambda folder: (folder / CONFIG_FILE).write_text("[" * 100_000), "maximum recursion depth"),
+        (lambda folder: os.truncate(folder / CONFIG_FILE, 200 * 2**30), "it has 200"),
+        (_rename("lora_A.", "lora_A.sft."), "names of a training state and not PEFT's: they hold `sft`"),
+        (_rename("base_model.", "module.base_model."), "they hold `module`"),
+        (_rename("model.bert", "model._orig_mod.bert"), "they hold `_orig_mod`"),
+        (_rename("classifier.", "classifier.modules_to_save.default."), "they hold `modules_to_save`"),
     ],
 )
-def test_folders_that_cannot_be_audited_are_refused_in_words(change: Any, said: str, tiny_bert: str, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_audited_are_refused_in_words(
+    change: Any, said: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("craft.models.adapters.PATTERN_SECONDS", 0.3)
     saved(tiny_bert, peft.LoraConfig(r=4, target_modules=BOTH), tmp_path / "whole")
     change(tmp_path / "whole")
     with pytest.raises(ValueError, match=said):

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from craft.audit.audit import audit_adapter
 from craft.audit.data import Data
-from craft.audit.folder import WEIGHTS_FILE
+from craft.models.adapters import WEIGHTS_FILE
 from craft.tasks.prompts import PROMPTS
 
 

@@ -35,7 +35,11 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     assert variance is not None
     half = math.sqrt(15 + 5 - (15 - 5) ** 2 / 100)
     assert math.sqrt(variance) == pytest.approx(half, rel=0.01)
-    gap = compare({("a", 0): 75.0}, {("a", 0): 65.0}, variance).difference
+    comparison = compare({("a", 0): 75.0}, {("a", 0): 65.0}, variance)
+    gap = comparison.difference
+    assert gap.low > 0
+    assert comparison.higher is None
+    assert "A is ahead on these rows, against B: +10.00 points" in comparison.sentence("A", "B")
     assert (gap.low, gap.high) == pytest.approx((10 - 1.96 * half, 10 + 1.96 * half), rel=0.02)
     # A second task on which they agree halves the mean and its error; a second seed that answers alike changes neither.
     credits = [
