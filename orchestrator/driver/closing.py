@@ -12,6 +12,7 @@ from craft.words import format_duration, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
+from orchestrator.results.control import above_chance
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.settings import TrackingSettings
@@ -43,8 +44,9 @@ def show_outcome(
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
+    complete = [summary for summary in summaries if summary.complete]
     if outcome.ended("finished"):
-        for purpose, command in _next(plan, uri, any(summary.complete for summary in summaries)).items():
+        for purpose, command in _next(plan, uri, bool(complete) and above_chance(complete)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
