@@ -30,6 +30,7 @@ from craft.scoring.credits import CREDITS
 from orchestrator.plan.parameters import flatten
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import Verdict, judge_state, judge_summaries
+from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Refused
@@ -122,7 +123,7 @@ class Frames:
 
     def _row(self, summary: Summary, trials: list[Entry]) -> dict[str, Any]:
         state = _state(summary, trials, self.state) if trials else "infeasible"
-        numbers = {name: value for name, value in summary.tracked().items() if isinstance(value, int | float)}
+        numbers = {name: value for name, value in flat_cells(summary).items() if not isinstance(value, bool | str)}
         return {
             **_named(self.name, summary.label or summary.configuration, summary.method, summary.protocol, state),
             "reason": "; ".join(summary.reasons),

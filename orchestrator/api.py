@@ -159,10 +159,10 @@ class Result:
     def front(self) -> pd.DataFrame:
         """Every configuration as in `front.csv`, by its cost; `on_front` marks the front."""
         from orchestrator.results.table import ranked
-        from orchestrator.review.front_tables import COLUMNS, row_of
+        from orchestrator.review.front_tables import ALWAYS, row_of
 
         objectives = self.record.sweep.objectives
-        return _table((row_of(summary) for summary in ranked(self.record.summaries, objectives)), (*COLUMNS, *objectives))
+        return _table((row_of(summary) for summary in ranked(self.record.summaries, objectives)), (*ALWAYS, *objectives))
 
     @cached_property
     def trials(self) -> pd.DataFrame:

@@ -29,7 +29,7 @@ import pandas as pd
 from craft.scoring.predictions import Prediction
 from craft.words import shorten
 from dashboards.frames import Frames
-from orchestrator.results.metrics import METRICS, Metric, label_of, metric_of, titled, unit_of
+from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
 from orchestrator.results.summary import Summary, shared_metric
 
 Plain = dict[str, Any]
@@ -118,17 +118,18 @@ def make_view(
     )
 
 
-def metrics_of(view: View) -> list[Metric]:
-    """Returns the metrics for which some configuration has a value: the score, every task's score, the rest of METRICS, and
+def metrics_of(view: View) -> list[Column]:
+    """Returns the metrics for which some configuration has a value: the score, every task's score, the rest of COLUMNS, and
     other objectives.
 
     The direction of an objective is that of the first sweep that has it.
     """
-    tasks = [metric_of(f"score/{task}") for task in view.tasks]
+    tasks = [column_of(f"score/{task}") for task in view.tasks]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
-    unlisted = [metric_of(name) for name in ways if name not in METRICS]
-    score = replace(METRICS["score"], label=label_of("score", score_metric(view)))
-    every = [score, *tasks, *(metric for name, metric in METRICS.items() if name not in ("score", "chance")), *unlisted]
+    unlisted = [column_of(name) for name in ways if name not in COLUMNS]
+    score = replace(COLUMNS["score"], label=label_of("score", score_metric(view)))
+    rows = [row for row in COLUMNS.values() if row.is_number and row.place not in ("objective", "record")]
+    every = [score, *tasks, *(row for row in rows if row.name != "score"), *unlisted]
     measured = [metric for metric in every if column(view.configurations, f"m.{metric.name}").notna().any()]
     return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 
@@ -230,7 +231,7 @@ def score_axis(label: str = "score") -> Plain:
     return {"title": {"text": text(label)}, "type": "linear", "maxallowed": 100}
 
 
-def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plain]:
+def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
     """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":
         return 1, score_axis(metric.label)
@@ -238,12 +239,13 @@ def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plai
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 
 
-def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], ids: Sequence[str]) -> Plain:
+def table(heads: Sequence[tuple[str, Any]], rows: Sequence[Sequence[Any]], ids: Sequence[str]) -> Plain:
     """Returns a table without tools: its columns as pairs of label and kind, its rows, and an id for each row."""
-    columns = [
-        {"key": f"c{place}", "label": label, "kind": kind, "values": [row[place] for row in rows]}
-        for place, (label, kind) in enumerate(heads)
-    ]
+    columns = []
+    for place, (label, kind) in enumerate(heads):
+        values, write = [row[place] for row in rows], Column(label, label, kind=kind).write
+        texts = [value if isinstance(value, str) else "" if value is None else write(value) for value in values]
+        columns.append({"key": f"c{place}", "label": label, "kind": kind, "values": values, "texts": texts})
     return {"table": {"columns": columns, "id": [*ids], "plain": True}}
 
 

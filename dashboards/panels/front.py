@@ -16,9 +16,10 @@ from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, front_over, fronts, in_words
 from orchestrator.results.front import axes
-from orchestrator.results.metrics import Metric
+from orchestrator.results.metrics import Column
 
 STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
+OF_METRIC = ("name", "label", "better", "kind", "digits")
 
 
 def data(view: View) -> Plain:
@@ -34,7 +35,7 @@ def data(view: View) -> Plain:
     lines, possible = _fronts(view, metrics)
     x, y = axes(view.sweeps[0].objectives)
     return {
-        "metrics": [vars(metric) for metric in metrics],
+        "metrics": [{name: getattr(metric, name) for name in OF_METRIC} for metric in metrics],
         "axes": [x, y],
         "sweeps": view.names,
         "id": ready["id"].tolist(),
@@ -59,7 +60,7 @@ def data(view: View) -> Plain:
     }
 
 
-def _fronts(view: View, metrics: list[Metric]) -> tuple[Plain, Plain]:
+def _fronts(view: View, metrics: list[Column]) -> tuple[Plain, Plain]:
     """Positions among the finished ones for each two metrics x and y, in ascending order of x.
 
     Returns:
@@ -91,7 +92,7 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 def _scored(ready: Any) -> str:
     """Returns the sentence on seeds and examples that the terminal has under its table."""
-    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds_done", "examples", "chance"))
+    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds", "examples", "chance"))
     parts = ["One seed."] if seeds.max() == 1 else []
     if examples.nunique() == 1:
         at = f", where chance is {chance.max():.1f}" if chance.nunique() == 1 else ""
@@ -99,7 +100,7 @@ def _scored(ready: Any) -> str:
     return " ".join(parts)
 
 
-def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | None:
+def _interval(frame: Any, metric: Column) -> list[list[float | int | None]] | None:
     """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
     low, high = f"m.{metric.name}_low", f"m.{metric.name}_high"
     if low not in frame or high not in frame:

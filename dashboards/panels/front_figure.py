@@ -6,7 +6,7 @@ import math
 
 from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, texts
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
-from orchestrator.results.metrics import Metric, titled
+from orchestrator.results.metrics import Column, titled
 from orchestrator.results.presentation import colours
 
 GREY = "#8A8A8A"
@@ -15,7 +15,7 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 def draw(plain: Plain) -> Plain:
     """Draws the figure with its three choices: horizontal metric, vertical metric, published rows."""
-    metrics = [Metric(**row) for row in plain["metrics"]]
+    metrics = [Column(**row) for row in plain["metrics"]]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
     traces = _method_traces(plain, values, by_method)
@@ -55,7 +55,7 @@ def draw(plain: Plain) -> Plain:
     }
 
 
-def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> Plain:
+def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> Plain:
     """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
     values: Plain = {
         "id": plain["id"],

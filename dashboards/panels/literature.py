@@ -15,7 +15,7 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import Plain, View, choice, number, text
-from orchestrator.results.metrics import Metric
+from orchestrator.results.metrics import Column
 
 NO_ROWS = "none"
 FOLDER = Path(__file__).parents[1] / "published"
@@ -56,7 +56,7 @@ def published_model(name: str) -> str | None:
     return None
 
 
-def published(view: View, metrics: list[Metric]) -> Plain:
+def published(view: View, metrics: list[Column]) -> Plain:
     """Returns every published row with its values, and the model whose rows are shown first: if possible, the sweep's."""
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
     shown = next(filter(None, map(published_model, models)), NO_ROWS)

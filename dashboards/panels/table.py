@@ -1,12 +1,13 @@
 """The table of configurations: the columns in which they differ. What all of them share stands once above the table.
 
 The page's script sorts, filters and copies the table (CSV, Markdown, LaTeX). Each column therefore says whether it is text or a
-number, which way is better, and how its values are written.
+number, which way is better, and has the texts of its cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -24,9 +25,9 @@ from dashboards.panels.base import (
 )
 from dashboards.panels.commands import commands_of
 from dashboards.panels.verdicts import fronts, in_words
-from orchestrator.results.metrics import METRICS, SIZE, Metric, amount, heading
+from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.summary import Summary
-from orchestrator.results.table import Column, describe_trials, describe_tuning, has_tuning, metric_column
+from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
@@ -61,8 +62,6 @@ def data(view: View) -> Plain:
         "possible": sorted(name for front in marks for name in front.possible),
         "objectives": in_words(view.sweeps),
         "complete": (frame["state"] == "done").tolist(),
-        "low": numbers(summary.score.low for summary in summaries),
-        "high": numbers(summary.score.high for summary in summaries),
         "commands": [commands_of(view, *row) for row in zip(frame["sweep"], summaries, strict=True)],
         "link": [
             view.link(*pair)
@@ -106,27 +105,31 @@ def _parameter(name: str, series: pd.Series[Any]) -> Plain:
     return {"key": f"p.{name}", "label": name, "kind": "number" if is_number else "text", "values": values}
 
 
-def _metric(metric: Metric, summaries: Sequence[Summary]) -> Plain:
-    """Returns the column of a metric as plain data; score and tasks have labels of the page's own."""
+def _metric(metric: Column, summaries: Sequence[Summary]) -> Plain:
+    """Returns a column with its cells as numbers and as text; score and tasks have labels of the page's own."""
     task = metric.name.removeprefix("score/")
     label = TASK_LABELS.get(task, task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
-    cells: Column = metric_column(metric.name, label)
-    plain = {"key": f"m.{cells.key}", "label": label, "kind": cells.kind, "digits": cells.digits}
-    better = cells.better and metric.better
-    return plain | {"better": better, "values": [number(cells.value(summary)) for summary in summaries]}
+    row = replace(metric, interval=metric.interval and task == metric.name)
+    plain: Plain = {"key": f"m.{row.name}", "label": label, "kind": row.kind, "better": row.best, "about": row.about}
+    plain |= {"values": [number(row.value(summary)) for summary in summaries]}
+    plain |= {"texts": [row.text(summary).strip("–") for summary in summaries]}
+    if not row.interval:
+        return plain
+    ends = [summary.bounds(row.name) for summary in summaries]
+    return plain | {"low": numbers(end.low for end in ends), "high": numbers(end.high for end in ends)}
 
 
-def _place(metric: Metric) -> str:
+def _place(metric: Column) -> str:
     return "front" if metric.name.startswith("score/") else metric.place
 
 
-def _ordered(metrics: Sequence[Metric]) -> list[Metric]:
+def _ordered(metrics: Sequence[Column]) -> list[Column]:
     """Returns the metrics in order: the score and its size, the tasks, what is known of the score, then the rest."""
     rank = {"score": 0, SIZE: 1}
     return sorted(metrics, key=lambda metric: 2 if "/" in metric.name else rank.get(metric.name, 3 + (metric.place != "front")))
 
 
-def _worth_showing(metric: Metric, frame: pd.DataFrame, objectives: Collection[str]) -> bool:
+def _worth_showing(metric: Column, frame: pd.DataFrame, objectives: Collection[str]) -> bool:
     if metric.name.startswith("tuning_"):  # they have a column in words
         return False
     if metric.name.startswith("score/"):  # with a single task its score is the score
@@ -142,7 +145,7 @@ def _shared(frame: pd.DataFrame, differ: Sequence[str]) -> list[list[Any]]:
             lines.append([name, str(frame[name].iloc[0])])
     for name in ("examples", "chance"):
         if column(frame, f"m.{name}").nunique() == 1:
-            lines.append([METRICS[name].label, amount(name, column(frame, f"m.{name}").max())])
+            lines.append([COLUMNS[name].label, amount(name, column(frame, f"m.{name}").max())])
     for name in map(str, frame.columns):
         if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
             values = {scalar(value) for value in frame[name]} - {None}

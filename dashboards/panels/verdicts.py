@@ -15,7 +15,7 @@ from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
 from orchestrator.results.answer import REASONS
 from orchestrator.results.front import axes, judge
-from orchestrator.results.metrics import Metric, points, titled
+from orchestrator.results.metrics import Column, points, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 
@@ -55,11 +55,11 @@ def fronts(view: View) -> list[Front]:
     return marks
 
 
-def front_over(sweep: Frames, front: Front, ready: pd.DataFrame, x: Metric, y: Metric) -> Front:
+def front_over(sweep: Frames, front: Front, ready: pd.DataFrame, x: Column, y: Column) -> Front:
     """Returns the sweep's `front` over its own axes, and over any others that of these two metrics alone."""
     if {x.name, y.name} == {*axes(sweep.objectives)}:
         return front
-    objectives = {metric.name: sweep.objectives.get(metric.name, metric.better) for metric in (y, x)}
+    objectives = {metric.name: sweep.objectives.get(metric.name) or metric.better or "minimize" for metric in (y, x)}
     means = np.column_stack([column(ready, f"m.{name}") for name in objectives])
     return Front(judge(ready["id"].tolist(), means, objectives).on_front, frozenset())
 

@@ -54,7 +54,7 @@ Object.assign(Craft.Page.prototype, {
     const words = first && second && {first: first[0], a: first[1], second: second[0], b: second[1]};
     const said = !words ? pairs.incomplete : places.includes(-1) ? pairs.beyond : pairs.said[places[0]][places[1] - places[0] - 1];
     const columns = table.columns.filter(column => !column.more && column.key !== "label" && rows.some(row => column.values[row] !== null));
-    const cells = column => rows.map(row => make("td", {class: column.kind === "text" ? "wrap" : "num"}, Craft.cell(table, column, row)));
+    const cells = column => rows.map(row => make("td", {class: column.kind === "text" ? "wrap" : "num"}, Craft.cell(column, row)));
     panel.content.replaceChildren(
       make("p", {class: "said", role: "status"}, said),
       make("div", {class: "scroll"}, make("table", {class: "pair"},

@@ -327,7 +327,7 @@ Craft.Page = class {
     const row = table ? this.table.index.get(id) : undefined;
     if (row === undefined) return null;
     const known = table.columns.filter(column => column.key !== "label" && column.values[row] !== null && column.values[row] !== undefined);
-    const lines = more => known.filter(column => Boolean(column.more) === more).map(column => [column.label, Craft.cell(table, column, row)]);
+    const lines = more => known.filter(column => Boolean(column.more) === more).map(column => [column.label, Craft.cell(column, row)]);
     return [table.label[row], lines(false), row, [...lines(true), ...table.shared]];
   }
 

@@ -49,7 +49,7 @@ Craft.Table = class {
     this.possible = new Set(table.possible || []);
     this.enough = new Set(table.enough || []);
     // words to filter by are put together once, not at every key
-    this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(table, column, row)));
+    this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(column, row)));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
     this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length * (table.columns[index].kind === "text" ? 0.9 : 1)), table.columns[index].label.length * 0.95));
     this.tools.hidden = Boolean(table.plain);
@@ -113,7 +113,7 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${(table.low || []).some(end => end !== null) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -174,7 +174,7 @@ Craft.Table = class {
   heading(column, index) {
     const sorted = this.sort && this.sort.key === column.key ? (this.sort.down ? "descending" : "ascending") : "none";
     const sign = {descending: " ↓", ascending: " ↑", none: ""}[sorted];
-    const button = Craft.element("button", {type: "button", title: column.label, "data-focus": "head " + column.key, onclick: () => {
+    const button = Craft.element("button", {type: "button", title: column.about || column.label, "data-focus": "head " + column.key, onclick: () => {
       const numeric = column.kind !== "text";
       this.sort = sorted === "none" ? {key: column.key, down: numeric && column.better !== "minimize"} : {key: column.key, down: !this.sort.down};
       this.toTop();

@@ -22,6 +22,7 @@ from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.about import effective_text
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.results import tags as names
+from orchestrator.results.metrics import COLUMNS, flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
@@ -141,17 +142,19 @@ def picture_configuration(
         state: how the sweep stands: whether trials that wait will run, and which are asked for.
     """
     sweep = (names.SWEEP_KIND, state.name)
-    first, tracked = entries[0], summary.tracked()
+    first = entries[0]
     status = status_of(summary, entries, state.ended is None)
     tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
     tags |= {names.TUNES: first.tunes} if first.tunes else {}
     tags |= _marks(first.configuration, verdict)
     numbers: dict[str, float] = {}
     if status != "running":
-        numbers = {name: float(value) for name, value in tracked.items() if _is_number(value)}
-        said = {name: text(value) for name, value in tracked.items() if not _is_number(value)}
-        tags |= {names.ERROR: ""} | {f"{names.PREFIX}{name}": value for name, value in said.items()}
-        tags[names.NOTE] = describe_configuration(first.configuration, numbers, said.get("error"), sweep[1], uri)
+        cells, error = flat_cells(summary), "; ".join(summary.reasons)
+        numbers = {name: float(value) for name, value in cells.items() if _is_number(value)}
+        texts = {name for name, row in COLUMNS.items() if not row.is_number} | cells.keys() - numbers.keys()
+        facts = {f"{names.PREFIX}{name}": text(cells.get(name, "")) for name in texts - {"reasons"}}
+        tags = facts | tags | {names.ERROR: error}
+        tags[names.NOTE] = describe_configuration(first.configuration, numbers, error, sweep[1], uri)
     return Picture(
         (names.CONFIGURATION_KIND, first.configuration),
         short_name(first.method, first.label, numbers.get(SIZE, first.planned.get(SIZE))),
@@ -222,7 +225,7 @@ def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
     return marked | {names.ON_FRONT: marked[names.ON_FRONT] or "false"}
 
 
-def describe_configuration(key: str, numbers: Mapping[str, float], error: str | None, sweep: str, uri: str) -> str:
+def describe_configuration(key: str, numbers: Mapping[str, float], error: str, sweep: str, uri: str) -> str:
     """Returns a configuration's score, and the command that takes its adapter."""
     lines = [paragraphs(error)] if error else []
     if "score" in numbers:

@@ -2,105 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, create_model
 
 from orchestrator.plan.parameters import text
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.reports.base import Count, Estimate, Number, Part, Report
 from orchestrator.results.front import knee
-from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.summary import Summary
-from orchestrator.results.table import full_label, metric_among, ranked
+from orchestrator.results.table import metric_among, ranked
 from orchestrator.review.front_words import caption, legend
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.objectives import Direction
 
-SHOWN = {SIZE, P_FRONT, P_ENOUGH, EXPECTED, LUCK, "seconds"}
-"""Counts with a field of their own."""
+KINDS: dict[str, Any] = {"flag": bool, "text": str, "texts": list[str], "count": Count}
 
 
-class TuningPart(Part):
-    """What the choice of a configuration's settings took."""
-
-    tuned: bool = Field(description="Whether there was anything to choose.")
-    choice: str = Field(description="What was chosen, in words.")
-    trials: int = Field(description="The trainings that tuned.")
-    seconds: Number = Field(description="Their training time, in seconds.")
-    at_end: list[str] = Field(description="Settings whose best value is the lowest or highest that was tried.")
-
-
-class Row(Part):
+class _Row(Part):
     """One configuration, over all of its tasks and seeds."""
 
-    configuration: str = Field(description="Its id: 10 hexadecimal digits, a hash of its content.")
-    label: str = Field(description="Its name for people.")
-    method: str = Field(description="Its method, such as `craft` or `lora`.")
+    model_config = ConfigDict(extra="allow")
+
     parameters: dict[str, str] = Field(description="Its settings that are equal in all of its trials, flat, as text.")
-    cut_from: str | None = Field(description="The id of the configuration from whose adapters its own are cut.")
-    on_front: bool = Field(description="Whether no other complete configuration is better in the objectives.")
-    may_be_on_front: bool = Field(description="Whether its chance to be on the front is not small.")
-    enough: bool = Field(description="Whether it is the smallest that is enough. At most one configuration is.")
-    complete: bool = Field(description="Whether all planned trials have finished. Only complete configurations are ranked.")
-    tunes: str | None = Field(description="The id of the configuration for which it is a candidate, with search scores alone.")
-    score: Estimate = Field(description="The reported score, in points, on data that chose nothing (`protocol: honest`).")
-    search_score: Estimate = Field(description="The score on the split that may choose, in points. Choose by this one.")
     tasks: dict[str, Estimate] = Field(description="The reported score on each task, in points.")
     metrics: dict[str, Estimate] = Field(description="All other metrics that every task has, such as `accuracy`.")
-    p_front: Number = Field(
-        description="P(front): the chance, from 0 to 1, that nothing of at most its cost is better. Null with one seed."
-    )
-    p_enough: Number = Field(
-        description="P(enough): the chance, from 0 to 1, that nothing at all is better by more than `within` points. Null with "
-        "one seed."
-    )
-    expected: Number = Field(
-        description="The expected true score, in points. The highest of many scores is too high on average; this is not."
-    )
-    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
-    seconds: Number = Field(description="Training time of one trial, in seconds. Null for what is cut from another adapter.")
-    costs: dict[str, Number] = Field(
-        description="Other counts of one trial. A name ends in its unit: `_bytes`, `_seconds`, `_parameters`, `_per_second`."
-    )
-    planned: int = Field(description="The number of its trials: tasks times seeds.")
-    finished: int = Field(description="The number of trials that have finished.")
-    failed: int = Field(description="The number of trials that have failed.")
-    stopped: int = Field(description="The number of trials that were never promoted.")
-    reasons: list[str] = Field(description="The distinct reasons of failures.")
-    notes: list[str] = Field(description="What its trials noted.")
-    tuning: TuningPart | None = Field(description="What the choice of its settings took. Null in a sweep that does not tune.")
 
-    @classmethod
-    def of(cls, summary: Summary) -> Row:
-        own = ("configuration", "method", "on_front", "may_be_on_front", "enough", "complete", "tunes")
-        fields = {name: getattr(summary, name) for name in (*own, "planned", "finished", "failed", "stopped")}
-        spent = summary.tuning
-        return cls(
-            **fields,
-            label=full_label(summary),
-            parameters={name: text(value) for name, value in summary.parameters.items()},
-            cut_from=summary.source,
-            score=Estimate.of(summary.score),
-            search_score=Estimate.of(summary.bounds("search_score")),
-            tasks={name: Estimate.of(value) for name, value in summary.tasks.items()},
-            metrics={
-                name: Estimate.of(value) for name, value in summary.metrics.items() if name not in ("score", "search_score")
-            },
-            p_front=summary.value(P_FRONT),
-            p_enough=summary.value(P_ENOUGH),
-            expected=summary.value(EXPECTED),
-            trainable_parameters=summary.value(SIZE),
-            seconds=summary.value("seconds"),
-            costs={name: value for name, value in summary.counts.items() if name not in SHOWN},
-            reasons=list(summary.reasons),
-            notes=list(summary.notes),
-            tuning=None
-            if spent is None
-            else TuningPart(
-                tuned=spent.tuned, choice=spent.choice, trials=spent.trials, seconds=spent.seconds, at_end=list(spent.at_end)
-            ),
-        )
+
+def row_model() -> type[_Row]:
+    """Returns the model of a row: a field for each of COLUMNS."""
+    fields: dict[str, Any] = {
+        name: (Estimate if column.interval else KINDS.get(column.kind, Number), Field(description=column.about))
+        for name, column in COLUMNS.items()
+    }
+    return create_model("Row", __base__=_Row, __doc__=_Row.__doc__, **fields)
+
+
+if TYPE_CHECKING:
+    Row = _Row
+else:
+    Row = row_model()
+
+
+def row_of(summary: Summary) -> Row:
+    """Returns a configuration as a row."""
+    cells: dict[str, Any] = {
+        name: Estimate.of(summary.bounds(name)) if column.interval else column.cell(summary) for name, column in COLUMNS.items()
+    }
+    return Row(
+        **{name: "" if cell is None else cell for name, cell in cells.items()},
+        parameters={name: text(value) for name, value in summary.parameters.items()},
+        tasks={name: Estimate.of(value) for name, value in summary.tasks.items()},
+        metrics={name: Estimate.of(value) for name, value in summary.metrics.items() if name not in COLUMNS},
+    )
 
 
 class FrontReport(Report):
@@ -131,7 +86,7 @@ def front_report(record: PastSweep) -> FrontReport:
         protocol=sweep.protocol,
         metric=metric_among(summaries),
         objectives=dict(sweep.objectives),
-        rows=[Row.of(summary) for summary in ranked(summaries, sweep.objectives)],
+        rows=[row_of(summary) for summary in ranked(summaries, sweep.objectives)],
         knee=best.configuration if best else None,
         caption=caption(summaries, sweep.objectives) if summaries else "",
         legend=legend(summaries, sweep.objectives),

@@ -1,47 +1,62 @@
-"""Every number of a configuration: a row of METRICS says its name, direction, kind and place, and `amount` writes it.
+"""The columns of a configuration: COLUMNS has a row for each with its name, heading, direction, kind, place and description.
 
-A new metric is one row here; what a score may be is a row of `craft.tasks.metrics`.
-`dashboards/static/copy.js` writes amounts by the same rules in the browser.
+Terminal, CSV, Markdown, LaTeX, `--json`, MLflow and the page read their cells from these rows. A new column is one row here;
+what a score may be is a row of `craft.tasks.metrics`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias
 
+from craft.methods import METHODS
+from craft.methods.whole import BASE_MODEL
 from craft.tasks.metrics import METRICS as SCORES
 from craft.words import format_bytes, format_duration
+from orchestrator.results.intervals import Interval, spread
 from orchestrator.sweepfile.objectives import Direction
 
-Kind = Literal["score", "count", "bytes", "seconds", "share", "chance", "number", "text"]
-Place = Literal["front", "page", "menu", "objective"]
+Summary: TypeAlias = Any
+"""`orchestrator.results.summary.Summary`, whose module asks this table how counts are summed up."""
+Kind = Literal["score", "count", "bytes", "seconds", "share", "chance", "number", "flag", "text", "texts"]
+Place = Literal["front", "page", "menu", "objective", "record"]
+Cell: TypeAlias = "Interval | float | bool | str | tuple[str, ...] | None"
+"""A value with an interval, an exact value, or text. None, an empty text and NaN stand for no value."""
 
 P_FRONT, P_ENOUGH, EXPECTED, LUCK = "p_front", "p_enough", "expected", "example_luck"
 NORMALIZED, SIZE = "normalized", "trainable_parameters"
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A number of a configuration.
+class Column:
+    """A column of configurations.
 
     Attributes:
-        better: its better direction.
+        label: its heading.
+        better: the better direction of a number.
         digits: the number of digits behind the point, for numbers that are not written by their kind alone.
-        place: `front` has a column in every table; `page` has one on the page; `menu` has one there that a reader may add;
-            `objective` has one only where it is an objective.
+        place: `front` is in every table; `page` is on the page; `menu` is there if a reader adds it; `objective` is in tables
+            only as an objective; `record` is for programs. CSV, `--json` and MLflow have all.
         averaged: whether it differs by chance from trial to trial. Then a configuration has the mean of its trials' counts,
             else the largest.
+        interval: whether it is estimated over seeds and has an interval.
+        about: what it is, for programs.
+        read: reads its cell, if that is not the summary's metric or count of this name.
     """
 
     name: str
     label: str
-    better: Direction
+    better: Direction | None = None
     kind: Kind = "number"
+    about: str = ""
     digits: int | None = None
     place: Place = "menu"
     averaged: bool = False
+    interval: bool = False
+    read: Callable[[Summary], Cell] | None = field(default=None, repr=False)
 
     @property
     def log(self) -> bool:
@@ -53,33 +68,170 @@ class Metric:
         """The digits behind its point; None where they depend on the value."""
         return 2 if self.digits is None and self.kind in ("score", "chance") else self.digits
 
+    @property
+    def is_number(self) -> bool:
+        return self.kind not in ("flag", "text", "texts")
 
-METRICS = {
-    row.name: row
-    for row in (
-        Metric("score", "score", "maximize", "score", place="front"),
-        Metric("chance", "chance", "maximize", "score", place="objective"),
-        Metric(NORMALIZED, "normalized", "maximize", "score", digits=1, place="front"),
-        Metric("examples", "examples", "maximize", "count", place="front"),
-        Metric(P_FRONT, "P(front)", "maximize", "chance", place="front"),
-        Metric(P_ENOUGH, "P(enough)", "maximize", "chance", place="front"),
-        Metric(EXPECTED, "expected", "maximize", "score", place="page"),
-        Metric(LUCK, "luck of the examples", "minimize"),
-        Metric(SIZE, "parameters", "minimize", "count", place="page"),
-        Metric("adapter_bytes", "adapter size", "minimize", "bytes"),
-        Metric("peak_memory_bytes", "peak memory", "minimize", "bytes", place="page"),
-        Metric("step_seconds", "step time", "minimize", "seconds", averaged=True),
-        Metric("seconds", "training time", "minimize", "seconds", place="page", averaged=True),
-        Metric("head_parameters", "head parameters", "minimize", "count"),
-        Metric("total_parameters", "total parameters", "minimize", "count"),
-        Metric("optimizer_bytes", "optimizer state", "minimize", "bytes"),
-        Metric("tokens_per_second", "tokens per second", "maximize", averaged=True),
-        Metric("tuning_trials", "trials of its tuning", "minimize", "count"),
-        Metric("tuning_seconds", "time of its tuning", "minimize", "seconds"),
-        Metric("energy_kept", "energy of the weights kept", "maximize", "share"),
-        Metric("forgetting", "forgetting (nats a token)", "minimize", digits=4),
-    )
-}
+    @property
+    def best(self) -> Direction | None:
+        """The direction of the value that tables set in bold; None where no value is the best."""
+        return None if self.kind == "chance" or self.name == "examples" else self.better
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its numbers: an interval has three."""
+        return (self.name, f"{self.name}_low", f"{self.name}_high") if self.interval else (self.name,)
+
+    def cell(self, summary: Summary) -> Cell:
+        if self.read is not None:
+            return self.read(summary)
+        return summary.bounds(self.name) if self.interval and self.name not in summary.counts else summary.value(self.name)
+
+    def value(self, summary: Summary) -> float:
+        """Returns the cell's number without its interval; NaN for text."""
+        cell = self.cell(summary)
+        return cell.mean if isinstance(cell, Interval) else math.nan if isinstance(cell, str | tuple | None) else cell
+
+    def parts(self, summary: Summary) -> tuple[str, str]:
+        """Returns the cell as text: its value, and its interval if it has one."""
+        cell = self.cell(summary)
+        if isinstance(cell, str):
+            return cell, ""
+        if isinstance(cell, tuple):
+            return "; ".join(cell), ""
+        if self.kind == "flag":
+            return "yes" if cell else "", ""
+        ends = spread(cell, 2 if self.decimals is None else self.decimals) if isinstance(cell, Interval) else ""
+        return self.write(self.value(summary)), ends
+
+    def text(self, summary: Summary) -> str:
+        return "".join(self.parts(summary))
+
+    def write(self, value: float) -> str:
+        """Writes a value for people: `86.67`, `9,216`, `805.1 MiB`, `7 min 31 s`, `13 %`; a dash for NaN."""
+        if math.isnan(value):
+            return "–"
+        if self.decimals is not None:
+            return number(value, self.decimals)
+        if self.kind == "bytes":
+            return format_bytes(value)
+        if self.kind == "seconds":
+            return format_duration(value) if value >= 10 else f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+        if self.kind == "share":
+            return f"{100 * value:.3g} %" if value < 0.1 else f"{100 * value:.0f} %"
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def full_label(summary: Summary) -> str:
+    """Returns the configuration's label, with the method in front unless the label begins with its name or title."""
+    row = METHODS.get(summary.method)
+    names = (summary.method, row.title if row else summary.method, BASE_MODEL)
+    begins = summary.label.lower().startswith(tuple(name.lower() for name in names))
+    return summary.label if begins else f"{summary.method} {summary.label}"
+
+
+def _fact(name: str, kind: Kind, about: str, read: Callable[[Summary], Cell] | None = None) -> Column:
+    """Returns a column for programs; `read` reads the summary's attribute of this name if it is not given."""
+    return Column(name, name.replace("_", " "), None, kind, about, place="record", read=read or attrgetter(name))
+
+
+def _tuned(name: str, kind: Kind, about: str, label: str = "") -> Column:
+    """Returns a column of what the choice of settings took; its cells are empty in a sweep that does not tune."""
+    place: Place = "menu" if label else "record"
+    attribute = name.removeprefix("tuning_")
+
+    def read(summary: Summary) -> Cell:
+        return getattr(summary.tuning, attribute) if summary.tuning is not None else () if kind == "texts" else math.nan
+
+    return Column(name, label or name.replace("_", " "), "minimize", kind, about, place=place, read=read)
+
+
+ROWS = (
+    _fact("configuration", "text", "Its id: 10 hexadecimal digits, a hash of its content."),
+    _fact("label", "text", "Its name for people.", full_label),
+    _fact("method", "text", "Its method, such as `craft` or `lora`."),
+    _fact("protocol", "text", "`honest`: the data of the reported score chose nothing. `customary`: they did."),
+    _fact("metric", "text", "What the score is on all of its tasks, such as `accuracy`. Empty if they differ."),
+    _fact("cut_from", "text", "The id of the configuration from whose adapters its own are cut. Empty if it was trained.",
+          lambda row: row.source),
+    _fact("on_front", "flag", "Whether no other complete configuration is better in the objectives."),
+    _fact("may_be_on_front", "flag", "Whether its chance to be on the front is not small."),
+    _fact("enough", "flag", "Whether it is the smallest that is enough. At most one configuration is."),
+    _fact("complete", "flag", "Whether all planned trials have finished. Only complete configurations are ranked."),
+    _fact("tunes", "text", "The id of the configuration for which it is a candidate, with search scores alone; or empty."),
+    Column("score", "score", "maximize", "score",
+           "The reported score, in points, on data that chose nothing (`protocol: honest`).", place="front", interval=True),
+    Column("search_score", "search score", "maximize", "score",
+           "The score on the split that may choose, in points. Choose by this one.", place="record", interval=True),
+    Column("chance", "chance", "maximize", "score",
+           "The score of always answering the most frequent class, in points.", place="objective"),
+    Column(NORMALIZED, "normalized", "maximize", "score",
+           "The mean over tasks, on each of which 0 is the head alone and 100 is full fine-tuning.", 1, "front", interval=True),
+    Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
+    Column(P_FRONT, "P(front)", "maximize", "chance",
+           "P(front): the chance, from 0 to 1, that nothing of at most its cost is better. Null with one seed.", place="front"),
+    Column(P_ENOUGH, "P(enough)", "maximize", "chance", "P(enough): the chance, from 0 to 1, that nothing at all is better by "
+           "more than `within` points. Null with one seed.", place="front"),
+    Column(EXPECTED, "expected", "maximize", "score", "The expected true score, in points. The highest of many scores is too "
+           "high on average; this is not.", place="page"),
+    Column(LUCK, "luck of the examples", "minimize",
+           about="The part of the score's error that the choice of the examples gives to all seeds, in points."),
+    Column(SIZE, "parameters", "minimize", "count", "Trainable parameters of the adapter without the task head.", place="page"),
+    Column("adapter_bytes", "adapter size", "minimize", "bytes", "Bytes that a saved adapter takes, with its task head."),
+    Column("peak_memory_bytes", "peak memory", "minimize", "bytes", "The most memory of a training.", place="page"),
+    Column("step_seconds", "step time", "minimize", "seconds", "The time of an optimizer step.", averaged=True),
+    Column("seconds", "training time", "minimize", "seconds",
+           "Training time of one trial, in seconds. Null for what is cut from another adapter.", place="page", averaged=True),
+    Column("head_parameters", "head parameters", "minimize", "count", "Parameters of the task head, trained with them."),
+    Column("total_parameters", "total parameters", "minimize", "count", "Parameters of the base model and the adapter."),
+    Column("optimizer_bytes", "optimizer state", "minimize", "bytes", "Bytes of the optimizer's state."),
+    Column("tokens_per_second", "tokens per second", "maximize", about="Tokens read in a second of training.", averaged=True),
+    Column("energy_kept", "energy of the weights kept", "maximize", "share",
+           "The share, from 0 to 1, of the decomposed weights' squares that the ranks keep."),
+    Column("forgetting", "forgetting (nats a token)", "minimize", "number",
+           "How much higher the loss on other text is than without the adapter, in nats a token.", 4, interval=True),
+    _fact("planned", "count", "The number of its trials: tasks times seeds."),
+    _fact("finished", "count", "The number of trials that have finished."),
+    _fact("failed", "count", "The number of trials that have failed."),
+    _fact("stopped", "count", "The number of trials that were never promoted."),
+    _fact("seeds", "count", "The number of seeds that have finished every task."),
+    _fact("tuned", "flag", "Whether its settings were chosen among others.", lambda row: bool(row.tuning and row.tuning.tuned)),
+    _fact("tuned_to", "text", "What was chosen, in words.", lambda row: row.tuning.choice if row.tuning else ""),
+    _tuned("tuning_trials", "count", "The trainings that tuned. Null if the sweep does not tune.", "trials of its tuning"),
+    _tuned("tuning_failed", "count", "Those of these trainings without a score."),
+    _tuned("tuning_seconds", "seconds", "Their training time, in seconds.", "time of its tuning"),
+    _tuned("tuning_at_end", "texts", "Settings whose best value is the lowest or highest that was tried."),
+    _fact("reasons", "texts", "The distinct reasons of failures."),
+    _fact("notes", "texts", "What its trials noted."),
+)  # fmt: skip
+COLUMNS = {row.name: row for row in ROWS}
+ALWAYS = [name for row in ROWS if row.place != "menu" for name in row.names]
+"""The columns of every CSV file, also of one in which no trial has finished."""
+
+
+def cells_of(summary: Summary) -> dict[str, Cell]:
+    """Returns the cells of a configuration by column: those of COLUMNS, then its other metrics and counts, and the
+    values that were chosen for it by task."""
+    measured = (*summary.metrics, *(f"score/{task}" for task in summary.tasks), *summary.counts)
+    columns = COLUMNS | {name: column_of(name) for name in measured if name not in COLUMNS}
+    values = summary.tuning.values if summary.tuning is not None else {}
+    chosen: dict[str, Cell] = {f"{name}/{task}": value for name, row in values.items() for task, value in row.items()}
+    return {name: column.cell(summary) for name, column in columns.items()} | chosen
+
+
+def flat_cells(summary: Summary) -> dict[str, float | bool | str]:
+    """Returns the cells that have a value, each as a number or text: `NAME_low` and `NAME_high` are the ends of an interval."""
+    row: dict[str, float | bool | str] = {}
+    for name, cell in cells_of(summary).items():
+        if isinstance(cell, Interval):
+            row |= {name: cell.mean, f"{name}_low": cell.low, f"{name}_high": cell.high}
+        elif isinstance(cell, tuple):
+            row[name] = "; ".join(cell)
+        elif cell is not None:
+            row[name] = cell
+    return {name: value for name, value in row.items() if value != "" and value == value}  # NaN differs from itself
+
+
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),
     "seconds": ((1e-3, "ms"), (1, "s"), (60, "min"), (3600, "h")),
@@ -87,29 +239,19 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-def metric_of(name: str) -> Metric:
-    """Returns the row of METRICS, or makes one for a task's score (`score/TASK`) or a name that METRICS does not have."""
-    if name in METRICS:
-        return METRICS[name]
+def column_of(name: str) -> Column:
+    """Returns the row of COLUMNS, or makes one for a task's score (`score/TASK`) or a name that COLUMNS does not have."""
+    if name in COLUMNS:
+        return COLUMNS[name]
     if name.startswith("score/"):
-        return Metric(name, f"score on {name.removeprefix('score/')}", "maximize", "score")
-    return Metric(name, name.replace("_", " "), "minimize", "bytes" if name.endswith("_bytes") else "number")
+        return Column(name, f"score on {name.removeprefix('score/')}", "maximize", "score", interval=True)
+    kind: Kind = "bytes" if name.endswith("_bytes") else "number"
+    return Column(name, name.replace("_", " "), "minimize", kind, interval=True)
 
 
 def amount(name: str, value: float) -> str:
-    """Writes a metric's value for people: `86.67`, `9,216`, `805.1 MiB`, `7 min 31 s`, `13 %`."""
-    metric = metric_of(name)
-    if math.isnan(value):
-        return "–"
-    if metric.decimals is not None:
-        return number(value, metric.decimals)
-    if metric.kind == "bytes":
-        return format_bytes(value)
-    if metric.kind == "seconds":
-        return format_duration(value) if value >= 10 else f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
-    if metric.kind == "share":
-        return f"{100 * value:.3g} %" if value < 0.1 else f"{100 * value:.0f} %"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    """Writes a column's value for people."""
+    return column_of(name).write(value)
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -129,7 +271,7 @@ def percent(chance: float) -> str:
 
 def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:
     """Returns the unit of an axis that holds `values`, as a factor and a word, by the geometric middle of its ends."""
-    units = UNITS.get(metric_of(name).kind, ((1, ""),))
+    units = UNITS.get(column_of(name).kind, ((1, ""),))
     positive = [value for value in values if value is not None and value > 0] or [1.0]
     middle = math.sqrt(min(positive) * max(positive))
     return max((unit for unit in units if unit[0] <= middle), default=units[0])
@@ -138,7 +280,7 @@ def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:
 def label_of(name: str, metric: str = "") -> str:
     """Returns the heading of a number; that of the score names the `metric` that it is, where all tasks have the same."""
     if name != "score" or not metric:
-        return metric_of(name).label
+        return column_of(name).label
     return metric.replace("_", " ") + (", %" if metric in SCORES and SCORES[metric].percent else "")
 
 

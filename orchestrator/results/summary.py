@@ -8,7 +8,6 @@ never over fewer tasks, and the seeds that are missing are counted where the sco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from craft.results import METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
-from orchestrator.results.metrics import metric_of
+from orchestrator.results.metrics import column_of
 from orchestrator.results.tuning import EXAMPLES, Tuning, ends, luck_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
@@ -110,28 +109,6 @@ class Summary:
         if name.startswith("score/"):
             return self.tasks.get(name.removeprefix("score/"), interval([]))
         return interval([])
-
-    def tracked(self) -> dict[str, Any]:
-        """Returns the metrics of the configuration's run in MLflow, and the number of trials that they summarize."""
-        record: dict[str, Any] = {name: value.mean for name, value in self.metrics.items()}
-        record.update({"score_low": self.score.low, "score_high": self.score.high})
-        record.update({f"score/{task}": value.mean for task, value in self.tasks.items()})
-        record.update(self.counts)
-        record.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
-        record.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
-        record["complete"] = self.complete
-        record["status"] = self.status
-        record = {name: value for name, value in record.items() if not (isinstance(value, float) and math.isnan(value))}
-        if self.tunes:
-            record["tunes"] = self.tunes
-        if self.tuning is not None:
-            record["tuned"] = self.tuning.tuned
-            record |= {"tuned_to": self.tuning.choice} if self.tuning.choice else {}
-            # The store keeps a metric's first value of a step, so a sum must be whole.
-            record |= {"tuning_trials": self.tuning.trials, "tuning_seconds": self.tuning.seconds} if self.tuning.over else {}
-        if self.reasons:
-            record["error"] = "; ".join(self.reasons)
-        return record
 
 
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
@@ -293,5 +270,5 @@ def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, flo
     counts: dict[str, float] = {}
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]
-        counts[name] = float(np.mean(values)) if metric_of(name).averaged else float(max(values))
+        counts[name] = float(np.mean(values)) if column_of(name).averaged else float(max(values))
     return counts

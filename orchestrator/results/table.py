@@ -1,95 +1,60 @@
 """The table of a sweep's configurations: its columns, and a cell of each configuration in each.
 
-A column has a kind, digits, a better direction and a function that reads its cell from a summary. The renderers of
-`orchestrator.review.front_tables` (terminal, CSV, Markdown, LaTeX) and the page's table choose among these columns.
+The renderers of `orchestrator.review.front_tables` (terminal, CSV, Markdown, LaTeX) and the page's table choose among the
+columns of `orchestrator.results.metrics`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from craft.methods import METHODS
-from craft.methods.whole import BASE_MODEL
 from craft.words import format_duration
-from orchestrator.results.intervals import Interval, spread
-from orchestrator.results.metrics import METRICS, Kind, amount, label_of, metric_of
+from orchestrator.results.metrics import COLUMNS, Column, column_of, flat_cells, label_of
+from orchestrator.results.metrics import full_label as full_label
 from orchestrator.results.summary import Summary, shared_metric
 from orchestrator.sweepfile.objectives import Direction, Objectives
-
-Cell = Interval | float | str
-"""A value with an interval, an exact value, or text; NaN if there is no value."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column. `key` is its metric's name, or a name of its own where it holds text."""
-
-    key: str
-    label: str
-    read: Callable[[Summary], Cell]
-    kind: Kind = "text"
-    better: Direction | None = None
-    digits: int | None = None
-
-    def value(self, summary: Summary) -> float:
-        """Returns the cell's number without its interval; NaN for text."""
-        cell = self.read(summary)
-        return math.nan if isinstance(cell, str) else cell.mean if isinstance(cell, Interval) else cell
-
-    def parts(self, summary: Summary) -> tuple[str, str]:
-        """Returns the cell as text: its value, and its interval if it has one."""
-        cell = self.read(summary)
-        if isinstance(cell, str):
-            return cell, ""
-        if isinstance(cell, Interval):
-            return amount(self.key, cell.mean), spread(cell, 2 if self.digits is None else self.digits)
-        return amount(self.key, cell), ""
-
-    def text(self, summary: Summary) -> str:
-        return "".join(self.parts(summary))
 
 
 def metric_column(name: str, label: str = "", metric: str = "", ends: bool = True) -> Column:
     """Returns the column of a metric, of a count or of a task's score (`score/TASK`).
 
     Args:
-        label: its heading; that of the metric if empty.
+        label: its heading; that of the column if empty.
         metric: what the score is, on all tasks.
         ends: whether cells have the intervals of values that have one.
     """
-    row = metric_of(name)
+    column = column_of(name)
+    return replace(column, label=label or label_of(name, metric), interval=column.interval and ends)
 
-    def read(summary: Summary) -> Cell:
-        return summary.bounds(name) if ends and name not in summary.counts else summary.value(name)
 
-    better = None if row.kind == "chance" or name == "examples" else row.better
-    return Column(name, label or label_of(name, metric), read, row.kind, better, row.decimals)
+def _in_words(name: str, label: str, read: Callable[[Summary], str]) -> Column:
+    return Column(name, label, kind="text", read=read)
 
 
 def front_columns(summaries: Sequence[Summary], objectives: Objectives, tasks: Sequence[str] = ()) -> list[Column]:
     """Returns the columns of the tables for people; those of `tasks` have no intervals."""
     metric = metric_among(summaries)
     return [
-        Column("mark", "", lambda summary: ("●" if summary.on_front else "") + ("✓" if summary.enough else "")),
-        Column("configuration", "configuration", full_label),
+        _in_words("mark", "", lambda summary: ("●" if summary.on_front else "") + ("✓" if summary.enough else "")),
+        _in_words("configuration", "configuration", full_label),
         *(metric_column(name, metric=metric) for name in front_metrics(summaries, objectives)),
         *(metric_column(f"score/{task}", short_task(task), ends=False) for task in tasks),
-        Column("trials", "trials" if len(tasks_of(summaries)) > 1 else "seeds", describe_trials),
-        *([Column("tuning", "tuning", describe_tuning)] if has_tuning(summaries) else []),
+        _in_words("trials", "trials" if len(tasks_of(summaries)) > 1 else "seeds", describe_trials),
+        *([_in_words("tuning", "tuning", describe_tuning)] if has_tuning(summaries) else []),
     ]
 
 
 def front_metrics(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:
     """Returns the metrics that tables show: the objectives, and next to the score those with the place `front` that have a
     value. The number of examples is left out where it is the same for all."""
-    available = {name for summary in summaries for name in (*summary.metrics, *summary.counts)} - {*objectives}
+    available = {name for summary in summaries for name in flat_cells(summary)} - {*objectives}
     if len({summary.value("examples") for summary in summaries if summary.complete}) == 1:
         available.discard("examples")
-    beside = [name for name, row in METRICS.items() if row.place == "front" and name in available]
-    return [shown for name in objectives for shown in (name, *(beside if name == "score" else ()))]
+    beside = [name for name, column in COLUMNS.items() if column.place == "front" and name in available]
+    return [name for objective in objectives for name in (objective, *(beside if objective == "score" else ()))]
 
 
 def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -109,14 +74,6 @@ def _worse(value: float, direction: Direction) -> float:
 def metric_among(summaries: Sequence[Summary]) -> str:
     """Returns the metric that the scores are, if it is the same in all configurations that have one."""
     return shared_metric(summary.metric for summary in summaries if summary.score.n)
-
-
-def full_label(summary: Summary) -> str:
-    """Returns the configuration's label, with the method in front unless the label begins with its name or title."""
-    row = METHODS.get(summary.method)
-    names = (summary.method, row.title if row else summary.method, BASE_MODEL)
-    begins = summary.label.lower().startswith(tuple(name.lower() for name in names))
-    return summary.label if begins else f"{summary.method} {summary.label}"
 
 
 def describe_trials(summary: Summary) -> str:

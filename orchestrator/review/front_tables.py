@@ -7,7 +7,7 @@ come last and are not ranked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
@@ -17,11 +17,9 @@ from craft.methods import METHODS
 from craft.words import plain
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.answer import Answer
-from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import SIZE, heading
+from orchestrator.results.metrics import ALWAYS, SIZE, Column, flat_cells, heading
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import (
-    Column,
     front_columns,
     full_label,
     metric_among,
@@ -50,13 +48,13 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     table = Table(title=escape(above) or None, title_justify="left", header_style="bold", pad_edge=False)
     columns = front_columns(summaries, objectives, tasks)
     for column in columns:
-        if column.key == "mark":
+        if column.name == "mark":
             table.add_column("", width=2 if any(summary.enough for summary in summaries) else 1)
-        elif column.key == "configuration":
+        elif column.name == "configuration":
             table.add_column(column.label, overflow="fold", min_width=16)
         else:
             label = escape("\n".join(wrap(column.label, 14)))
-            table.add_column(label, justify="right", no_wrap=column.key != "tuning")
+            table.add_column(label, justify="right", no_wrap=column.name != "tuning")
     for summary in ranked(summaries, objectives):
         unranked = not (summary.complete or summary.tunes)
         style = "bold" if summary.on_front else "red" if summary.failed else "" if summary.possible or unranked else "dim"
@@ -97,7 +95,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """
     rows = [summary for summary in ranked(summaries, objectives) if summary.complete]
     columns = _paper_columns(rows, objectives)
-    best = {column.key: max(map(column.value, rows), default=math.nan) for column in columns if column.kind == "score"}
+    best = {column.name: max(map(column.value, rows), default=math.nan) for column in columns if column.kind == "score"}
     align = "".join("l " if column.kind == "text" else "c " if column.kind == "score" else "r " for column in columns)
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}",
@@ -110,7 +108,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         cells = []
         for column in columns:
             value, ends = map(_escape, column.parts(row))
-            if column.kind == "score" and column.value(row) == best[column.key]:
+            if column.kind == "score" and column.value(row) == best[column.name]:
                 value = f"\\textbf{{{value}}}"
             cells.append(f"{value} {ends}".strip())
         lines.append(("\\rowcolor{blue!8} " if row.on_front else "") + " & ".join(cells) + " \\\\")
@@ -126,7 +124,7 @@ def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Colu
     score = metric_column("score", "Average" if tasks else "", metric_among(rows))
     rest = [metric_column(name, ends=False) for name in objectives if name not in ("score", SIZE)]
     return [
-        *(Column(f"part{place}", head, _part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
+        *(Column(head, head, kind="text", read=_part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
         metric_column(SIZE, "Parameters"),
         *(metric_column(f"score/{task}", _title(task), ends=False) for task in tasks),
         *(replace(column, label=heading(column.label)) for column in (score, *rest)),
@@ -166,34 +164,12 @@ def _escape(text: str) -> str:
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
     """Writes every number of every configuration: parameters, metrics with interval ends, counts, trials, reasons."""
     rows = (row_of(summary) for summary in ranked(summaries, objectives))
-    write_table(path, ({name: _csv_value(value) for name, value in row.items()} for row in rows))
-
-
-COLUMNS = (
-    *("configuration", "label", "method", "on_front", "may_be_on_front", "enough", "complete"),
-    *("score", "score_low", "score_high", "trainable_parameters", "planned", "finished", "failed", "stopped", "seeds"),
-)
-"""The columns of every front, also of one in which no trial has finished."""
+    write_table(path, ({name: _csv_value(value) for name, value in row.items()} for row in rows), ALWAYS)
 
 
 def row_of(summary: Summary) -> dict[str, Any]:
-    """Returns every number of a configuration by the name of its column in front.csv."""
-    row: dict[str, Any] = {name: getattr(summary, name) for name in ("configuration", "label", "method")}
-    row |= {"metric": summary.metric} if summary.metric else {}
-    row |= {name: getattr(summary, name) for name in ("on_front", "may_be_on_front", "enough", "complete")}
-    measured: Mapping[str, Interval] = summary.metrics | {f"score/{task}": value for task, value in summary.tasks.items()}
-    for name, value in measured.items():
-        row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
-    row |= summary.counts
-    row |= {name: value for name, value in summary.parameters.items() if name not in row}
-    row |= {name: getattr(summary, name) for name in ("planned", "finished", "failed", "stopped")}
-    if (spent := summary.tuning) is not None:
-        row |= {"tuned": spent.tuned}
-        row |= {f"tuning_{name}": getattr(spent, name) for name in ("trials", "failed", "seconds")}
-        row |= {"tuning_at_end": "; ".join(spent.at_end)}
-        row |= {f"{name}/{task}": value for name, by_task in spent.values.items() for task, value in by_task.items()}
-    row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
-    return row
+    """Returns the parameters and cells of a configuration by the names of their columns in front.csv."""
+    return summary.parameters | flat_cells(summary)
 
 
 def _csv_value(value: Any) -> Any:

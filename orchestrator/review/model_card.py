@@ -24,7 +24,7 @@ from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import Trial
 from orchestrator.results.chances import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import METRICS, amount, number
+from orchestrator.results.metrics import COLUMNS, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.review.elsewhere import peft_config, served_by
@@ -285,8 +285,8 @@ def _table(rows: Mapping[str, Any]) -> str:
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {item}" for key, item in value.items())
-    metric = name.replace(" ", "_")
-    return amount(metric, value) if metric in METRICS else text(value)
+    column = COLUMNS.get(name.replace(" ", "_"))
+    return column.write(value) if column is not None and column.is_number else text(value)
 
 
 def _code(code: str) -> str:

@@ -17,7 +17,6 @@ from dashboards.__main__ import main
 from dashboards.app import make_app
 from dashboards.panels import PANELS, Panel, Plain, View
 from dashboards.store import Store
-from orchestrator.results.metrics import amount, metric_of
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run, write_sweep
 
@@ -149,12 +148,6 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         assert "\\textbf{9,216}" in copied["LaTeX"]
         assert copied["LaTeX"].count("\\\\") == 4
         assert copied["Markdown"].splitlines()[1].startswith("| --- |")
-        # the browser writes amounts as the terminal does
-        amounts = [("peak_memory_bytes", 844197888.0), ("seconds", 450.7), ("seconds", 93784.0), ("step_seconds", 0.2248)]
-        amounts += [("energy_kept", 0.129), ("energy_kept", 0.0129), ("p_front", 0.9995), ("score", 86.666), ("examples", 1234)]
-        kinds = [[metric_of(name).kind, value] for name, value in amounts]
-        written = browser.run("arguments[0].map(([kind, value]) => Craft.shown({kind}, value))", kinds)
-        assert written == [amount(name, value) for name, value in amounts]
         few = "{columns: [{better: 'maximize', values: [1, 2, 9, 2]}], complete: [true, true, false, false]}"
         best = browser.run(f"[0, 1, 2, 3].map(row => Craft.best({few}, [0, 1, 2, 3])(0, row))")
         assert best == [False, True, False, False], "one that is not complete is held against nobody"

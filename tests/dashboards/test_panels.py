@@ -78,20 +78,13 @@ def test_the_table_is_as_the_golden_file_has_it() -> None:
     """It has a column for what differs, best score first; what all configurations share is said once."""
     scores = {"mrpc": [80.0, 82.0], "rte": [70.0, 71.0]}
     chances = {"p_front": 0.9, "p_enough": 0.95, "normalized": 88.125, "forgetting": 0.0125}
-    tuned = {"tuning_trials": 6.0, "tuning_seconds": 75.0}
-    runs = configuration("tuned00000", scores=scores, params={"rank": 4, "learning_rate": 1e-3}, extra=chances | tuned)
+    runs = configuration("tuned00000", scores=scores, params={"rank": 4, "learning_rate": 1e-3}, extra=chances)
     params = {"rank": 8, "learning_rate": 3e-3}
     runs += configuration("fixed00000", method="lora", scores=scores, params=params, parameters=2000,
-                          extra={"tuning_trials": 0.0, "tuning_seconds": 0.0, "p_front": 0.3})  # fmt: skip
+                          extra={"p_front": 0.3})  # fmt: skip
     runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]}, summarize=False)
     runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"}, summarize=False)
     check_golden("page/table.json", json.dumps(table_data(view_of(("ranks", runs))), indent=1, ensure_ascii=False))
-
-
-def test_a_sweep_that_tunes_shows_the_time_of_it_on_axes() -> None:
-    runs = configuration("tuned00000", extra={"tuning_trials": 6.0, "tuning_seconds": 75.0})
-    assert "tuning_seconds" in [metric["name"] for metric in front_data(view_of(("ranks", runs)))["metrics"]]
-    assert "tuning" not in [column["key"] for column in table_data(full_view())["columns"]]
 
 
 def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
@@ -104,6 +97,8 @@ def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
     assert (plain["id"], columns["m.score"]) == (["tuned00000"], [81.0])
     assert columns["tuning"] == ["learning_rate 0.01, 2 trials, 1 min 40 s"]
     assert len(view.trials) == 4
+    assert "tuning_seconds" in [metric["name"] for metric in front_data(view)["metrics"]]
+    assert "tuning" not in [column["key"] for column in table_data(full_view())["columns"]]
 
 
 def test_importance_finds_the_parameter_that_decides() -> None:

@@ -26,7 +26,7 @@ from orchestrator.reports.check import Finding, check_report
 from orchestrator.reports.compare import compare_report
 from orchestrator.reports.errors import error_report
 from orchestrator.reports.exits import EXITS
-from orchestrator.reports.front import Row, front_report
+from orchestrator.reports.front import front_report, row_of
 from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.reports.take import take_report
@@ -283,9 +283,8 @@ def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
 def test_a_sweep_with_tuned_settings_says_what_they_took() -> None:
     spent = Tuning(3, 9, 1, 60.0, at_end=("highest learning_rate",))
     (summary,) = mark_front([replace(STEEP[0], tuning=spent)], yaml.safe_load("{score: maximize}"))
-    row = Row.of(summary)
-    assert row.tuning is not None
-    assert (row.tuning.tuned, row.tuning.trials, row.tuning.at_end) == (True, 9, ["highest learning_rate"])
+    row = row_of(summary).model_dump()
+    assert (row["tuned"], row["tuning_trials"], row["tuning_at_end"]) == (True, 9, ["highest learning_rate"])
 
 
 def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:

@@ -1,27 +1,34 @@
-"""Each row of METRICS is a column of every table with no other line of code; what a record keeps gives the same cells."""
+"""Each row of COLUMNS is a column of every table with no other line of code; what a record keeps gives the same cells."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dashboards.panels.table import data
+from orchestrator.pictures.picture import picture_configuration
+from orchestrator.reports.front import front_report, row_model
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import EXPECTED, METRICS, P_ENOUGH, P_FRONT, Metric, amount
+from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.table import front_columns, metric_column
-from orchestrator.review.front_tables import latex, markdown, write_csv
+from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.sweepfile.objectives import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
+from tests.orchestrator.recorded import over_seeds, record
 
 JUDGED = (P_FRONT, P_ENOUGH, EXPECTED)
-MADE_UP = Metric("hops", "hops taken", "minimize", digits=3, averaged=True)
 
 
 def entries(name: str = "", values: tuple[float, float] = (0.0, 0.0)) -> list[Entry]:
@@ -38,36 +45,63 @@ def entries(name: str = "", values: tuple[float, float] = (0.0, 0.0)) -> list[En
     return rows
 
 
-ROWS = [row for row in (*METRICS.values(), MADE_UP) if row.name != "score"]
+MEASURED = [row for row in COLUMNS.values() if row.better and not row.read and row.name not in ("score", "search_score")]
 
 
-@pytest.mark.parametrize("metric", ROWS, ids=lambda row: row.name)
-def test_a_metric_is_one_row(metric: Metric, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(METRICS, metric.name, metric)
-    objectives: Any = {"score": "maximize", metric.name: metric.better}
+@pytest.mark.parametrize("metric", MEASURED, ids=lambda row: row.name)
+def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
+    assert metric.better
+    objectives: Objectives = {"score": "maximize", metric.name: metric.better}
     summaries = mark_front(summarize_entries(entries(metric.name, (3.0, 7.0))), objectives)
     if metric.name not in JUDGED:
         assert [summary.value(metric.name) for summary in summaries] == ([3.5, 7.5] if metric.averaged else [4.0, 8.0])
-    (column,) = [column for column in front_columns(summaries, objectives) if column.key == metric.name]
-    assert (column.label, column.kind, column.digits) == (metric.label, metric.kind, metric.decimals)
-    shown = [column.text(summary) for summary in summaries]
-    assert shown == [amount(metric.name, summary.value(metric.name)) for summary in summaries]
-    write_csv(summaries, objectives, tmp_path / "front.csv")
-    assert metric.name in (tmp_path / "front.csv").read_text().splitlines()[0].split(",")
+    (column,) = [column for column in front_columns(summaries, objectives) if column.name == metric.name]
+    cells = [column.text(summary) for summary in summaries]
+    assert cells == [amount(metric.name, summary.value(metric.name)) for summary in summaries]
     if not metric.name.startswith(("p_", "trainable")):
-        assert all(cell.replace("%", "\\%") in latex(summaries, objectives) for cell in shown)
-    assert all(cell in markdown(summaries, objectives) for cell in shown)
+        assert all(cell.replace("%", "\\%") in latex(summaries, objectives) for cell in cells)
 
 
-@pytest.mark.parametrize("metric", [row for name, row in METRICS.items() if row.place != "objective"], ids=lambda row: row.name)
-def test_the_page_has_a_metrics_column_with_its_kind_and_digits(metric: Metric) -> None:
+def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hops = Column(
+        "hops",
+        "hops taken",
+        "minimize",
+        "count",
+        "How often it hops.",
+        place="front",
+        read=lambda row: 1000.0 + row.value("trainable_parameters"),
+    )
+    monkeypatch.setitem(COLUMNS, "hops", hops)
+    sweep = read_folder(record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81)), "LoRA b": (2, over_seeds(82, 85))}))
+    summaries, objectives = sweep.summaries, sweep.sweep.objectives
+    console = Console(file=io.StringIO(), width=200)
+    console.print(terminal_table(summaries, objectives))
+    tables = [console.file.getvalue(), markdown(summaries, objectives)]  # type: ignore[attr-defined]
+    assert all(text in table for table in tables for text in ("hops taken", "1,001", "1,002"))
+    assert "1,002" in latex(summaries, {**objectives, "hops": "minimize"})
+    write_csv(summaries, objectives, tmp_path / "front.csv")
+    assert [row["hops"] for row in csv.DictReader((tmp_path / "front.csv").open())] == ["1001", "1002"]
+    rows = json.loads(front_report(sweep).to_json())["rows"]
+    assert [row["hops"] for row in rows] == [1001, 1002]
+    assert row_model().model_json_schema(mode="serialization")["properties"]["hops"]["description"] == "How often it hops."
+    (first, *_) = summaries
+    picture = picture_configuration(sweep.trials(first.configuration), first, None, sweep.state, "sqlite:///x.db")
+    assert picture.metrics["hops"] == 1001
+    page = view_of(("ranks", [*configuration("a", parameters=1), *configuration("b", parameters=2)]))
+    (column,) = [column for column in data(page)["columns"] if column["key"] == "m.hops"]
+    assert (column["label"], column["about"], column["texts"]) == ("Hops taken", "How often it hops.", ["1,001", "1,002"])
+
+
+@pytest.mark.parametrize("metric", [row for row in MEASURED if row.place != "objective"], ids=lambda row: row.name)
+def test_the_page_has_a_metrics_column_with_its_kind_and_digits(metric: Column) -> None:
     if metric.name.startswith("tuning_") or metric.name in JUDGED:
         return  # the page has a column of words for the first; the others are computed
     runs = configuration("a", parameters=100, extra={metric.name: 10.0})
     runs += configuration("b", parameters=200, extra={metric.name: 20.0})
     columns = {column["key"]: column for column in data(view_of(("ranks", runs)))["columns"]}
     column = columns[f"m.{metric.name}"]
-    assert (column["kind"], column["digits"]) == (metric.kind, metric.decimals)
+    assert (column["kind"], column["about"]) == (metric.kind, metric.about)
     assert column.get("more", False) == (metric.place == "menu")
 
 

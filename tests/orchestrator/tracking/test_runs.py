@@ -171,7 +171,7 @@ def test_a_summary_that_changes_back_is_the_one_that_is_shown(uri: str, tmp_path
         sweep.close()
         mirror(tmp_path, uri)
         run = runs(uri)["configuration", first.configuration]
-        assert run.data.metrics["trials_planned"] == len(trials)
+        assert run.data.metrics["planned"] == len(trials)
         assert run.data.metrics["score"] == (85.0 if len(trials) == 2 else 80.0)
 
 
