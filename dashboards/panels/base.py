@@ -75,8 +75,8 @@ class View:
 
     @property
     def tasks(self) -> list[str]:
-        names = map(str, self.configurations.columns)
-        return sorted(name.removeprefix("m.score/") for name in names if name.startswith("m.score/"))
+        tasks = {task for sweep in self.sweeps for summary in sweep.summaries.values() for task in summary.tasks}
+        return sorted(task for task in tasks if f"m.score/{task}" in self.configurations)
 
 
 @dataclass(frozen=True)

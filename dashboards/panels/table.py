@@ -75,7 +75,7 @@ def _columns(view: View, frame: pd.DataFrame, summaries: Sequence[Summary], diff
     """Returns the columns: label and the metrics that the page always shows, then parameters, columns that a reader may add,
     and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
-    worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, frame, objectives)]
+    worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, view, objectives)]
     shown = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
     columns: list[Plain] = [_text("label", "Configuration", frame["label"])]
     columns += [_text("sweep", "Sweep", frame["sweep"])] if len(view.names) > 1 else []
@@ -129,13 +129,13 @@ def _ordered(metrics: Sequence[Column]) -> list[Column]:
     return sorted(metrics, key=lambda metric: 2 if "/" in metric.name else rank.get(metric.name, 3 + (metric.place != "front")))
 
 
-def _worth_showing(metric: Column, frame: pd.DataFrame, objectives: Collection[str]) -> bool:
+def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> bool:
     if metric.name.startswith("tuning_"):  # they have a column in words
         return False
     if metric.name.startswith("score/"):  # with a single task its score is the score
-        return sum(str(name).startswith("m.score/") for name in frame.columns) > 1
+        return len(view.tasks) > 1
     always = metric.name in ("score", SIZE, *objectives) or metric.kind == "chance"
-    return always or column(frame, f"m.{metric.name}").dropna().nunique() > 1
+    return always or column(view.configurations, f"m.{metric.name}").dropna().nunique() > 1
 
 
 def _shared(frame: pd.DataFrame, differ: Sequence[str]) -> list[list[Any]]:
