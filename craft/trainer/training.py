@@ -167,9 +167,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     with meter.phase("data"):
         scorer = make_scorer(spec, task, splits, tokenizer, base, scored)
     forgetting = _measure_before(spec, task, tokenizer, base, listener.count_answered)
-    missing = getattr(base, "craft_missing_weights", [])
-    absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
-    notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
+    notes = [*_notes_of(base), *scorer.notes, *splits.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
         with meter.phase("head"):
@@ -197,6 +195,12 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)
     run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
+
+
+def _notes_of(base: Any) -> list[str]:
+    missing = getattr(base, "craft_missing_weights", [])
+    absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
+    return [*absent, *getattr(base, "craft_notes", [])]
 
 
 def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any, tick: Tick) -> Forgetting | None:

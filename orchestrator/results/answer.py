@@ -17,14 +17,12 @@ from craft.words import plain
 from orchestrator.results.chances import evidence, find_falls
 from orchestrator.results.control import HEAD, above_chance, no_better_than_head
 from orchestrator.results.experiments import (
-    adds_to_front,
+    describe_action,
     duration,
     more_command,
-    more_seeds,
     other_rates,
     pace_of,
     rate_end,
-    resized,
     seconds_of_seed,
     untried_of,
 )
@@ -39,10 +37,8 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["enough", "unsure", "one seed", "means", "chance", "head"]
-COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
 UNLIKELY = 0.2
 """The chance to decide below which an action would hardly do so."""
-
 REASONS = {
     "enough": "the answer: the smallest that is enough",
     "unsure": "the answer: the likeliest to be enough, which is not decided",
@@ -97,8 +93,7 @@ class Answer:
 
 def answer_of(state: State) -> tuple[list[Summary], Answer | None]:
     """Returns the judged configurations of a sweep, and its answer; None if none is complete."""
-    summaries = judge_state(state)
-    return summaries, find_answer(summaries, state)
+    return (summaries := judge_state(state)), find_answer(summaries, state)
 
 
 def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
@@ -178,7 +173,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -
     if not single:
         unknown = "Not known: with what chance. There are chances where every objective but the score is exact."
         return Answer("means", small.configuration, best.configuration, None, verdict, unknown)
-    unknown = "Not known: whether it is enough: one seed does not show what another changes."
+    unknown = "One seed cannot tell whether this is enough: another seed may score differently."
     ends = _at_end(complete, best, state)
     unknown += f" {ends}" if ends else ""
     if limit(complete) == "examples":
@@ -188,7 +183,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -
     action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
     return Answer(
         "one seed", small.configuration, best.configuration, None, verdict, unknown,
-        *_proposed(action, complete, best, state, "would give the chances"),
+        *describe_action(action, complete, best, state, "would give probabilities"),
     )  # fmt: skip
 
 
@@ -215,7 +210,7 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
         may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({percent(action.decides)})"
         says = "would most likely say it" if action.decides >= LIKELY else may
         place = taken if action.kind == "smaller" else best
-        proposal, command = _proposed(action, complete, place, state, says)
+        proposal, command = describe_action(action, complete, place, state, says)
         decides = action.decides if action.more else None
     ids, better = (taken.configuration, best.configuration), 1 - chance[taken.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
@@ -247,7 +242,7 @@ def _doubt(taken: Summary, rule: Enough) -> str:
     """Returns why no configuration is enough yet."""
     if taken.counts[P_ENOUGH] >= rule.sure:
         return f"Not known: whether it is enough: {taken.score.n} seeds do not show how seeds spread, {SEEDS} do."
-    return f"Not known: which one is enough with a chance of {percent(rule.sure)}."
+    return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
 
 
 def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, state: State) -> str:
@@ -274,26 +269,14 @@ def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: fl
     return " ".join(f"The best has the {end} tried, so one beyond may be better." for end in ends if end)
 
 
-def _proposed(action: Action, complete: Sequence[Summary], place: Summary, state: State, says: str) -> tuple[str, str]:
-    """Returns a sentence on an action, and its command."""
-    time = duration(action.seconds / pace_of(state), ": about ")
-    if action.kind == "seeds":
-        count = max(action.more)
-        seeds = f"{COUNTS[count]} more seed{'s' if count > 1 else ''}"
-        group = "what may be on the front" if adds_to_front(state.sweep) else f"all {len(complete)} configurations"
-        sentence = f"{seeds} of {group} {says}{'' if adds_to_front(state.sweep) else time}."
-        return sentence, more_command(state.again, more_seeds(state.sweep, count))
-    settings = resized(state.sweep, place, 2 if action.kind == "larger" else 0.5)
-    return f"Most for its time says a {action.kind} size of {full_label(place)}{time}.", more_command(state.again, settings)
-
-
 def _compared(best: Summary, small: Summary, gap: float) -> str:
-    size, other = best.value(SIZE), small.value(SIZE)
+    size, other, more = best.value(SIZE), small.value(SIZE), points(float(number(gap, 1)))
     if not size > other:
         return f"The best is {full_label(best)} ({size:,.0f})."
     ratio = size / other if other else math.inf
-    times = f"{ratio:.0f} times as many" if ratio >= 10 else f"{ratio:.2g} times as many" if other else "that many more"
-    return f"The best, {full_label(best)} ({size:,.0f}), has {times} for {points(float(number(gap, 1)))}."
+    times = "twice" if round(ratio, 1) == 2 else f"{ratio:{'.0f' if ratio >= 10 else '.2g'}} times"
+    uses = f"uses {times} as many parameters for" if other else "scores"
+    return f"The best, {full_label(best)} ({size:,.0f}), {uses} {more} more."
 
 
 def _named(summary: Summary) -> str:

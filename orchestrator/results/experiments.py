@@ -12,14 +12,16 @@ from craft.methods import METHODS
 from craft.words import format_duration
 from orchestrator.results.control import FULL, HEAD
 from orchestrator.results.metrics import SIZE
-from orchestrator.results.next_step import Kind, Untried
+from orchestrator.results.next_step import Action, Kind, Untried
 from orchestrator.results.summary import Summary
+from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
+COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
 
 
 def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
@@ -188,3 +190,16 @@ def _yaml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_yaml(part)}" for key, part in value.items()) + "}"
     return json.dumps(value, separators=(", ", ": ")).replace('"', "") if isinstance(value, list) else json.dumps(value)
+
+
+def describe_action(action: Action, complete: Sequence[Summary], place: Summary, state: State, says: str) -> tuple[str, str]:
+    """Returns a sentence on an action, and its command."""
+    time = duration(action.seconds / pace_of(state), ": about ")
+    if action.kind == "seeds":
+        count = max(action.more)
+        seeds = f"{COUNTS[count]} more seed{'s' if count > 1 else ''}"
+        group = "what may be on the front" if adds_to_front(state.sweep) else f"all {len(complete)} configurations"
+        sentence = f"{seeds} of {group} {says}{'' if adds_to_front(state.sweep) else time}."
+        return sentence, more_command(state.again, more_seeds(state.sweep, count))
+    settings = resized(state.sweep, place, 2 if action.kind == "larger" else 0.5)
+    return f"Most for its time says a {action.kind} size of {full_label(place)}{time}.", more_command(state.again, settings)

@@ -25,7 +25,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from orchestrator.results.answer import COUNTS, Answer, find_answer
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.experiments import COUNTS
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH

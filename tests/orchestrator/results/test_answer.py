@@ -73,7 +73,7 @@ def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_t
     assert (answer.kind, answer.configuration, answer.best) == ("enough", "middle", "large")
     assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
     assert "better by more than 1 point is " in answer.verdict
-    assert answer.verdict.endswith("The best, lora large (73,728), has 18 times as many for 0.6 points.")
+    assert answer.verdict.endswith("The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.")
     assert answer.better is not None
     assert answer.better < 0.1
 
@@ -93,7 +93,7 @@ def test_within_and_sure_say_what_enough_means() -> None:
         (
             [made("small", 1_000, [70]), made("large", 8_000, [90])],
             "one seed",
-            ["By one seed: lora large", "one seed does not show", "Two more seeds of all 2 configurations", "about 2 min"],
+            ["By one seed: lora large", "One seed cannot tell", "Two more seeds of all 2 configurations", "about 2 min"],
             "seeds=[0, 1, 2]",
         ),
         (
