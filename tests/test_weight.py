@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 15900, "orchestrator": 23830, "dashboards": 2800}
+LINES = {"craft": 16152, "orchestrator": 24173, "dashboards": 2799}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

@@ -186,7 +186,7 @@ def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
-    monkeypatch.setattr("orchestrator.results.answer.pace_of", lambda state: 4.0)
+    monkeypatch.setattr("orchestrator.results.experiments.pace_of", lambda state: 4.0)
     assert "about 30 s" in answered(*one_seed).proposal
 
 
