@@ -132,7 +132,7 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
         raise ValueError(f"the adapter in {folder} does not fit {base}: {reason}. {advice}") from error
     if prompts:
         return loaded
-    prefix = loaded.base_model.prefix
+    prefix = getattr(loaded.base_model, "prefix", "adaption_")  # PEFT's adaption prompts alone declare none
     of_base = {name for name in loaded.state_dict() if f".{prefix}" not in name}
     lacking, surplus = sorted(parts - shapes.keys()), sorted(shapes.keys() - parts - of_base)
     if wrappers := find_wrappers(lacking, surplus):

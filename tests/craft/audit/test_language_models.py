@@ -30,7 +30,11 @@ def _disturb(model: Any) -> None:
 
 
 @pytest.mark.parametrize("metric", [None, "exact_match"])
-def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
+def test_an_audit_of_a_language_model(
+    metric: str | None, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Twelve rows of a random model show no help, and then there is no verdict.
+    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(tiny_llama)
     model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
