@@ -245,6 +245,7 @@ def test_an_adapter_is_not_merged_into_a_base_that_was_trained_on_since(
         pass
 
 
+@pytest.mark.slow
 def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
     flags = ["--pick", "best", "--task", "toy/paraphrase", "--as", "merged", "--to", str(tmp_path / "merged")]
     assert main(["take", str(small_sweep.folder), *flags]) == 0

@@ -49,6 +49,7 @@ def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path
     assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_planned_without_optuna(folder: Path) -> None:
     overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"
     plan = f"from orchestrator.run import main; assert main(['sweep.yaml', '--plan', {overrides}]) == 0"

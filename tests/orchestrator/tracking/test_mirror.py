@@ -78,6 +78,7 @@ def copy_of(store: Path, to: Path) -> str:
     return f"sqlite:///{to}"
 
 
+@pytest.mark.slow
 def test_equal_once_is_equal_however_often_it_is_made(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
     folder = tmp_path / "runs"
     live = None
