@@ -64,16 +64,54 @@ _T5 = {
     "down": r"DenseReluDense\.wo",
 }
 
+_MPNET = {
+    "q": r"attention\.attn\.q",
+    "k": r"attention\.attn\.k",
+    "v": r"attention\.attn\.v",
+    "o": r"attention\.attn\.o",
+    "up": r"intermediate\.dense",
+    "down": r"layer\.\d+\.output\.dense",
+}
+_MODERNBERT = {
+    "q": r"attn\.Wqkv[0/3]",
+    "k": r"attn\.Wqkv[1/3]",
+    "v": r"attn\.Wqkv[2/3]",
+    "o": r"attn\.Wo",
+    "gate": r"mlp\.Wi[0/2]",
+    "up": r"mlp\.Wi[1/2]",
+    "down": r"mlp\.Wo",
+}
+_DEBERTA = _BERT | {
+    "q": r"attention\.self\.query_proj",
+    "k": r"attention\.self\.key_proj",
+    "v": r"attention\.self\.value_proj",
+}
+_LFM2 = {
+    "q": r"self_attn\.q_proj",
+    "k": r"self_attn\.k_proj",
+    "v": r"self_attn\.v_proj",
+    "o": r"self_attn\.out_proj",
+    "gate": r"feed_forward\.w1",
+    "up": r"feed_forward\.w3",
+    "down": r"feed_forward\.w2",
+}
+
 FAMILIES: dict[str, Mapping[str, str]] = {
     "bert": _BERT,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "electra": _BERT,
     "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
+    "modernbert": _MODERNBERT,
+    "deberta-v2": _DEBERTA,
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "qwen3_5_text": _LLAMA,
+    "smollm3": _LLAMA,
+    "lfm2": _LFM2,
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
     "gemma3_text": _LLAMA,

@@ -105,6 +105,10 @@ def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base
         "bert": ENCODER,
         "roberta": ENCODER,
         "electra": ENCODER | {"embedding_size": 32},
+        "mpnet": ENCODER,
+        "deberta-v2": ENCODER,
+        "lfm2": DECODER | {"layer_types": ["conv", "full_attention", "full_attention"], "block_auto_adjust_ff_dim": False},
+        "qwen3_5_text": DECODER | {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
         "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "dropout": 0.0, "attention_dropout": 0.0},
         "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
         "opt": {

@@ -11,8 +11,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, BertConfig, T5Config
 
-from craft.models.families import FAMILIES
+from craft.models.families import FAMILIES, WORDS
 from craft.models.projections import find_projections, find_targets, linear_modules, target_modules
+from craft.tuners.craft.config import CraftConfig
 
 TinyModel = Callable[..., Any]
 GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma")
@@ -38,6 +39,23 @@ def test_every_linear_module_of_a_layer_is_named_once(family: str, tiny_model: T
     assert len(set(named)) == len(named) - 3 * fused
     inner = [key for key in linear_modules(model) if any(word.isdigit() for word in key.split("."))]
     assert sorted(set(named)) == sorted(inner)
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "modernbert", "deberta-v2", "smollm3", "lfm2", "qwen3_5_text", "gemma3_text"])
+def test_craft_adapts_a_family_from_the_model_as_it_is(kind: str, tiny_model: TinyModel) -> None:
+    stacks = find_projections(tiny_model(kind), list(FAMILIES[kind]))
+    assert {word: len(layers) for word, layers in stacks.items()} | {"up": 3, "down": 3, "gate": 3} == {
+        word: 2 if word in "qkvo" and kind in ("lfm2", "qwen3_5_text") else 3 for word in WORDS
+    }
+    words = torch.arange(12).view(2, 6)
+    before = tiny_model(kind).eval()(input_ids=words)[0]
+    craft = CraftConfig(ranks=["all", 4, 4], projections=["q", "v", "down"], init_epsilon=0.0)
+    model = get_peft_model(tiny_model(kind), craft).eval()
+    torch.testing.assert_close(model(input_ids=words)[0], before, atol=1e-4, rtol=1e-4)
+    (model(input_ids=words)[0] * torch.randn(before.shape)).sum().backward()
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    assert len(trained) == 9
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in trained)
 
 
 def test_fused_parts_are_consecutive_outputs(tiny_model: TinyModel) -> None:
