@@ -23,8 +23,12 @@ _PAST_HOOKS = ("ADALORA", "ADAPTION_PROMPT")
 
 def shard(model: Any, device: torch.device, group: Group) -> None:
     """Puts a model with a method on it into parts on `device`, layer by layer, so that no device ever holds all of it."""
-    if group.way != "shard" or group.count == 1:
-        return
+    if group.way == "shard" and group.count > 1:
+        put_in_parts(model, device, group.count)
+
+
+def put_in_parts(model: Any, device: torch.device, count: int) -> None:
+    """Puts a model into `count` parts, of which this process holds one."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -34,7 +38,7 @@ def shard(model: Any, device: torch.device, group: Group) -> None:
     ignored = {weight for name, weight in named if weight.requires_grad or ".original_module." in name}
     if all(weight.requires_grad for _, weight in named):
         ignored.clear()
-    mesh = init_device_mesh(device.type, (group.count,))  # PEFT reads the shapes of parts if the mesh has no name
+    mesh = init_device_mesh(device.type, (count,))  # PEFT reads the shapes of parts if the mesh has no name
     # By default the outermost weights stay whole after a forward pass. Scoring would leave them so, and they are read then.
     options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": True, "ignored_params": ignored}
     for module in [*_layers(base), base]:

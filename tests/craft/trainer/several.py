@@ -7,11 +7,15 @@ in a fork of a process that has.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import torch
 
 from craft.results import Progress, RunResult
 from craft.settings import Way
@@ -69,9 +73,26 @@ def _lead(spec: RunSpec, folder: Path, count: int, way: Way, train: Train, calls
     crew: Crew = Forked(count, train, folder)
     run = train_together(train, crew, way, SECONDS)
     calls = {"resume_from": None, "on_step": lambda _step, _total: None} | calls
-    return run(spec, folder / "0", report=report, **calls), points
+    with _gloo_on_one_gpu():
+        return run(spec, folder / "0", report=report, **calls), points
 
 
 def _follow(part: Part, train: Train, folder: Path) -> None:
-    if not follow(part, train, folder, lambda _step, _total: None, part.meeting.open_store()):
+    with _gloo_on_one_gpu():
+        ended_well = follow(part, train, folder, lambda _step, _total: None, part.meeting.open_store())
+    if not ended_well:
         os._exit(1)
+
+
+@contextmanager
+def _gloo_on_one_gpu() -> Iterator[None]:
+    """Exchanges tensors on a GPU by gloo where all processes share it, because NCCL takes one process a GPU."""
+    start = torch.distributed.init_process_group
+    with ExitStack() as stack:
+        if torch.cuda.device_count() == 1:
+
+            def start_by_gloo(_backend: str, **calls: Any) -> None:
+                start("cpu:gloo,cuda:gloo", **calls)
+
+            stack.enter_context(patch.object(torch.distributed, "init_process_group", start_by_gloo))
+        yield

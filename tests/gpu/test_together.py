@@ -1,0 +1,83 @@
+"""Two processes train one run on a GPU: the losses of one process, and equal adapters.
+
+On a single GPU both compute on it and exchange by gloo, because NCCL takes one process a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForSequenceClassification
+
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
+from craft.models.sharding import put_in_parts
+from craft.processes import gather_parts, is_part
+from craft.settings import Way
+from craft.spec import RunSpec
+from tests.craft.methods.cases import CASES
+from tests.craft.trainer.several import train_several
+from tests.craft.trainer.test_together import Watch, spec_of
+from tests.gpu.elsewhere import in_new_process
+
+Figure = Callable[[str], None]
+SUBJECTS = ("craft", "lora", "dora", "vera", "full")
+
+
+def _alone(watch: Watch, spec: RunSpec, folder: Path) -> tuple[list[dict[str, float]], dict[str, float]]:
+    points: list[dict[str, float]] = []
+    metrics = watch(spec, folder, report=lambda progress: points.extend(progress.points)).metrics
+    return points, dict(metrics)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+@pytest.mark.parametrize("method", SUBJECTS)
+def test_two_processes_on_a_gpu_train_as_one(
+    tiny_spec: Callable[..., RunSpec], tmp_path: Path, method: str, way: Way, figure: Figure
+) -> None:
+    if torch.cuda.device_count() > 1:
+        pytest.skip("the processes of this check share one GPU")
+    spec = spec_of(tiny_spec, method, CASES[method])
+    watch = Watch(tmp_path)
+    alone, metrics = in_new_process(_alone, watch, spec, tmp_path / "alone")
+    result, points = train_several(spec, tmp_path, 2, way, watch)
+    gap = max(abs(first[name] - second[name]) for first, second in zip(points, alone, strict=True) for name in second)
+    figure(f"{way}: largest difference of a loss {gap:.1e}, share of the base {max(watch.shares()):.2f}")
+    assert gap < 1e-4
+    assert result.metrics == pytest.approx(metrics, abs=1e-2)
+    assert max(watch.shares()) <= 0.55 if way == "shard" else watch.shares() == [1, 1]
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("method", ["craft", "full"])
+def test_parts_by_nccl_have_the_gradients_of_the_whole(method: str, tiny_spec: Callable[..., RunSpec], figure: Figure) -> None:
+    gap = in_new_process(_gap_by_nccl, spec_of(tiny_spec, method, CASES[method]))
+    figure(f"one process: largest difference of a gradient {gap:.1e}")
+    assert gap < 1e-5
+
+
+def _gap_by_nccl(spec: RunSpec) -> float:
+    """Returns the largest difference of a gradient in a group of one process, whose parts NCCL gathers and sums."""
+    store = torch.distributed.TCPStore("localhost", 0, 1, True)
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    whole, parts = _gradients(spec, in_parts=False), _gradients(spec, in_parts=True)
+    torch.distributed.destroy_process_group()
+    return max((part - weight).abs().max().item() for part, weight in zip(parts, whole, strict=True))
+
+
+def _gradients(spec: RunSpec, in_parts: bool) -> list[torch.Tensor]:
+    transformers.set_seed(0)
+    row = METHODS[spec.method]
+    base = AutoModelForSequenceClassification.from_pretrained(spec.model)
+    model = row.build(base, row.parameters.model_validate(spec.parameters), BuildContext("SEQ_CLS")).eval()
+    if in_parts:
+        put_in_parts(model, torch.device("cuda", 0), 1)
+    model.to("cuda")
+    model(input_ids=torch.arange(24, device="cuda").view(2, 12)).logits.square().sum().backward()
+    assert any(map(is_part, model.parameters())) == in_parts
+    return [gather_parts(weight.grad) for weight in model.parameters() if weight.grad is not None]
