@@ -158,6 +158,7 @@ class Loop:
         # Weight decay leads to zero. Without its start in it, a weight's difference from it does.
         self._add_starts(-1)
         self.optimizer.step()
+        torch.autograd.graph.increment_version(self._weights)  # a fused step does not, and caches ask for it
         self._add_starts(1)
         self._hold()
         self.optimizer.zero_grad()

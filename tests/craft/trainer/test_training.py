@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from craft.scoring.head_scorer import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
+from craft.trainer import optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
 from craft.trainer.memory import OutOfMemory, shrink_batches
@@ -325,3 +327,17 @@ def test_no_split_is_scored_twice_with_the_same_weights(
     assert result.metrics["score"] == result.metrics["search_score"] or protocol == "honest"
     assert {"load", "data", "decompose", "train", "score", "store"} <= result.phases.keys()
     assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.1)
+
+
+def test_every_evaluation_sees_the_weights_of_a_fused_step(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's optimizer changes weights without counting it in their versions."""
+    losses = dict[bool, list[float]]()
+    for fused in (False, True):
+        monkeypatch.setattr(optimizing, "adamw", partial(torch.optim.AdamW, fused=fused))
+        reports: list[Progress] = []
+        train_run(tiny_spec(method="lora"), tmp_path / str(fused), report=reports.append)
+        losses[fused] = [progress.metrics["search_loss"] for progress in reports if progress.metrics]
+    assert len(set(losses[False])) > 1
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
