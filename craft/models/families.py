@@ -63,14 +63,11 @@ _T5 = {
     "up": r"DenseReluDense\.wi(?:_1)?",
     "down": r"DenseReluDense\.wo",
 }
-
-_MPNET = {
+_MPNET = _BERT | {
     "q": r"attention\.attn\.q",
     "k": r"attention\.attn\.k",
     "v": r"attention\.attn\.v",
     "o": r"attention\.attn\.o",
-    "up": r"intermediate\.dense",
-    "down": r"layer\.\d+\.output\.dense",
 }
 _MODERNBERT = {
     "q": r"attn\.Wqkv[0/3]",
