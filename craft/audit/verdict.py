@@ -37,7 +37,7 @@ class Audit:
         parameters: of the adapter, without a task head.
         score, without: with the adapter, and without its change of weights (the base; its head as it was trained).
         sizes: from large to small.
-        enough: the smallest that loses at most `within` points with the chance `sure`; None if none does, or nothing `helps`.
+        enough: the smallest whose `chance` is at least `sure`; None if no size has it, or nothing `helps`.
         shares: each module's share of the change.
         warnings: what is odd about it.
         form: in which form pairs are read, if the audit chose it.
@@ -59,11 +59,17 @@ class Audit:
     form: str | None = None
     helps: bool = True
 
+    def chance(self, size: Size) -> float:
+        """Returns the chance that neither this size nor a larger one loses more than `within` points, at least (Bonferroni).
+
+        The smallest of several sizes that pass is a chosen one: by its own chance alone it would be called enough too often.
+        """
+        larger = [tried.difference for tried in self.sizes if tried.parameters >= size.parameters]
+        return max(0.0, 1 - sum(1 - difference.chance(self.within) for difference in larger))
+
     @property
     def enough(self) -> Size | None:
-        if not self.helps:
-            return None
-        good = [size for size in self.sizes if size.difference.chance(self.within) >= self.sure]
+        good = [size for size in self.sizes if self.helps and self.chance(size) >= self.sure]
         return min(good, key=lambda size: size.parameters, default=None)
 
     @property
@@ -83,22 +89,21 @@ class Audit:
             form = f"{method} of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"{method} of ranks {ranks[0]} to {ranks[-1]}"
             return (
                 f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
-                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {gap.chance(self.within):.2f}; {form}."
+                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {self.chance(size):.2f}; {form}."
             )
         if not self.sizes:
             return f"Half of its {self.parameters:,} parameters are too few for one LoRA direction. Keep the adapter as it is."
-        rows = [(size.difference.rows_to_decide(self.within, self.sure), size) for size in self.sizes]
-        near = [(count, size) for count, size in rows if count is not None]
-        if not near:
+        largest = self.sizes[0]  # a smaller one is enough only if this one is
+        gap, count = largest.difference, largest.difference.rows_to_decide(self.within, self.sure)
+        if count is None:
             advice = "" if self.trained else ", or give --train: cuts that are trained on lose less"
-            loss = f"each loses more than {self.within:.3g} points on these rows"
+            loss = f"{largest.parameters:,} parameters lose {-gap.mean:.1f} points on these rows, more than {self.within:.3g}"
             return f"No size is enough: {loss}. Keep the adapter as it is{advice}."
-        count, size = min(near, key=lambda pair: (pair[0], pair[1].parameters))
-        gap, need = size.difference, max(count, self.rows + 1)
+        need = max(count, self.rows + 1)
         return (
-            f"Not decided: with {size.parameters:,} of its {self.parameters:,} parameters the score changes by {gap.mean:+.1f} "
-            f"points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows may show whether {self.within:.3g} is "
-            f"lost; there are {self.rows:,}."
+            f"Not decided: with {largest.parameters:,} of its {self.parameters:,} parameters the score changes by "
+            f"{gap.mean:+.1f} points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows may show whether "
+            f"{self.within:.3g} is lost; there are {self.rows:,}."
         )
 
     @property

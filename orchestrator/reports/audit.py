@@ -22,7 +22,9 @@ class SizePart(Part):
     difference: Number = Field(description="Its score less that of the whole adapter, in points.")
     low: Number = Field(description="The lower end of the 95 % interval of that, over rows.")
     high: Number = Field(description="The upper end.")
-    p_within: Number = Field(description="The chance that at most `within` points are lost on new rows.")
+    p_within: Number = Field(
+        description="The chance that neither this size nor a larger one loses more than `within` points on new rows, at least."
+    )
 
 
 class AuditReport(Report):
@@ -44,7 +46,8 @@ class AuditReport(Report):
     sizes: list[SizePart] = Field(description="From large to small.")
     helps: bool = Field(description="Whether the rows show that the adapter's change helps by more than `within`.")
     enough: int | None = Field(
-        description="The parameters of the smallest that is enough. Null if none is, or nothing `helps`."
+        description="The parameters of the smallest size whose `p_within` is at least `sure`. Null if none has it, or nothing "
+        "`helps`."
     )
     path: str | None = Field(description="Where it was written. Null if it was not.")
     shares: dict[str, float] = Field(description="Each module's share of the change's squared singular values.")
@@ -76,7 +79,7 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
                 difference=size.difference.mean,
                 low=size.difference.low,
                 high=size.difference.high,
-                p_within=size.difference.chance(audit.within),
+                p_within=audit.chance(size),
             )
             for size in audit.sizes
         ],

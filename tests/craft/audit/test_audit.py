@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import craft
 from craft.audit.audit import audit_adapter
 from craft.audit.changes import changes_of, ranks_for, write_lora
 from craft.audit.data import Data
-from craft.audit.folder import read_folder
+from craft.audit.folder import Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
+from craft.audit.verdict import Audit, Size
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import load_model
 
@@ -234,6 +236,43 @@ def test_the_chance_is_right_about_new_rows() -> None:
             came.append(100 * (better - worse) >= -1)
     assert len(said) > 30
     assert np.mean(came) == pytest.approx(np.mean(said), abs=0.07)
+
+
+def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 400) -> Audit:
+    """An audit of sizes that lose so many points on endless rows; each answers 6 % of the rows otherwise."""
+    labels, sizes = np.ones(rows), list[Size]()
+    for place, loss in enumerate(losses):
+        change = random.choice([-1, 0, 1], rows, p=[0.03 + loss / 200, 0.94, 0.03 - loss / 200])
+        sides = np.where(change < 0, 1, np.where(change > 0, 0, 1))
+        gap = compare_answers(Answers("accuracy", (sides, labels)), Answers("accuracy", (sides + change, labels)))
+        sizes.append(Size(800 >> place, {"query": 1}, 80.0, gap))
+    whole = Folder(Path("whole"), {"peft_type": "LORA"}, {}, "base")
+    return Audit(whole, "accuracy", rows, 1600, 80.0, 50.0, tuple(sizes), 1.0, 0.9, False, {}, ())
+
+
+def test_the_smallest_of_several_sizes_is_as_often_enough_as_the_audit_says() -> None:
+    """Four sizes lose a little too much: one in ten audits may call one enough. By each size's own chance one in four does."""
+    random = np.random.default_rng(5)
+    audits = [audit_of(random, [1.2] * 4) for _ in range(300)]
+    assert np.mean([audit.enough is not None for audit in audits]) <= 0.1
+    assert np.mean([any(size.difference.chance(1) >= 0.9 for size in audit.sizes) for audit in audits]) > 0.2
+    for audit in audits:
+        misses = np.cumsum([1 - size.difference.chance(1) for size in audit.sizes])
+        assert [audit.chance(size) for size in audit.sizes] == pytest.approx(np.maximum(0, 1 - misses))
+
+
+def test_verdicts_are_right_as_often_as_they_say() -> None:
+    """Adapters whose smaller sizes lose more."""
+    random, said, came = np.random.default_rng(6), list[float](), list[bool]()
+    for _ in range(400):
+        losses = np.cumsum(random.exponential(random.choice([0.3, 1.0]), 4)) - 0.5
+        audit = audit_of(random, np.clip(losses, -3, 5.9).tolist(), 800)
+        if (size := audit.enough) is not None:
+            said.append(audit.chance(size))
+            came.append(losses[audit.sizes.index(size)] <= 1)
+            assert f"P(within 1) {said[-1]:.2f}" in audit.verdict
+    assert len(said) > 100
+    assert np.mean(came) == pytest.approx(np.mean(said), abs=0.05)
 
 
 def test_rows_to_decide_would_decide() -> None:
