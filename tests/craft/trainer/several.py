@@ -7,9 +7,9 @@ in a fork of a process that has.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,9 @@ def _follow(part: Part, train: Train, folder: Path) -> None:
         os._exit(1)
 
 
-@contextmanager
-def _gloo_on_one_gpu() -> Iterator[None]:
+def _gloo_on_one_gpu() -> AbstractContextManager[object]:
     """Exchanges tensors on a GPU by gloo where all processes share it, because NCCL takes one process a GPU."""
     start = torch.distributed.init_process_group
-    with ExitStack() as stack:
-        if torch.cuda.device_count() == 1:
-
-            def start_by_gloo(_backend: str, **calls: Any) -> None:
-                start("cpu:gloo,cuda:gloo", **calls)
-
-            stack.enter_context(patch.object(torch.distributed, "init_process_group", start_by_gloo))
-        yield
+    if torch.cuda.device_count() != 1:
+        return nullcontext()
+    return patch.object(torch.distributed, "init_process_group", lambda _backend, **calls: start("cpu:gloo,cuda:gloo", **calls))
