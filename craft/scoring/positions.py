@@ -32,8 +32,9 @@ def can_choose(model: nn.Module) -> bool:
 
 
 def chooses_on(model: nn.Module, device: torch.device) -> bool:
-    """Returns whether the loss of `model` is computed at chosen positions on `device`."""
-    return device.type == "cuda" and can_choose(model)
+    """Returns whether the loss of `model` is computed at chosen positions on `device`. Not with layers on several devices:
+    the last hidden states are not where the positions are."""
+    return device.type == "cuda" and can_choose(model) and not hasattr(model, "hf_device_map")
 
 
 def places_in_loss(labels: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
 // What autograd of torch's CPU build lacks before it takes tensors that are on CUDA by their own word: an accelerator that is
-// there, and its current device and stream.
+// there, its devices (two), and their current streams.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -14,8 +14,11 @@ bool present = false;
 struct PretendedGuard final : impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
   Device getDevice() const override { return kFirst; }
   Device exchangeDevice(Device) const override { return kFirst; }
-  Stream getStream(Device) const noexcept override { return Stream(Stream::DEFAULT, kFirst); }
-  Stream exchangeStream(Stream) const noexcept override { return Stream(Stream::DEFAULT, kFirst); }
+  DeviceIndex deviceCount() const noexcept override { return 2; }
+  Stream getStream(Device device) const noexcept override { return Stream(Stream::DEFAULT, device); }
+  Stream exchangeStream(Stream stream) const noexcept override { return Stream(Stream::DEFAULT, stream.device()); }
+  void record(void**, const Stream&, const DeviceIndex, const EventFlag) const override {}  // nothing is behind
+  void block(void*, const Stream&) const override {}
 };
 
 C10_REGISTER_GUARD_IMPL(CUDA, PretendedGuard);

@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors on `cuda:0` whose numbers the processor computes, for the project's code as it is.
+"""GPUs that are not there: tensors on `cuda:0` or `cuda:1` whose numbers the processor computes, for the code as it is.
 
     with pretended() as gpu:
         train_run(spec, folder)
@@ -37,7 +37,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+CPU = torch.device("cpu")
 MEMORY = 80 * 2**30
 HERE, TORCH = Path(__file__), Path(torch.__file__).parent
 
@@ -53,14 +53,14 @@ UNORDERED = {"kthvalue", "put_", "histc", "median.dim", "cumsum", "nll_loss2d", 
 
 
 class OnGpu(Tensor):
-    """A tensor on `cuda:0` by its own word; `host` has its numbers."""
+    """A tensor on a GPU by its own word; `host` has its numbers."""
 
     host: Tensor
 
     @staticmethod
-    def __new__(cls, host: Tensor) -> OnGpu:
+    def __new__(cls, host: Tensor, device: torch.device) -> OnGpu:
         shape = {"strides": host.stride(), "storage_offset": host.storage_offset()}
-        tensor = Tensor._make_wrapper_subclass(cls, host.shape, dtype=host.dtype, layout=host.layout, device=GPU, **shape)
+        tensor = Tensor._make_wrapper_subclass(cls, host.shape, dtype=host.dtype, layout=host.layout, device=device, **shape)
         tensor.host = host
         return tensor
 
@@ -77,7 +77,7 @@ class OnGpu(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            copy = OnGpu(self.host.detach().clone())
+            copy = OnGpu(self.host.detach().clone(), self.device)
             is_weight = isinstance(self, nn.Parameter)
             memo[id(self)] = nn.Parameter(copy, self.requires_grad) if is_weight else copy.requires_grad_(self.requires_grad)
         return memo[id(self)]
@@ -99,9 +99,9 @@ _data: Any = Tensor.data
 
 
 def _set_data(tensor: Tensor, value: Tensor) -> None:
-    """`tensor.data = value`, which may move a tensor to the other device."""
+    """`tensor.data = value`, which may move a tensor to another device."""
     with torch._C.DisableTorchFunctionSubclass():
-        if isinstance(tensor, OnGpu) != isinstance(value, OnGpu):
+        if (isinstance(tensor, OnGpu) or isinstance(value, OnGpu)) and tensor.device != value.device:
             value = value.detach()
             torch.utils.swap_tensors(
                 tensor, nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
@@ -118,15 +118,17 @@ def _get_data(tensor: Tensor) -> Tensor:
 
 
 class Gpu(TorchDispatchMode):
-    """What happens on the pretended GPU while it is there.
+    """What happens on the pretended GPUs while they are there.
 
     Attributes:
+        count: how many there are.
         waits: (why, where) -> how often the host waited.
         room: the most bytes that looking up a batch's embeddings may take; None is no limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
+        self.count = count
         self.waits: Counter[tuple[str, str]] = Counter()
         self.room: int | None = None
 
@@ -152,14 +154,13 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any], gpu: Gpu | None) -> A
     name, overload = func._schema.name.split("::")[1], func._overloadname
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     here = [tensor for tensor in tensors if isinstance(tensor, OnGpu)]
-    place = kwargs.get("device")
+    asked = kwargs.get("device")
     if name == "is_pinned":
         return False
     if name == "_pin_memory":
         return args[0].clone()
-    lands = bool(here) if place is None else torch.device(place).type == "cuda"
-    if name == "copy_":
-        lands = isinstance(args[0], OnGpu)
+    place = _place(args[0]) if name == "copy_" else _place(here[0] if here and asked is None else asked)
+    lands = place is not None
     if here or lands:
         _refuse(name, overload, tensors, kwargs)
         if gpu is not None:
@@ -175,9 +176,15 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any], gpu: Gpu | None) -> A
     def put(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or isinstance(leaf, OnGpu):
             return leaf
-        return same.get(id(leaf)) if id(leaf) in same else OnGpu(leaf) if lands else leaf
+        return same.get(id(leaf)) if id(leaf) in same else OnGpu(leaf, place) if place else leaf
 
     return tree_map(put, result)
+
+
+def _place(target: Any) -> torch.device | None:
+    """The GPU that a tensor is on, or that a device names; None is the CPU."""
+    device = target.device if isinstance(target, Tensor) else torch.device(target or "cpu")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else None
 
 
 def _refuse(name: str, overload: str, tensors: list[Tensor], kwargs: dict[str, Any]) -> None:
@@ -186,6 +193,10 @@ def _refuse(name: str, overload: str, tensors: list[Tensor], kwargs: dict[str, A
     if apart and len(apart) < len(tensors) and name not in MAY_MIX:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (aten::{name})"
+        )
+    if len({tensor.device for tensor in tensors if isinstance(tensor, OnGpu)}) > 1 and name not in COPIES:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1! (aten::{name})"
         )
     generator = kwargs.get("generator")
     if generator is not None and generator.device == CPU:
@@ -249,7 +260,7 @@ def _cuda(gpu: Gpu) -> dict[str, Any]:
         **none,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: gpu.count,
         "current_device": lambda: 0,
         "get_device_name": lambda *_: facts.name,
         "get_device_properties": lambda *_: facts,
@@ -257,6 +268,7 @@ def _cuda(gpu: Gpu) -> dict[str, Any]:
         "is_bf16_supported": lambda *_a, **_k: True,
         "set_per_process_memory_fraction": lambda *_: None,
         "synchronize": lambda *_: gpu.wait("synchronize"),
+        "mem_get_info": lambda *_: (MEMORY, MEMORY),
         "Event": _Event,
         "get_rng_state": lambda *_: state.clone(),
         "get_rng_state_all": lambda: [state.clone()],
@@ -282,11 +294,11 @@ _LIBRARY = None if torch.version.cuda else _load()
 
 
 @contextmanager
-def pretended() -> Iterator[Gpu]:
-    """This process has one GPU inside the block."""
+def pretended(count: int = 1) -> Iterator[Gpu]:
+    """This process has one GPU, or two, inside the block."""
     if _LIBRARY is None:
         pytest.skip("the pretended GPU needs torch's CPU build and g++")
-    gpu = Gpu()
+    gpu = Gpu(count)
     lifts, swaps = torch._C._only_lift_cpu_tensors(), torch.__future__.get_swap_module_params_on_conversion()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _cuda(gpu).items():
