@@ -31,6 +31,8 @@ CUTS_FOLDER = "cuts"
 
 METRIC, POSITIVE = "metric", "positive"
 """Facts of a run: the name of the task's primary metric, which x 100 is the score; the class that it is about, if any."""
+EXAMPLES, SEARCHED = "reported_examples", "search_examples"
+"""Facts of a run: the numbers of examples of the reported splits and of the search split."""
 
 
 def name_score(facts: Mapping[str, Any]) -> str:

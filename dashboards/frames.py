@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from craft.results import name_score
-from craft.scoring.credits import CREDITS
+from craft.scoring.credits import CREDITS, graded_rows
 from orchestrator.plan.parameters import flatten
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import Verdict, judge_state, judge_summaries
@@ -103,7 +103,7 @@ class Frames:
     def trials(self) -> pd.DataFrame:
         """A row for each trial that has begun."""
         rows = [self._trial(entry) for entry in self.state.asked_for if entry.begun]
-        columns = [*IDENTITY, "run", "key", "configuration", "task", "seed", "tunes", "credits"]
+        columns = [*IDENTITY, "run", "key", "configuration", "task", "seed", "tunes", "credits", "graded"]
         return pd.DataFrame.from_records(rows, columns=None if rows else columns)
 
     @cached_property
@@ -152,6 +152,7 @@ class Frames:
             "metric": name_score(facts),
             "phases": facts.get("phases"),
             "credits": facts.get(CREDITS, ""),
+            "graded": graded_rows(facts),
             "changed": entry.changed,
             **_parameters(entry.parameters),
             **_metrics(metrics),

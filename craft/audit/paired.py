@@ -1,24 +1,24 @@
 """Two models' answers to the same rows: the difference of their scores, and the chance that it is small on new rows.
 
-Both read the same rows, so what is hard about a row cancels, and one training each is enough. Where the score is a share of
-right answers, the posterior of the shares better, worse and same is Dirichlet's, with half a row each before the data;
-elsewhere the rows are drawn again (bootstrap).
+Both read the same rows, so what is hard about a row cancels, and one training each is enough. What new rows would change is
+drawn as where two configurations of sweeps are compared (`craft.scoring.credits.draw_luck`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from craft.scoring.credits import block_credits, draw_luck
 from craft.tasks.metrics import METRICS
 
-DRAWS, AGAIN = 20_000, 1_000
 SHARES = ("accuracy", "exact_match")
+"""Metrics that are the share of right rows, so that each row is a block."""
 Numbers = NDArray[np.float64]
 
 
@@ -35,6 +35,11 @@ class Answers:
     def score(self, rows: NDArray[Any] | None = None) -> float:
         """Returns the score of all rows or of some, in points."""
         return 100 * METRICS[self.metric].compute(*(side if rows is None else side[rows] for side in self.sides))
+
+    @cached_property
+    def credits(self) -> Numbers:
+        """What each block of rows contributed to the score (`craft.scoring.credits`)."""
+        return block_credits(self.score, len(self))
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,12 @@ class Difference:
 
 def compare_answers(first: Answers, second: Answers) -> Difference:
     """Compares the answers of two models to the same rows."""
-    random = np.random.default_rng(0)
-    mean, rows = second.score() - first.score(), len(first)
+    mean, graded = second.score() - first.score(), len(first) if METRICS[first.metric].graded else math.inf
     if first.metric in SHARES:
         right = [answers.sides[0] == answers.sides[1] for answers in (first, second)]
-        better, worse = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum())
-        shares = random.dirichlet([better + 0.5, worse + 0.5, rows - better - worse + 0.5], DRAWS)
-        draws = 100 * (shares[:, 0] - shares[:, 1])
+        gaps, counts = np.unique(100.0 * right[1] - 100.0 * right[0], return_counts=True)
+        draws = mean + draw_luck(gaps, graded, counts.tolist())
     else:
-        drawn: Sequence[NDArray[Any]] = [random.integers(rows, size=rows) for _ in range(AGAIN)]
-        draws = np.array([second.score(some) - first.score(some) for some in drawn])
+        draws = mean + draw_luck(second.credits - first.credits, graded)
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Difference(mean, float(low), float(high), float(draws.std()), rows, draws)
+    return Difference(mean, float(low), float(high), float(draws.std()), len(first), draws)

@@ -4,19 +4,28 @@
 
 Block b holds rows b, b + B, b + 2 B, ...: the same rows in all trials of a sweep, so that two adapters' credits are paired. A
 record has them in one fact of some 300 letters, whatever the metric and the number of rows.
+
+`draw_luck` says what new rows would change about the difference of two models: of an audit and of `compare`.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from craft.results import EXAMPLES, METRIC
+from craft.tasks.metrics import METRICS
+
+Numbers = NDArray[np.float64]
 CREDITS = "credits"
 """The name of the fact."""
-BLOCKS = 200
+BLOCKS, DRAWS = 200, 10_000
 
 
 def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int) -> dict[str, str]:
@@ -25,17 +34,67 @@ def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int) -> dict[s
     Args:
         score: the score, in points, of the rows that a mask `(rows,)` leaves.
     """
-    blocks = min(rows, BLOCKS)
     if rows < 10:
         return {}
-    block = np.arange(rows) % blocks
-    left_out = np.array([score(block != number) for number in range(blocks)])
-    values = (blocks - 1) * (left_out.mean() - left_out)
+    values = block_credits(score, rows)
     scale = float(np.abs(values).max()) / 127 or 1.0
     return {CREDITS: f"{scale:.6g} {base64.b64encode(np.round(values / scale).astype(np.int8).tobytes()).decode()}"}
 
 
-def read_credits(fact: str) -> NDArray[np.float64]:
+def block_credits(score: Callable[[NDArray[np.bool_]], float], rows: int) -> Numbers:
+    """Computes each block's credit less their mean, `(blocks,)`, from the score of the rows that a mask leaves."""
+    blocks = min(rows, BLOCKS)
+    block = np.arange(rows) % blocks
+    left_out = np.array([score(block != number) for number in range(blocks)])
+    return (blocks - 1) * (left_out.mean() - left_out)
+
+
+def read_credits(fact: str) -> Numbers:
     """Reads the fact: each block's credit less their mean, `(blocks,)`."""
     scale, _, letters = fact.partition(" ")
     return float(scale) * np.frombuffer(base64.b64decode(letters), dtype=np.int8).astype(float)
+
+
+def shared_variance(credits: Numbers) -> float:
+    """Estimates the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
+    luck. The estimate is free of bias, so it may be below 0.
+
+    Args:
+        credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
+    """
+    seeds, blocks = credits.shape
+    rest = credits - credits.mean(axis=1, keepdims=True)
+    mean = rest.mean(axis=0)
+    variance = float((mean**2).sum()) / (blocks - 1)
+    if seeds > 1:
+        variance -= float(((rest - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
+    return variance / blocks
+
+
+def graded_rows(facts: Mapping[str, Any]) -> float:
+    """Returns how many scored examples are each right or wrong, from a result's facts; infinity if they have values."""
+    row = METRICS.get(str(facts.get(METRIC)))
+    return float(facts.get(EXAMPLES, math.inf)) if row is None or row.graded else math.inf
+
+
+def draw_luck(gaps: Numbers, graded: float, counts: Sequence[int] = ()) -> Numbers:
+    """Returns draws of what new rows would change about the difference of two models, in points, `(DRAWS,)`: the blocks are
+    drawn again with weights (the Bayesian bootstrap, Rubin 1981).
+
+    Before the data one row differs, half of it for each side. So equal answers to n rows do not show that no row differs.
+
+    Args:
+        gaps: the credits of one model less those of the other, `(blocks,)`.
+        graded: the number of rows, each of which is right or wrong; infinite where rows have values: if all these are equal, so
+            are the models.
+        counts: how many blocks have each of the `gaps`; one each if empty.
+    """
+    alike = tuple(counts) or (1,) * len(gaps)
+    row = 100 * sum(alike) / graded
+    drawn: Numbers = _weights(alike) @ np.array([*(gaps - np.average(gaps, weights=alike)), row, -row])
+    return drawn
+
+
+@functools.lru_cache(maxsize=4)
+def _weights(counts: tuple[int, ...]) -> Numbers:
+    return np.random.default_rng(0).dirichlet([*counts, 0.5, 0.5], DRAWS)

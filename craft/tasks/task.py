@@ -55,6 +55,11 @@ class Metric:
     credits: bool = True
     package: str | None = None
 
+    @property
+    def graded(self) -> bool:
+        """Whether each row is right or wrong, and no number."""
+        return self.kind != "regression" and not self.by_token
+
     def fits(self, kind: Kind, classes: int) -> bool:
         return self.kind == kind and not (self.one_class and classes > 2)
 

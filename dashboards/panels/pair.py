@@ -6,16 +6,19 @@ record. The page has no server to ask once it is a file, so all pairs of the LIM
 
 from __future__ import annotations
 
+import pandas as pd
+
 from craft.scoring.credits import read_credits
 from dashboards.panels.base import Panel, Plain, View, column, done
 from dashboards.panels.commands import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
-from orchestrator.results.intervals import compare
+from orchestrator.results.intervals import Comparison, compare
 from orchestrator.results.luck import Numbers, difference
 
 Key = tuple[str, int]
-Trials = dict[str, tuple[dict[Key, float], dict[Key, Numbers]]]
-"""The scores and the credits of each configuration's finished trials, by task and seed."""
+Finished = tuple[dict[Key, float], dict[Key, Numbers], dict[str, float]]
+"""The scores and the credits of a configuration's finished trials, by task and seed, and `graded_rows` by task."""
+Trials = dict[str, Finished]
 LIMIT = 40
 """With more configurations the members of the front and the best scores have pairs; the command compares any two."""
 
@@ -28,7 +31,7 @@ def data(view: View) -> Plain:
     members = frozenset[str]().union(*(front.members for front in fronts(view)))
     ready = ready.assign(_front=ready["id"].isin(members), _score=column(ready, "m.score"))
     best = ready.sort_values(["_front", "_score"], ascending=False)[["id", "sweep", "label"]].head(LIMIT)
-    rows, trials = list(best.itertuples(index=False, name=None)), _trials(view)
+    rows, trials = list(best.itertuples(index=False, name=None)), trials_by("configuration", view.trials)
     return {
         "id": [identity for identity, _, _ in rows],
         "said": [[_sentence(first, second, trials) for second in rows[place + 1 :]] for place, first in enumerate(rows)],
@@ -45,28 +48,31 @@ def data(view: View) -> Plain:
     }
 
 
-def _trials(view: View) -> Trials:
-    frame = view.trials
+def trials_by(name: str, frame: pd.DataFrame) -> Trials:
+    """Returns the finished trials by the column that names a configuration."""
     frame = frame[(frame["state"] == "finished") & ~frame["tunes"].astype(bool)]
     frame = frame.assign(_score=column(frame, "m.score")).dropna(subset=["_score"])
     trials: Trials = {}
-    fields = frame[["configuration", "task", "seed", "_score", "credits"]]
-    for identity, task, seed, score, credits in fields.itertuples(index=False, name=None):
-        of_scores, of_credits = trials.setdefault(identity, ({}, {}))
-        of_scores[str(task), int(seed)] = float(score)
+    fields = frame[[name, "task", "seed", "_score", "credits", "graded"]]
+    for identity, task, seed, score, credits, graded in fields.itertuples(index=False, name=None):
+        of_scores, of_credits, of_graded = trials.setdefault(str(identity), ({}, {}, {}))
+        of_scores[str(task), int(seed)], of_graded[str(task)] = float(score), graded
         if credits:
             of_credits[str(task), int(seed)] = read_credits(credits)
     return trials
+
+
+def compare_trials(first: Finished, second: Finished) -> Comparison:
+    """Compares the scores of two configurations, with the luck of the examples where all trials have credits."""
+    paired = all(credits.keys() == scores.keys() for scores, credits, _ in (first, second))
+    return compare(first[0], second[0], difference(first[1], second[1], first[2]) if paired else None)
 
 
 def _sentence(first: tuple[str, str, str], second: tuple[str, str, str], trials: Trials) -> str:
     ids, sweeps, labels = zip(first, second, strict=True)
     if sweeps[0] != sweeps[1]:
         return f"They are of {sweeps[0]} and {sweeps[1]}. The command compares them if their scores mean the same."
-    scores, credits = zip(*(trials.get(identity, ({}, {})) for identity in ids), strict=True)
-    paired = all(credit.keys() == score.keys() for credit, score in zip(credits, scores, strict=True))
-    luck = difference(*credits) if paired else None
-    return compare(scores[0], scores[1], luck).sentence(*labels)
+    return compare_trials(*(trials.get(identity, ({}, {}, {})) for identity in ids)).sentence(*labels)
 
 
 def draw(plain: Plain) -> Plain:

@@ -1,41 +1,29 @@
 """Two sweeps: each configuration that both have under one label, and the difference over the seeds that both ran.
 
-The difference is taken seed by seed, with Student's t interval, as `craft-sweeps compare` does.
+The difference is taken seed by seed, with its interval, as `craft-sweeps compare` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import pandas as pd
-
-from dashboards.panels.base import Panel, Plain, View, column, number, table
-from orchestrator.results.intervals import Scores, compare
+from dashboards.panels.base import Panel, Plain, View, number, table
+from dashboards.panels.pair import compare_trials, trials_by
 
 
 def data(view: View) -> Plain:
     """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
-    first, second = (_scores(sweep.trials) for sweep in view.sweeps)
+    first, second = (trials_by("label", sweep.trials) for sweep in view.sweeps)
     rows = []
     for label in first:
-        gap = compare(second[label], first[label]).difference if label in second else None
+        gap = compare_trials(second[label], first[label]).difference if label in second else None
         if gap is not None and gap.n:
             verdict = "" if not gap.half > 0 else "better" if gap.low > 0 else "worse" if gap.high < 0 else "not shown"
-            means = [number(sum(scores.values()) / len(scores)) for scores in (first[label], second[label])]
+            means = [number(sum(scores.values()) / len(scores)) for scores, *_ in (first[label], second[label])]
             rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
     if not rows:
         return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
     return {"names": view.names, "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
-
-
-def _scores(trials: pd.DataFrame) -> Mapping[str, Scores]:
-    ready = trials[(trials["state"] == "finished") & column(trials, "m.score").notna() & ~trials["tunes"].astype(bool)]
-    by_label: dict[str, dict[tuple[str, int], float]] = {}
-    for label, task, seed, score in ready[["label", "task", "seed", "m.score"]].itertuples(index=False):
-        by_label.setdefault(str(label), {})[str(task), int(seed)] = float(score)
-    return by_label
 
 
 def draw(plain: Plain) -> Plain:

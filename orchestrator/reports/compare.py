@@ -50,7 +50,7 @@ class CompareReport(Report):
         "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
     )
     over: str = Field(description="What the interval is over, in words.")
-    tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval over its seeds.")
+    tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval that it has there.")
     p_value: Number = Field(description="Two-sided p-value of a paired t test over the seeds. Null with one seed.")
     sentence: str = Field(description="The verdict, in words.")
     advice: str = Field(description="What would narrow the interval most. Empty if that is not known.")

@@ -39,14 +39,14 @@ class Interval:
 class Comparison:
     """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
 
-    `luck` is the part of its variance that examples make and seeds do not show, None if it is not known and so not in the
-    interval. `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
+    `luck` is how far the interval reaches below and above by what examples do and seeds do not show, None if it is not known
+    and so not in it. `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
     """
 
     difference: Interval
     p: float
     tasks: tuple[str, ...]
-    luck: float | None = None
+    luck: tuple[float, float] | None = None
 
     @property
     def higher(self) -> Literal["first", "second"] | None:
@@ -124,7 +124,7 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in shared_seeds}
 
 
-def compare(first: Scores, second: Scores, luck: float | None = None) -> Comparison:
+def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = None) -> Comparison:
     """Compares the scores of the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
     p-value over the seeds.
 
@@ -132,16 +132,16 @@ def compare(first: Scores, second: Scores, luck: float | None = None) -> Compari
     seed, with its mean difference over the tasks; a seed that lacks one of them takes no part.
 
     Args:
-        luck: the variance of the difference by the luck of the examples that no seed shows (`luck.difference`), if known. Of
-            one seed it is all of the interval.
+        luck: how far the luck of the examples reaches that no seed shows (`luck.difference`), if known. Of one seed it is all
+            of the interval.
     """
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
     gap = interval(differences)
     if luck is not None and gap.n:
-        half = math.hypot(0.0 if gap.n == 1 else gap.half, 1.96 * math.sqrt(luck))
-        gap = Interval(gap.mean, gap.mean - half, gap.mean + half, gap.n)
+        below, above = (math.hypot(0.0 if gap.n == 1 else gap.half, reach) for reach in luck)
+        gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
     return Comparison(gap, _p_value(differences), tasks, luck)
 
 

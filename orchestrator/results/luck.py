@@ -9,32 +9,19 @@ blocks of examples (`craft.scoring.credits`) do, because each block is a sample 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from craft.scoring.credits import draw_luck, shared_variance
+
 if TYPE_CHECKING:
     from orchestrator.results.summary import Credits, Summary
 
 Numbers = NDArray[np.float64]
-
-
-def shared_variance(credits: Numbers) -> float:
-    """Estimates the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
-    luck. The estimate is free of bias, so it may be below 0.
-
-    Args:
-        credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
-    """
-    seeds, blocks = credits.shape
-    rest = credits - credits.mean(axis=1, keepdims=True)
-    mean = rest.mean(axis=0)
-    variance = float((mean**2).sum()) / (blocks - 1)
-    if seeds > 1:
-        variance -= float(((rest - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
-    return variance / blocks
 
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
@@ -58,15 +45,25 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
     return max(0.0, total) / (len(summaries) - 1) / len(tasks) ** 2
 
 
-def difference(first: Credits, second: Credits) -> float | None:
-    """Returns the `shared_variance` of the difference of two configurations, over the tasks and seeds of both; None without
-    credits."""
+def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> tuple[float, float] | None:
+    """Returns how far the 95 % interval of the difference of two configurations reaches below and above it by luck that all
+    seeds share, over the tasks and seeds of both, as an audit has it (`craft.scoring.credits.draw_luck`); None without credits.
+
+    Args:
+        graded: `craft.scoring.credits.graded_rows` of each task.
+    """
     keys = first.keys() & second.keys()
     tasks = {task for task, _ in keys}
     if not keys or any(first[key].shape != second[key].shape for key in keys):
         return None
-    gaps = {key: first[key] - second[key] for key in keys}
-    return sum(max(0.0, shared_variance(by_seed(gaps, task))) for task in tasks) / len(tasks) ** 2
+    gaps, reaches = {key: first[key] - second[key] for key in keys}, []
+    for task in tasks:
+        table = by_seed(gaps, task)
+        mean, shared = table.mean(axis=0), max(0.0, shared_variance(table))
+        draws = draw_luck(mean * math.sqrt(shared / (shared_variance(mean[None]) or 1.0)), graded.get(task, math.inf))
+        reaches.append(np.quantile(draws, [0.025, 0.975]))
+    below, above = np.sqrt(np.square(reaches).sum(axis=0)) / len(tasks)
+    return float(below), float(above)
 
 
 def by_seed(credits: Credits, task: str) -> Numbers:

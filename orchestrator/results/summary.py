@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from craft.results import METRIC, name_score
+from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import column_of
-from orchestrator.results.tuning import EXAMPLES, Tuning, ends, luck_of_tuning, varied
+from orchestrator.results.tuning import Tuning, ends, luck_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 

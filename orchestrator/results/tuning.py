@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from craft.results import EXAMPLES, SEARCHED
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.state.entry import Entry, TrialResult
 
 Numbers = NDArray[np.float64]
 DRAWS = 1000
-EXAMPLES, SEARCHED = "reported_examples", "search_examples"
 
 
 @dataclass(frozen=True)

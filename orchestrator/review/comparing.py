@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.results.intervals import Comparison, Interval, Scores, compare, interval
+from craft.scoring.credits import graded_rows
+from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.luck import difference
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
@@ -68,12 +69,8 @@ class Compared:
 
     @property
     def tasks(self) -> dict[str, Interval]:
-        """The difference on each shared task, with its t interval over the seeds."""
-        shared, scores = sorted(self.first.scores.keys() & self.second.scores.keys()), [side.scores for side in self.sides]
-        return {
-            task: interval(scores[0][key] - scores[1][key] for key in shared if key[0] == task)
-            for task in self.comparison.tasks
-        }
+        """The difference on each shared task, with the interval that it has there."""
+        return {task: _compare(self.sides, self.metric, task).difference for task in self.comparison.tasks}
 
     @property
     def advice(self) -> str:
@@ -81,7 +78,7 @@ class Compared:
         gap = self.comparison.difference
         if self.comparison.luck is None or gap.n < 2:
             return ""
-        few = "More examples" if 1.96 * math.sqrt(self.comparison.luck) > gap.half / math.sqrt(2) else "More seeds"
+        few = "More examples" if sum(self.comparison.luck) / 2 > gap.half / math.sqrt(2) else "More seeds"
         return f"{few} would tell more of this difference."
 
     @property
@@ -110,8 +107,7 @@ def compare_sweeps(
         raise ValueError(
             "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
         )
-    luck = difference(sides[0].summary.credits, sides[1].summary.credits) if metric == "score" else None
-    comparison = compare(sides[0].scores, sides[1].scores, luck)
+    comparison = _compare(sides, metric)
     if not comparison.difference.n:
         raise NothingMeets(_nothing_shared(metric, *sides))
     return Compared(*sides, comparison, metric)
@@ -137,6 +133,15 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
         console.print(warning)
     first, second = ((side.name, side.record, side.entries) for side in compared.sides)
     show_differing(first, second, rows, console)
+
+
+def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
+    """Compares two sides over all their tasks, or over one."""
+    graded = {entry.task: graded_rows(result.facts) for entry in sides[0].entries if (result := entry.finished)}
+    scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
+    credits = [{key: values for key, values in side.summary.credits.items() if task in (None, key[0])} for side in sides]
+    luck = difference(credits[0], credits[1], graded) if metric == "score" else None
+    return compare(scores[0], scores[1], luck)
 
 
 def _differences(*sides: Side) -> Iterator[str]:

@@ -130,6 +130,17 @@ def test_two_sweeps_are_compared_seed_by_seed() -> None:
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
 
 
+def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
+    sweeps = [(name, configuration("a", sweep=name, scores={"toy": [80.0, 80.0]})) for name in ("one", "two")]
+    facts = credits_of(lambda rows: 80.0, 60) | {"metric": "accuracy", "reported_examples": "60"}
+    for _, runs in sweeps:
+        for run in runs:
+            run.tags |= {f"fact.{name}": value for name, value in facts.items()} if run.kind == "trial" else {}
+    ((_, _, _, gap, low, high, _, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
+    assert (gap, verdict) == (0, "not shown")
+    assert (low, high) == pytest.approx((-3.5, 3.5), rel=0.04)
+
+
 def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> None:
     random = np.random.default_rng(0)
     first, second = ([80.0, 82.0, 84.0], [79.0, 80.5, 83.5])
@@ -150,6 +161,11 @@ def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> No
     low, high = map(float, re.findall(r"interval (\S+) to (\S+),", plain["said"][0][0])[0])
     assert (low, high) == pytest.approx((1 - wide, 1 + wide), rel=0.02)
     assert "on new examples" in plain["said"][0][0]
+    for run in runs:
+        run.tags |= {"fact.reported_examples": "50", "fact.metric": "accuracy"}
+    again = PANELS["pair"].data(view_of(("ranks", runs)))["said"][0][0]
+    low, high = map(float, re.findall(r"interval (\S+) to (\S+),", again)[0])
+    assert high - low > 2 * np.hypot(wide, 1.5), "half a row of 50 more for each side"
 
 
 def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:

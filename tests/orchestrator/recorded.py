@@ -30,9 +30,10 @@ def record(
     fingerprint: str = "f" * 64,
     adapter: Path | None = None,
     file: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Path:
     """A sweep's folder. `configurations` maps a label to its number of parameters and, by (task, seed), search and reported
-    scores; trials that are not there have not finished. `file` has further keys of the sweep file."""
+    scores; trials that are not there have not finished. `file` has further keys of the sweep file, `facts` of all results."""
     folder.mkdir(parents=True)
     content = {"name": folder.name, "model": model, "tasks": list(tasks), "seeds": list(seeds), "protocol": protocol}
     entries, results = list[Entry](), list[Ended]()
@@ -44,10 +45,10 @@ def record(
                 entries.append(Entry(*names, {"method": "lora"}))
                 if (task, seed) in scores:
                     search, score = scores[task, seed]
-                    facts = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
+                    known = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
                     metrics = {"search_score": search, "score": score}
                     counts = {"trainable_parameters": size}
-                    results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=facts)))
+                    results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=known | dict(facts or {}))))
     begin(folder, **content | {"space": [{"method": "lora", "rank": 1}]} | dict(file or {}))
     write_log(folder, Wanted(keys=[entry.key for entry in entries], entries=entries), *results)
     return folder

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from craft.audit.paired import Answers, compare_answers
+from craft.scoring.credits import credits_of
 from craft.scoring.predictions import write_predictions
 from orchestrator.commands.app import main
 from orchestrator.review.past_sweep import read_folder
@@ -67,6 +70,28 @@ def test_only_shared_tasks_and_seeds_count(tmp_path: Path, capsys: pytest.Captur
     assert "No difference" in shown
     assert "+10.00 points" in shown
     assert "2 shared seeds of 1 task(s)" in shown
+
+
+def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 60 rows, as an audit has it: one row more may differ, to either side."""
+    credits = credits_of(lambda rows: 100 * np.arange(60)[rows].mean() / 60, 60)
+    for name in "ab":
+        facts = credits | {"metric": "accuracy", "reported_examples": 60}
+        record(tmp_path / name, {"x": (1, over_seeds(50, 50, 50))}, seeds=(0, 1, 2), facts=facts)
+    assert run(tmp_path, "a", "b") == 0
+    labels = np.ones(60)
+    audited = compare_answers(*[Answers("accuracy", (labels, labels))] * 2)
+    shown = capsys.readouterr().out
+    assert "No difference between lora x (a) and lora x (b) is shown: +0.00 points" in shown
+    low, high = map(float, re.findall(r"interval (\S+) to (\S+),", shown)[0])
+    assert (low, high) == pytest.approx((audited.low, audited.high), rel=0.03)
+    assert -3.7 < low < -3.3
+    both = ("toy/sentiment", "toy/paraphrase")
+    scores = over_seeds(50, 50, 50) | over_seeds(50, 50, 50, task=both[1])
+    for name in "cd":
+        record(tmp_path / name, {"x": (1, scores)}, seeds=(0, 1, 2), tasks=both, facts=facts)
+    assert run(tmp_path, "c", "d") == 0
+    assert f"toy/paraphrase: +0.00 ({low:+.2f} to {high:+.2f}, 3 seeds)" in capsys.readouterr().out
 
 
 def test_several_tasks_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from craft.scoring.credits import CREDITS, credits_of, read_credits
+from craft.audit.paired import Answers, compare_answers
+from craft.scoring.credits import CREDITS, credits_of, graded_rows, read_credits, shared_variance
 from craft.tasks.metrics import METRICS
 from orchestrator.results.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_chances
 from orchestrator.results.intervals import compare
-from orchestrator.results.luck import by_seed, difference, luck, shared_variance
+from orchestrator.results.luck import by_seed, difference, luck
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -23,29 +24,61 @@ def right(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(many, answer) for many, answer in runs])
 
 
+def credits_by_key(answers: np.ndarray) -> dict[tuple[str, int], np.ndarray]:
+    return {("a", 0): read_credits(credits_of(lambda rows: 100 * answers[rows].mean(), len(answers))[CREDITS])}
+
+
 def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
-    """Of 100 examples the first alone has 15 right and the second alone 5: Wald's interval of paired shares."""
+    """Of 100 examples the first alone has 15 right and the second alone 5: the interval of paired shares with half a row more
+    for each side (Agresti and Min 2005)."""
     first = right((60, True), (15, True), (5, False), (20, False))
     second = right((60, True), (15, False), (5, True), (20, False))
-    credits = [
-        {("a", 0): read_credits(credits_of(lambda rows, one=one: 100 * one[rows].mean(), 100)[CREDITS])}
-        for one in (first, second)
-    ]
-    variance = difference(*credits)
-    assert variance is not None
-    half = math.sqrt(15 + 5 - (15 - 5) ** 2 / 100)
-    assert math.sqrt(variance) == pytest.approx(half, rel=0.01)
-    comparison = compare({("a", 0): 75.0}, {("a", 0): 65.0}, variance)
+    credits = [credits_by_key(one) for one in (first, second)]
+    reach = difference(*credits, {"a": 100})
+    assert reach is not None
+    half = 1.96 * math.sqrt(15.5 + 5.5 - (15 - 5) ** 2 / 101)
+    assert sum(reach) / 2 == pytest.approx(half, rel=0.04)
+    comparison = compare({("a", 0): 75.0}, {("a", 0): 65.0}, reach)
     gap = comparison.difference
     assert gap.low > 0
     assert comparison.higher is None
     assert "A is ahead on these rows, against B: +10.00 points" in comparison.sentence("A", "B")
-    assert (gap.low, gap.high) == pytest.approx((10 - 1.96 * half, 10 + 1.96 * half), rel=0.02)
-    # A second task on which they agree halves the mean and its error; a second seed that answers alike changes neither.
+    assert (gap.low, gap.high) == (10 - reach[0], 10 + reach[1])
+    # A second task whose values agree halves the mean and its error; a second seed that answers alike changes neither.
     credits = [
         credit | {("a", 1): credit["a", 0], ("b", 0): credit["a", 0] * 0, ("b", 1): credit["a", 0] * 0} for credit in credits
     ]
-    assert math.sqrt(difference(*credits) or 0) == pytest.approx(half / 2, rel=0.01)
+    again = difference(*credits, {"a": 100})
+    assert again is not None
+    assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+@pytest.mark.parametrize("differ", [0, 1, 7])
+def test_a_comparison_has_the_interval_of_an_audit(rows: int, differ: int) -> None:
+    """Equal answers to 60 rows are no interval of zero width: one row more may differ, to either side."""
+    labels = np.ones(rows)
+    second = np.arange(rows) >= differ
+    audited = compare_answers(Answers("accuracy", (labels, labels)), Answers("accuracy", (second.astype(float), labels)))
+    credits = [credits_by_key(answers) for answers in (second, labels == 1)]
+    reach = difference(*credits, {"a": graded_rows({"metric": "accuracy", "reported_examples": rows})})
+    scores = [{("a", 0): 100 * answers.mean()} for answers in (second, labels)]
+    gap = compare(*scores, reach).difference
+    assert (gap.low, gap.high) == pytest.approx((audited.low, audited.high), rel=0.1, abs=0.02)
+    if not differ:
+        exact = np.quantile(np.random.default_rng(1).dirichlet([0.5, 0.5, rows], 100_000) @ [100, -100, 0], [0.025, 0.975])
+        assert [gap.low, gap.high] == pytest.approx(exact, rel=0.05)
+        assert [audited.low, audited.high] == pytest.approx(exact, rel=0.05)
+
+
+def test_equal_values_are_of_equal_models() -> None:
+    values = np.arange(50.0)
+    answers = Answers("pearson", (values, values % 7))
+    gap = compare_answers(answers, answers)
+    assert (gap.low, gap.high) == (0, 0)
+    assert [graded_rows({"metric": metric, "reported_examples": 50}) for metric in ("pearson", "likelihood", "f1")] == [
+        math.inf, math.inf, 50,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("metric", ["f1", "macro_f1", "matthews", "pearson", "spearman", "accuracy"])
@@ -135,17 +168,19 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "variance", "said", "half"),
+    ("seeds", "reach", "said", "half"),
     [
         (3, None, "3 shared seeds of 1 task(s), on these examples", 4.303 * 0.1 / math.sqrt(3)),
-        (3, 4.0, "3 shared seeds of 1 task(s), on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
-        (1, 4.0, "over examples alone: what another seed would change is not in it", 1.96 * 2),
+        (3, (3.92, 3.92), "3 shared seeds of 1 task(s), on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
+        (1, (3.92, 3.92), "over examples alone: what another seed would change is not in it", 1.96 * 2),
         (1, None, "one seed has no interval", math.nan),
     ],
 )
-def test_a_comparison_says_what_its_interval_is_over(seeds: int, variance: float | None, said: str, half: float) -> None:
+def test_a_comparison_says_what_its_interval_is_over(
+    seeds: int, reach: tuple[float, float] | None, said: str, half: float
+) -> None:
     first = {("toy", seed): 81.0 + seed / 10 for seed in range(seeds)}
-    gap = compare(first, dict.fromkeys(first, 80.0), variance)
+    gap = compare(first, dict.fromkeys(first, 80.0), reach)
     assert said in gap.sentence("A", "B")
     assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
-    assert gap.sentence("A", "B").startswith("No difference") == (variance is not None)
+    assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)
