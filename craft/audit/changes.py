@@ -27,6 +27,7 @@ from craft.audit.folder import Folder
 from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
 from craft.methods import find_cutting
 from craft.models.adapters import CONFIG_FILE, PREFIX, WEIGHTS_FILE
+from craft.models.heads import head_names, is_head
 from craft.trainer.checkpoint import write_folder
 
 NOISE = 1e-6
@@ -76,8 +77,13 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
         original: the base model as it is stored, if the weights of the model's base are not that (PiSSA, OLoRA).
 
     Raises:
-        ValueError: it changes something else than linear layers, or nothing; its weights are no numbers, or cannot be merged.
+        ValueError: it trains something else than linear layers and the task head, or nothing; its weights are no numbers, or
+            cannot be merged.
     """
+    heads = head_names(model)
+    if modules := [name for name, _ in _copies(model.get_base_model()) if not is_head(name, heads)]:
+        named = f"{', '.join(modules[:3])}{f' and {len(modules) - 3} more' if modules[3:] else ''}"
+        raise ValueError(f"the adapter trains whole modules of its base (modules_to_save: {named}), which no SVD makes smaller")
     spectra, costs, transposed = dict[str, Spectrum](), dict[str, int](), False
     for name, layer in _layers(model):
         base = layer.get_base_layer()
@@ -114,9 +120,14 @@ def switch(model: Any, on: bool) -> None:
         layer.enable_adapters(on)
 
 
+def _copies(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Returns the modules that the adapter has copied and trains whole, such as a task head."""
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, ModulesToSaveWrapper)]
+
+
 def _count(model: Any) -> int:
-    """Returns the parameters of the adapter that train, without copies of whole modules, such as a task head."""
-    copies = {id(weight) for part in model.modules() if isinstance(part, ModulesToSaveWrapper) for weight in part.parameters()}
+    """Returns the parameters of the adapter that train, without those of the task head."""
+    copies = {id(weight) for _, part in _copies(model) for weight in part.parameters()}
     model.set_requires_grad(model.active_adapter, requires_grad=True)
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
 

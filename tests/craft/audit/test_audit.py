@@ -43,11 +43,11 @@ CONFIGS = {
 }
 
 
-def saved(base: str, config: Any, folder: Path, labels: int = 2) -> Any:
-    """An adapter with random weights, written by PEFT, and its model."""
+def saved(base: str, config: Any, folder: Path, whole: list[str] | None = None) -> Any:
+    """An adapter with random weights, written by PEFT, and its model; `whole` names modules that it trains whole."""
     torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=labels)
-    config.task_type, config.modules_to_save = "SEQ_CLS", None
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+    config.task_type, config.modules_to_save = "SEQ_CLS", whole
     adapted = peft.get_peft_model(model, config)
     with torch.no_grad():
         for weight in adapted.parameters():
@@ -185,6 +185,30 @@ def test_what_is_more_than_a_change_of_weights_is_refused(
     monkeypatch.setattr(peft.tuners.lora.Linear, "forward", forward_and_more)
     with pytest.raises(ValueError, match="more than a change of weights of linear layers"):
         audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
+
+
+@pytest.mark.parametrize(
+    ("whole", "named"),
+    [
+        (["word_embeddings"], "bert.embeddings.word_embeddings"),
+        (["classifier", "pooler"], "bert.pooler"),
+        (["LayerNorm"], "bert.embeddings.LayerNorm, .* and 4 more"),
+    ],
+)
+def test_modules_that_are_trained_whole_are_refused_by_name(
+    whole: list[str], named: str, tiny_bert: str, tmp_path: Path
+) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole", whole)
+    with pytest.raises(ValueError, match=rf"trains whole modules of its base \(modules_to_save: {named}\)"):
+        audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
+
+
+def test_a_head_that_modules_to_save_names_is_no_part_of_the_count(tiny_bert: str, tmp_path: Path) -> None:
+    counts = []
+    for name, whole in (("silent", None), ("named", ["classifier"])):
+        saved(tiny_bert, CONFIGS["lora"], tmp_path / name, whole)
+        counts.append(audit_adapter(tmp_path / name, Data(rows(tmp_path), label="label")).parameters)
+    assert counts == [6 * 4 * 64] * 2
 
 
 @pytest.mark.parametrize("name", ["vera", "loha"])

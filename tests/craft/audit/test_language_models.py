@@ -140,3 +140,23 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
     embeddings = [name for name in before if "embed_tokens" in name]
     assert embeddings
     assert all(torch.equal(before[name], after[name]) for name in embeddings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"modules_to_save": ["lm_head", "embed_tokens"]}, r"modules_to_save: model\.embed_tokens, lm_head\)"),
+        ({"trainable_token_indices": [3, 5]}, r"embed_tokens"),
+    ],
+)
+def test_embeddings_that_train_are_refused_by_name(
+    settings: dict[str, Any], said: str, tiny_llama: str, tmp_path: Path
+) -> None:
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **settings))
+    _disturb(model)
+    model.save_pretrained(tmp_path / "whole")
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"ask": f"say {at}", "reply": f"{at} it is"}) + "\n" for at in range(12)))
+    with pytest.raises(ValueError, match=said):
+        audit_adapter(tmp_path / "whole", Data(str(file), prompt=("ask",), response="reply"))
