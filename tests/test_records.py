@@ -41,6 +41,9 @@ def test_rates_of_ranks() -> None:
     trials, page = pd.read_csv(RECORDS / "rates.csv"), (MEASUREMENTS / "rates.md").read_text()
     for table in ranked.TABLES:
         assert "\n".join(table(trials)).strip() in page, table.__name__
+    of_rank_16 = trials[(trials["parameter.r2"] == 16) & (trials["parameter.rate_scaling"] == "none")]
+    best = of_rank_16.sort_values("metric.score").iloc[-1]["parameter.learning_rate"]
+    assert next(line for line in page.splitlines() if line.startswith("| 16 |")).endswith(f"| {best:g} |")
 
 
 def test_a_decoder() -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from tests.benchmarks.means import PARAMETERS, means
 from tests.benchmarks.trials import print_tables
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def differences(trials: pd.DataFrame) -> Iterable[str]:
-    """Scores of each cut less those of the training of the most similar size, in pairs of seeds, with one standard error."""
+    """Scores of each cut less those of the training of the most similar size, in pairs of seeds, with 95 % intervals."""
     cuts, trained = trials[trials[CUT_FROM].notna()], trials[trials[CUT_FROM].isna()]
     tasks = sorted(trials.task.unique())
     yield f"| cut | trained | {' | '.join(task.rpartition('/')[2] for task in tasks)} | mean |"
@@ -39,7 +40,7 @@ def differences(trials: pd.DataFrame) -> Iterable[str]:
         ratio = np.log(same_method[PARAMETERS] / rows[PARAMETERS].max()).abs()
         own = same_method[same_method.configuration == same_method.configuration[ratio.idxmin()]]
         gaps = (_by_seed(rows) - _by_seed(own))[tasks]
-        cells = [f"{gap.mean():+.1f} ± {gap.sem():.1f}" for gap in (*(gaps[task] for task in tasks), gaps.mean(axis=1))]
+        cells = [_interval(gap) for gap in (*(gaps[task] for task in tasks), gaps.mean(axis=1))]
         names = (f"{group.label.iloc[0]}: {group[PARAMETERS].max():,}" for group in (rows, own))
         yield f"| {' | '.join(names)} | {' | '.join(cells)} |"
 
@@ -92,6 +93,11 @@ def _area(points: np.ndarray) -> float:
     """Returns the area under the front of (logarithm of parameters below the largest, gain)."""
     ordered = points[np.argsort(points[:, 0])]
     return float(np.maximum.accumulate(ordered[:, 1]) @ np.diff(np.append(ordered[:, 0], 0.0)))
+
+
+def _interval(gaps: pd.Series) -> str:
+    """Writes a mean over seeds with Student's 95 % interval."""
+    return f"{gaps.mean():+.1f} ± {stdtrit(len(gaps) - 1, 0.975) * gaps.sem():.1f}"
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.DataFrame:

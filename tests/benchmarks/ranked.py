@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.ranked docs/measurements/records/rates.csv
 
-Rank 64 is the same under both scalings. Only rates that every rank of a scaling tried are compared.
+Rank 64 is the same under both scalings. A rank's best rate is the best of all that it tried; one rate for all ranks is among those
+that every rank tried.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def rates(trials: pd.DataFrame) -> Iterable[str]:
         yield f"| {title}: rank | {' | '.join(f'{rate:g}' for rate in grid.columns)} | best rate |"
         yield "| --- |" + " --- |" * (len(grid.columns) + 1)
         for rank, scores in grid.iterrows():
-            yield f"| {rank} | {' | '.join(f'{score:.1f}' for score in scores)} | {scores.idxmax():g} |"
+            cells = ["" if np.isnan(score) else f"{score:.1f}" for score in scores]
+            yield f"| {rank} | {' | '.join(cells)} | {scores.idxmax():g} |"
         yield ""
 
 
@@ -37,19 +39,20 @@ def one_rate(trials: pd.DataFrame) -> Iterable[str]:
     yield "| | any rate | tuned at the smallest rank | at the middle one | at the largest | the best for all |"
     yield "| --- |" + " --- |" * 5
     for title, grid in _grids(trials):
-        losses = -grid.sub(grid.max(axis=1), axis=0) + 0.0
+        shared = grid.dropna(axis=1)
+        losses = -shared.sub(grid.max(axis=1), axis=0) + 0.0
         ranks = sorted(grid.index)
-        tuned = [grid.loc[rank].idxmax() for rank in (ranks[0], ranks[len(ranks) // 2], ranks[-1])]
+        tuned = [shared.loc[rank].idxmax() for rank in (ranks[0], ranks[len(ranks) // 2], ranks[-1])]
         cells = [f"{loss.mean():.1f}, {loss.max():.1f}" for loss in (losses[rate] for rate in (*tuned, losses.mean().idxmin()))]
         yield f"| {title} | {np.mean(losses):.1f}, {np.max(losses):.1f} | {' | '.join(cells)} |"
 
 
 def _grids(trials: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields the scores of each task and scaling: a row for each rank, a column for each rate that all ranks tried."""
+    """Yields the scores of each task and scaling: a row for each rank, a column for each rate that a rank tried."""
     for task in sorted(trials.task.unique()):
         for scaling in SCALINGS:
             rows = trials[(trials.task == task) & ((trials[SCALING] == scaling) | (trials[RANK] == 64))]
-            grid = rows.pivot(index=RANK, columns=RATE, values=SCORE).dropna(axis=1)
+            grid = rows.pivot(index=RANK, columns=RATE, values=SCORE)
             yield f"{task.rpartition('/')[2]}, `{scaling}`", grid
 
 
