@@ -148,7 +148,8 @@ class Group:
         sees = (here / seal).is_file() and (here / seal).read_bytes() == place[1]
         if not all(self.gather(sees)):
             names = self.ask_first(lambda: [str(file.relative_to(here)) for file in here.rglob("*") if file.is_file()])
-            shutil.rmtree(scratch, ignore_errors=True)
+            if not sees:  # the first process may have its folder at that place
+                shutil.rmtree(scratch, ignore_errors=True)
             for name in names:
                 data = self.ask_first((here / name).read_bytes)
                 if not sees:

@@ -55,7 +55,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import load_base, start_from
+from craft.trainer.adapter_folder import RUN_FILE, load_base, start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head
@@ -125,6 +125,9 @@ def _train(
     began = time.perf_counter()
     meter, group = Meter(), current()
     resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
+    if (start := spec.warm_start) is not None and start.adapter is not None:
+        adapter = group.deliver(Path(start.adapter), directory / "source", RUN_FILE)
+        spec = spec.model_copy(update={"warm_start": start.model_copy(update={"adapter": str(adapter)})})
     resumed = None if resume_from is None else read_state(resume_from, spec)
     try:
         run = _prepare(spec, directory, meter, listener, fresh=resumed is None)

@@ -16,7 +16,7 @@ from craft.methods import METHODS
 from craft.models import sharding
 from craft.processes import Group, current, is_part
 from craft.results import Leave, RunFailed, RunPrevented, RunResult
-from craft.settings import Way
+from craft.settings import WarmStart, Way
 from craft.spec import RunSpec
 from craft.trainer import finish, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
@@ -174,6 +174,34 @@ def test_all_leave_with_one_and_others_continue(tiny_spec: MakeSpec, tmp_path: P
     assert find_newest_checkpoint(tmp_path / "two" / "1") is None
     compare(undisturbed, train_run(spec, tmp_path / "one", resume_from=checkpoint))
     compare(undisturbed, train_several(spec, tmp_path / "three", 3, way, resume_from=checkpoint)[0])
+
+
+def without_the_disk(disk: Path, *arguments: Any, **calls: Any) -> RunResult:
+    """Trains where the second process does not see what is in the folder `disk`."""
+    see = Path.is_file
+    with pytest.MonkeyPatch.context() as patch:
+        if current().rank == 1:
+            patch.setattr(Path, "is_file", lambda path: not path.is_relative_to(disk) and see(path))
+        return train_run(*arguments, **calls)
+
+
+@pytest.mark.slow
+def test_a_process_on_another_disk_gets_checkpoint_cut_and_source_from_the_first(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec, disk = (
+        tiny_spec(method="lora", training={"max_steps": 6, "evaluate_every": 0.17, "learning_rate": 1e-3}),
+        tmp_path / "0",
+    )
+    undisturbed = train_run(spec, tmp_path / "alone", cuts=[200])
+    with pytest.raises(Leave, match="drained"):
+        train_several(spec, tmp_path, 2, "replicate", partial(leave_in_the_second, 3))
+    checkpoint = find_newest_checkpoint(disk)
+    elsewhere = partial(without_the_disk, disk)
+    compare(undisturbed, train_several(spec, tmp_path, 2, "replicate", elsewhere, resume_from=checkpoint, cuts=[200])[0])
+    assert find_newest_checkpoint(tmp_path / "1") is None
+    assert (tmp_path / "1" / "delivered" / "state.json").is_file()
+    source = WarmStart(run=spec.key, adapter=str(train_run(spec, disk / "source").adapter))
+    started = spec.model_copy(update={"seed": 1, "warm_start": source})
+    compare(train_run(started, tmp_path / "started"), train_several(started, tmp_path, 2, "replicate", elsewhere)[0])
 
 
 def fail_in_the_second(how: str, spec: RunSpec, directory: Path, *, on_step: Any, **calls: Any) -> RunResult:
