@@ -32,8 +32,8 @@ STEPS = 12
 class Machine:
     """A node of a cluster, as a service starts it."""
 
-    def __init__(self, address: str) -> None:
-        command = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}", "--num-cpus=1"]
+    def __init__(self, address: str, cpus: int = 1) -> None:
+        command = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}", f"--num-cpus={cpus}"]
         environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DEADLINE_S)}
         before = nodes(address)
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +25,8 @@ from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ROOT, wait_for
+from tests.orchestrator.tune.test_drain import Machine, drain, terminate
+from tests.orchestrator.tune.test_faults import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
@@ -28,13 +34,14 @@ STEPS = 6
 FAULTS = {1: "killed", 2: "hung", 3: "memory", 4: "none"}
 
 
-def sweep_file(folder: Path, model: str, ranks: str, steps: int = STEPS) -> Path:
+def sweep_file(folder: Path, model: str, ranks: str, steps: int = STEPS, **resources: Any) -> Path:
+    share = {"cpu": 0.25, "processes": 2, "heartbeat_minutes": 0.6} | resources
     file = folder / "sweep.yaml"
     file.write_text(
         f"name: test\nmodel: {model}\ntasks: [toy/sentiment]\nseeds: [0]\nstorage: {folder}\n"
         f"training: {{max_steps: {steps}, batch_size: 4, train_examples: 24, eval_examples: 24, max_length: 32}}\n"
         f"space: [{{method: lora, rank: {ranks}, learning_rate: 0.001}}]\n"
-        "resources: {cpu: 0.25, processes: 2, heartbeat_minutes: 0.6}\n"
+        f"resources: {json.dumps(share)}\n"
     )
     return file
 
@@ -87,7 +94,7 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
 ) -> None:
     from orchestrator.tune.runner import run_sweep
 
-    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}")))
+    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}", cpu=0.5, heartbeat_minutes=1.5)))
     undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
     options = RunOptions(tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1)
     outcome = run_sweep(plan, options, train=faulty(str(tmp_path), FAULTS))
@@ -101,7 +108,10 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
     wait_for(lambda: not living(tmp_path), seconds=30)
 
 
-def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(tmp_path: Path, tiny_bert: str) -> None:
+@pytest.mark.parametrize("everywhere", [False, True], ids=["a signal to the driver", "Ctrl-C in a terminal"])
+def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(
+    tmp_path: Path, tiny_bert: str, everywhere: bool
+) -> None:
     file = sweep_file(tmp_path, tiny_bert, "2", steps=300)
     (trial,) = make_plan(load_sweep(file)).trials
     undisturbed = train_run(trial.run, tmp_path / "undisturbed").metrics
@@ -109,33 +119,112 @@ def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(tmp_path:
     command = [sys.executable, "-c", code, "run", str(file), "--cpus", "2"]
     command += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    group = psutil.Process(driver.pid)
-    workers: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
 
     def follows() -> bool:
-        workers[:] = [each for each in group.children(recursive=True) if "ray::" in command_of(each)]
-        return any("_Follower.follow" in command_of(each) for each in workers)
+        processes[:] = psutil.Process(driver.pid).children(recursive=True)
+        return any("_Follower.follow" in command_of(each) for each in processes)
 
-    wait_for(follows, seconds=120)
-    time.sleep(3.0)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(60) in (130, 0)
-    _gone, left = psutil.wait_procs(workers, timeout=20)
+    wait_for(lambda: bool(stored(tmp_path)) and follows(), seconds=120)
+    if everywhere:
+        os.killpg(driver.pid, signal.SIGINT)
+    else:
+        driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) == 130
+    _gone, left = psutil.wait_procs(processes, timeout=20)
     assert not left, [command_of(each) for each in left]
     subprocess.run([*command, "--resume"], cwd=ROOT, check=True, timeout=200, stdout=subprocess.DEVNULL)
     (result,) = results_of(tmp_path / "test").values()
+    assert result.facts["resumed_at"][0] > 0
     assert result.metrics == pytest.approx(undisturbed, abs=1e-3)
 
 
-def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slowly(folder: str) -> Train:
+    """`train_run` with a line for each step in each process; workers get it by value."""
+
+    def train(spec, directory, *, on_step, **calls):
+        import os
+        import time
+        from pathlib import Path
+
+        import ray
+
+        from craft.processes import current
+        from craft.trainer.training import train_run
+
+        rank, node = current().rank, ray.get_runtime_context().get_node_id()
+        with (Path(folder) / "pids").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+        def end_step(step, total):
+            with (Path(folder) / "log").open("a") as file:
+                file.write(f"{rank} {step} {node}\n")
+            time.sleep(1.0)
+            on_step(step, total)
+
+        return train_run(spec, directory, on_step=end_step, **calls)
+
+    return train
+
+
+def places_of(folder: Path) -> list[list[tuple[int, str]]]:
+    """The steps of each process, by rank, with their machines."""
+    lines = [line.split() for line in (folder / "log").read_text().splitlines()] if (folder / "log").exists() else []
+    return [[(int(step), node) for rank, step, node in lines if int(rank) == place] for place in (0, 1)]
+
+
+@pytest.mark.parametrize("announce", [drain, terminate])
+@pytest.mark.parametrize("across", [False, True], ids=["on one machine", "on two"])
+def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsewhere(
+    tmp_path: Path, tiny_bert: str, across: bool, announce: Callable[[str, Machine], None]
+) -> None:
+    """Two machines have room for two processes each; or three for one each, and that of the second process is drained."""
     import ray
     from ray.cluster_utils import Cluster
 
     from orchestrator.tune.runner import run_sweep
 
-    plan = mixed_plan(tmp_path)
-    assert len(plan.trials) == 40
-    log = str(tmp_path / "log")
+    plan = make_plan(
+        load_sweep(sweep_file(tmp_path, tiny_bert, "2", steps=12, cpu=1, heartbeat_minutes=3, across_machines=across))
+    )
+    undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed").metrics
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    machines: list[Machine] = []
+
+    def take_away() -> None:
+        wait_for(lambda: len(places_of(tmp_path)[1]) >= 2)
+        machines.sort(key=lambda machine: machine.node != places_of(tmp_path)[1][0][1])
+        announce(cluster.address, machines[0])
+
+    thread = threading.Thread(target=take_away)
+    try:
+        machines += [Machine(cluster.address, cpus) for cpus in ((1, 1, 1) if across else (2, 2))]
+        thread.start()
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=1)
+        outcome = run_sweep(plan, options, train=slowly(str(tmp_path)))
+        thread.join()
+        wait_for(lambda: not living(tmp_path), seconds=30)
+        if announce is terminate:
+            machines[0].process.wait(30)
+    finally:
+        ray.shutdown()
+        for machine in machines:
+            machine.end()
+        cluster.shutdown()
+    (result,) = results_of(outcome).values()
+    assert result.status == "finished", result.error
+    assert result.metrics == pytest.approx(undisturbed, abs=1e-3)
+    places = places_of(tmp_path)
+    for steps in places:
+        assert [step for step, _ in steps] == [*range(1, 13)], "no step is lost or done again"
+    (left,) = result.facts["resumed_at"]
+    before, after = ({node for steps in places for step, node in steps if (step > left) == later} for later in (False, True))
+    assert machines[0].node in before - after
+    assert len(before) == len(after) == (2 if across else 1)
+
+
+def sharing(log: str) -> Train:
+    """A stand-in that writes a line in each process: its machine, its rank, its GPU and the rows that it reads."""
 
     def train(spec, directory, *, report, resume_from, on_step, cuts=()):
         import time
@@ -157,23 +246,42 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
         adapter.mkdir(parents=True)
         return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
 
+    return train
+
+
+def rows_of(log: str) -> dict[str, list[list[str]]]:
+    """The lines of a log by their trials."""
+    trials: dict[str, list[list[str]]] = {}
+    for line in Path(log).read_text().splitlines():
+        key, *row = line.split()
+        trials.setdefault(key, []).append(row)
+    return trials
+
+
+def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.tune.runner import run_sweep
+
+    plan = mixed_plan(tmp_path)
+    assert len(plan.trials) == 40
+    log = str(tmp_path / "log")
+
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # Ray starts no node with more than it lists
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=4, num_gpus=4)
         options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
-        outcome = run_sweep(plan, options, train=train)
+        outcome = run_sweep(plan, options, train=sharing(log))
     finally:
         left = [] if not ray.is_initialized() else ray.util.placement_group_table()
         ray.shutdown()
         cluster.shutdown()
     assert Counter(result.status for result in results_of(outcome).values()) == {"finished": 40}
     assert not left
-    trials: dict[str, list[list[str]]] = {}
-    for line in Path(log).read_text().splitlines():
-        key, *row = line.split()
-        trials.setdefault(key, []).append(row)
+    trials = rows_of(log)
     for rows in trials.values():
         count = int(rows[0][2])
         assert sorted(int(row[1]) for row in rows) == [*range(count)]
@@ -181,6 +289,38 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
         assert len({row[3] for row in rows}) == count, "each process has a GPU of its own"
         assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)], "each reads other examples"
     assert Counter(int(rows[0][2]) for rows in trials.values()) == {1: 24, 2: 12, 4: 4}
+
+
+def test_a_trial_of_two_gpus_is_on_two_machines_only_if_the_file_says_so(
+    tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.tune.cluster import machines, missing
+    from orchestrator.tune.runner import run_sweep
+
+    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "2", gpu=2, processes=2, across_machines=True)))
+    (trial,) = plan.trials
+    log = str(tmp_path / "log")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # Ray starts no node with more than it lists
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, num_gpus=1)
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
+        outcome = run_sweep(plan, options, train=sharing(log))
+        ray.init(address=cluster.address)
+        together = trial.resources.model_copy(update={"across_machines": False})
+        lacking = [missing([resources], machines()) for resources in (trial.resources, together)]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert [result.status for result in results_of(outcome).values()] == ["finished"]
+    (rows,) = rows_of(log).values()
+    assert len({row[0] for row in rows}) == 2
+    assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)]
+    assert lacking == ["", "2 processes, each with cpu 0.25, gpu 1"]
 
 
 def mixed_plan(folder: Path) -> Plan:
