@@ -1,27 +1,27 @@
 """Many training runs: the sweep file, its plan, the Ray Tune run, the record in MLflow, the Pareto front.
 
-`from orchestrator import plan, run, open_sweep` are sweeps from Python (`orchestrator.api`).
+`from orchestrator import plan, run, open_sweep` are sweeps from Python (`orchestrator.api`), `judge` is for other trainings.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.api import open_sweep, plan, run
+    from orchestrator.judge import judge
 
-__all__ = ["open_sweep", "plan", "run"]
+__all__ = ["judge", "open_sweep", "plan", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `orchestrator.api` when one of its functions is asked for, so that the package stays light."""
+    """Imports the module when one of its functions is asked for, so that the package stays light."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orchestrator import api
-
-    return getattr(api, name)
+    return getattr(import_module(f"orchestrator.{'judge' if name == 'judge' else 'api'}"), name)
 
 
 class _Package(ModuleType):

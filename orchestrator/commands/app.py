@@ -162,6 +162,13 @@ COMMANDS = (
         ),
     ),
     Row(
+        "orchestrator.commands.judge:judge",
+        (
+            ("judge trainings.csv", "trainings that you ran, by whatever program: which configuration is enough?"),
+            ("judge optuna.csv --minimize --compare 'rank 8' 'rank 16'", "a loss; and the difference of two, seed by seed"),
+        ),
+    ),
+    Row(
         "dashboards.command:page",
         (
             ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
@@ -169,13 +176,9 @@ COMMANDS = (
             ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
         ),
     ),
+    Row("orchestrator.commands.results:export", (("export ranks --to results", "results/trials.csv, a line for each trial"),)),
     Row(
-        "orchestrator.commands.results:export",
-        (("export ranks --to results", "results/trials.csv: a line for each finished trial, to publish"),),
-    ),
-    Row(
-        "orchestrator.commands.store:replay",
-        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
+        "orchestrator.commands.store:replay", (("replay runs/ranks", "give the store what it lacks, without running anything"),)
     ),
     Row(
         "orchestrator.commands.train:train",
@@ -195,10 +198,7 @@ COMMANDS = (
             ),
         ),
     ),
-    Row(
-        "orchestrator.commands.train:cache",
-        (("cache", "what is stored"), ("cache --clear 3fa9", "remove what begins so")),
-    ),
+    Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove what begins so"))),
 )
 """All commands, in the order of the help."""
 

@@ -1,4 +1,4 @@
-"""`front`: every configuration of a sweep with its scores, chances and cost, and the answer."""
+"""`front` and `judge`: every configuration with its scores, chances and cost, and the answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, create_model
 from orchestrator.plan.parameters import text
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.reports.base import Count, Estimate, Number, Part, Report
+from orchestrator.reports.compare import CompareReport
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.summary import Summary
@@ -64,8 +65,10 @@ class FrontReport(Report):
     report: Literal["front"] = Field("front", description="The kind of this report.")
     sweep: str = Field(description="The sweep's name.")
     source: str = Field(description="The folder or the tracking store that it was read from.")
-    model: str = Field(description="The base model.")
-    protocol: str = Field(description="`honest`: the data of the reported score chose nothing. `customary`: they did.")
+    model: str = Field(description="The base model; empty if it is not known.")
+    protocol: str = Field(
+        description="`honest`: the data of the reported score chose nothing. `customary`: they did. Empty if it is not known."
+    )
     metric: str = Field(description="What the score is on all tasks, such as `accuracy`. Empty if tasks differ.")
     objectives: dict[str, Direction] = Field(description="The metrics over which the front is, in order, with their direction.")
     rows: list[Row] = Field(description="The configurations, by their cost, smallest first. Incomplete ones come last.")
@@ -73,17 +76,21 @@ class FrontReport(Report):
     caption: str = Field(description="The line under the table of the terminal: what the intervals are over.")
     legend: str = Field(description="What the chances are about. Empty if there are none.")
     answer: AnswerPart | None = Field(description="The sweep's answer. Null before any configuration is complete.")
+    read: list[str] = Field([], description="`judge`: how the columns of the table were read, in sentences.")
+    lacks: list[str] = Field([], description="`judge`: what the table lacks, and what it would add, in sentences.")
+    comparison: CompareReport | None = Field(None, description="`judge`: the verdict on the two that --compare names.")
 
 
-def front_report(record: PastSweep) -> FrontReport:
-    """Returns the report on a sweep's front. `PastSweep.with_within` judges by other points."""
+def front_report(record: PastSweep, **of_table: Any) -> FrontReport:
+    """Returns the report on a sweep's front; `of_table` are the fields of a table that `judge` read."""
     sweep, summaries = record.sweep, record.summaries
     best = knee(summaries, sweep.objectives)
     return FrontReport(
-        sweep=sweep.name,
+        **of_table,
+        sweep=record.name,
         source=record.where,
-        model=sweep.model,
-        protocol=sweep.protocol,
+        model="" if of_table else sweep.model,
+        protocol="" if of_table else sweep.protocol,
         metric=metric_among(summaries),
         objectives=dict(sweep.objectives),
         rows=[row_of(summary) for summary in ranked(summaries, sweep.objectives)],

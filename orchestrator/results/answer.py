@@ -29,7 +29,7 @@ from orchestrator.results.experiments import (
 from orchestrator.results.front import SEEDS, enough_of, judge_state
 from orchestrator.results.intervals import spread
 from orchestrator.results.limits import helps_most, limit, rows_help
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, number, percent, points
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, percent, points, sized
 from orchestrator.results.next_step import LIKELY, Action, propose
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
@@ -272,15 +272,16 @@ def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: fl
 def _compared(best: Summary, small: Summary, gap: float) -> str:
     size, other, more = best.value(SIZE), small.value(SIZE), points(float(number(gap, 1)))
     if not size > other:
-        return f"The best is {full_label(best)} ({size:,.0f})."
+        return f"The best is {_named(best)}."
     ratio = size / other if other else math.inf
     times = "twice" if round(ratio, 1) == 2 else f"{ratio:{'.0f' if ratio >= 10 else '.2g'}} times"
-    uses = f"uses {times} as many parameters for" if other else "scores"
-    return f"The best, {full_label(best)} ({size:,.0f}), {uses} {more} more."
+    many = "as many parameters" if best.unit == "parameters" else f"the {best.unit}"
+    uses = f"uses {times} {many} for" if other else "scores"
+    return f"The best, {full_label(best)} ({amount(SIZE, size)}), {uses} {more} more."
 
 
 def _named(summary: Summary) -> str:
-    return f"{full_label(summary)} ({summary.value(SIZE):,.0f} parameters)"
+    return full_label(summary) + sized(summary)
 
 
 def _score(summary: Summary) -> str:

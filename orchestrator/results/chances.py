@@ -166,7 +166,9 @@ def _chances(complete: Sequence[Summary], objectives: Objectives, within: float)
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
     scores, contenders = observed.draw(), replace(observed, within=within).draw()
     expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
-    expected = np.minimum(expected, np.maximum(100.0, [summary.score.mean for summary in complete]))  # the trend has no bounds
+    expected = np.minimum(
+        expected, [max(summary.range[1], summary.score.mean) for summary in complete]
+    )  # the trend has no bounds
     columns = {
         P_FRONT: shares(scores, costs),
         P_ENOUGH: shares(contenders, np.zeros((len(complete), 1)), within),
@@ -240,8 +242,8 @@ def _interval(summary: Summary, variance: float, freedom: float, shared: float) 
     half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(total / seeds), summary.score.mean
     half = math.hypot(half, 1.96 * math.sqrt(_choice(summary)))
     low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
-    floor = -100.0 if summary.signed else 0.0
-    return Interval(mean, max(low, min(floor, mean)), min(high, max(100.0, mean)), seeds)
+    least, most = summary.range
+    return Interval(mean, max(low, min(least, mean)), min(high, max(most, mean)), seeds)
 
 
 def _choice(summary: Summary) -> float:

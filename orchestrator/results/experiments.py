@@ -105,7 +105,7 @@ def seconds_of_seed(some: Sequence[Summary], summaries: Sequence[Summary]) -> fl
 
 def untried_of(complete: Sequence[Summary], taken: Summary, best: Summary) -> list[Untried]:
     """Returns the sizes that could be tried beyond the ends: a larger one than the best's, a smaller one than the taken's."""
-    adapters = [summary for summary in complete if summary.method not in (HEAD, FULL)]
+    adapters = [summary for summary in complete if summary.method not in (HEAD, FULL) and summary.value(SIZE) > 0]
     ends: tuple[tuple[Kind, Summary, float, Callable[..., Any]], ...]
     ends, untried = (("larger", best, 2.0, max), ("smaller", taken, 0.5, min)), list[Untried]()
     for kind, base, factor, end in ends:

@@ -130,6 +130,11 @@ def full_label(summary: Summary) -> str:
     return summary.label if begins else f"{summary.method} {summary.label}"
 
 
+def sized(summary: Summary) -> str:
+    """Returns the configuration's size in brackets, with a space in front; empty if no configuration has one."""
+    return f" ({amount(SIZE, summary.value(SIZE))} {summary.unit})" if summary.unit else ""
+
+
 def _fact(name: str, kind: Kind, about: str, read: Callable[[Summary], Cell] | None = None) -> Column:
     """Returns a column for programs; `read` reads the summary's attribute of this name if it is not given."""
     return Column(name, name.replace("_", " "), None, kind, about, place="record", read=read or attrgetter(name))

@@ -10,6 +10,7 @@ its method's curve. Rates have no such curve: the next rate on a grid is as like
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -155,10 +156,14 @@ def propose(
         return None, better
     weighed = [weigh(action, extended, tried, rule, least_seeds) for action in actions]
     worth = [action for action in weighed if action.gain >= LEAST_GAIN or action.decides >= LIKELY]
+    timed = all(math.isfinite(action.seconds) for action in actions)  # else a training is the price, whatever its time
     # A proposal that would most likely leave the answer open is the last to be made.
     best = max(
         worth,
-        key=lambda action: (action.decides >= LIKELY, max(action.gain, LEAST_GAIN) / max(action.seconds, 1e-9)),
+        key=lambda action: (
+            action.decides >= LIKELY,
+            max(action.gain, LEAST_GAIN) / max(action.seconds if timed else sum(action.more), 1e-9),
+        ),
         default=None,
     )
     return best, better

@@ -24,7 +24,8 @@ from orchestrator.results.tuning import Tuning, ends, luck_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
-CHANCE = "chance"
+CHANCE, RANGE, UNIT = "chance", "range", "size_unit"
+"""Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts."""
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
 
@@ -36,11 +37,11 @@ class Summary:
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `tunes` is the
     configuration for which this one is a candidate; then it has search scores alone and does not count as complete. `tuning` is
     what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
-    how far the interval over the scored examples alone reaches below and above the score; a `signed` score may be below 0. The
+    how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The
     count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `enough` marks
-    the configuration that the rule of `orchestrator.results.front.enough` takes.
-    `metric` names what the score is, where that is the same on all tasks. `source` is the id of the configuration from whose
-    adapters its own are cut.
+    the configuration that the rule of `orchestrator.results.front.enough` takes. `unit` is what the size counts, empty without
+    sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the configuration from
+    whose adapters its own are cut.
     """
 
     configuration: str
@@ -65,7 +66,8 @@ class Summary:
     tunes: str | None = None
     tuning: Tuning | None = None
     sampling: tuple[float, float] = (0.0, 0.0)
-    signed: bool = False
+    range: tuple[float, float] = (0.0, 100.0)
+    unit: str = "parameters"
     metric: str = ""
     source: str | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
@@ -204,7 +206,8 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=_sampling(reported, len(tasks)),
-        signed=any(is_signed(str(result.facts.get(METRIC))) for _, result in reported),
+        range=_range([result.facts for _, result in reported]),
+        unit=next((str(result.facts[UNIT]) for _, result in reported if UNIT in result.facts), "parameters"),
         metric=shared_metric(name_score(result.facts) for _, result in reported),
         scores=scores,
         planned=len(entries),
@@ -224,6 +227,11 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
             if result.facts.get(CREDITS) and not first.tunes
         },
     )
+
+
+def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    ends = [fact.get(RANGE) or (-100.0 if is_signed(str(fact.get(METRIC))) else 0.0, 100.0) for fact in facts] or [(0.0, 100.0)]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def shared_metric(names: Iterable[Any]) -> str:
@@ -266,7 +274,10 @@ def _shared(entries: list[Entry]) -> dict[str, Any]:
 
 def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, float]) -> dict[str, float]:
     # The seconds of a cut adapter are those of cutting and scoring it, no training's.
-    rows = [result.counts | ({"seconds": result.seconds} if entry.is_trained else {}) for entry, result in finished]
+    rows = [
+        result.counts | ({"seconds": result.seconds} if entry.is_trained and result.seconds else {})
+        for entry, result in finished
+    ]
     counts: dict[str, float] = {}
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]

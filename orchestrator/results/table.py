@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from craft.words import format_duration
-from orchestrator.results.metrics import COLUMNS, Column, column_of, flat_cells, label_of
+from orchestrator.results.metrics import COLUMNS, SIZE, Column, column_of, flat_cells, label_of
 from orchestrator.results.metrics import full_label as full_label
 from orchestrator.results.summary import Summary, shared_metric
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -36,11 +36,11 @@ def _in_words(name: str, label: str, read: Callable[[Summary], str]) -> Column:
 
 def front_columns(summaries: Sequence[Summary], objectives: Objectives, tasks: Sequence[str] = ()) -> list[Column]:
     """Returns the columns of the tables for people; those of `tasks` have no intervals."""
-    metric = metric_among(summaries)
+    metric, unit = metric_among(summaries), next((summary.unit for summary in summaries), "")
     return [
         _in_words("mark", "", lambda summary: ("●" if summary.on_front else "") + ("✓" if summary.enough else "")),
         _in_words("configuration", "configuration", full_label),
-        *(metric_column(name, metric=metric) for name in front_metrics(summaries, objectives)),
+        *(metric_column(name, unit if name == SIZE else "", metric) for name in front_metrics(summaries, objectives)),
         *(metric_column(f"score/{task}", short_task(task), ends=False) for task in tasks),
         _in_words("trials", "trials" if len(tasks_of(summaries)) > 1 else "seeds", describe_trials),
         *([_in_words("tuning", "tuning", describe_tuning)] if has_tuning(summaries) else []),

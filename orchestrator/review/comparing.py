@@ -20,6 +20,7 @@ from rich.console import Console
 from craft.scoring.credits import graded_rows
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.luck import difference
+from orchestrator.results.metrics import sized
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
 from orchestrator.review.differing_rows import show_differing
@@ -88,7 +89,12 @@ class Compared:
 
 
 def compare_sweeps(
-    first: PastSweep, second: PastSweep, configuration_a: str = "best", configuration_b: str = "best", metric: str = "score"
+    first: PastSweep,
+    second: PastSweep,
+    configuration_a: str = "best",
+    configuration_b: str = "best",
+    metric: str = "score",
+    flags: tuple[str, str] = ("--configuration-a", "--configuration-b"),
 ) -> Compared:
     """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`.
 
@@ -97,12 +103,12 @@ def compare_sweeps(
         NothingMeets: they share no finished task and seed.
     """
     sides = (
-        _side(first, configuration_a, "--configuration-a", metric),
-        _side(second, configuration_b, "--configuration-b", metric),
+        _side(first, configuration_a, flags[0], metric),
+        _side(second, configuration_b, flags[1], metric),
     )
     names = [side.name for side in sides]
     if first.where == second.where and sides[0].summary.configuration == sides[1].summary.configuration:
-        raise ValueError(f"{names[0]} would be compared with itself; name two by --configuration-a and --configuration-b")
+        raise ValueError(f"{names[0]} would be compared with itself; name two by {' and '.join(dict.fromkeys(flags))}")
     if unlike := list(_differences(*sides)):
         raise ValueError(
             "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
@@ -126,9 +132,8 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
     if compared.advice:
         console.print(compared.advice)
     for side in compared.sides:
-        amount = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
         score = metric_column("score").text(side.summary)
-        console.print(f"{side.name}: {side.reason}; {amount}; score {score}")
+        console.print(f"{side.name}{sized(side.summary)}: {side.reason}; score {score}")
     for warning in compared.warnings:
         console.print(warning)
     first, second = ((side.name, side.record, side.entries) for side in compared.sides)

@@ -8,19 +8,25 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.results.summary import Entry
+from craft.results import METRIC, POSITIVE
+from craft.scoring.credits import CREDITS
+from craft.tasks.files import DataError, Rows
+from orchestrator.results.summary import CHANCE, Entry
 from orchestrator.state.entry import TrialResult
 from orchestrator.tools.cells import write_table
 
 TRIALS_FILE = "trials.csv"
 OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")
 OF_RESULT = ("steps", "seconds")
-FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions")
-"""What a record says of a trial's surroundings that means something elsewhere."""
+FACTS = (
+    *("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions"),
+    *(METRIC, POSITIVE, CHANCE, CREDITS),
+)
+"""What a record says of a trial that means something elsewhere."""
 
 
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
@@ -32,6 +38,38 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))
     write_table(file, rows, names)
     return len(rows)
+
+
+def is_trials_file(columns: Iterable[str]) -> bool:
+    """Returns whether a table with these columns is one of trials."""
+    return {*OF_TRIAL, *OF_RESULT, "metric.score"} <= {*columns}
+
+
+def read_trials(rows: Rows) -> list[Entry]:
+    """Returns the trials that `write_trials` wrote.
+
+    Raises:
+        DataError: a row is no trial.
+    """
+    entries = []
+    for place in range(len(rows)):
+        cells = {name: _read(column[place]) for name, column in rows.columns.items() if column[place]}
+        try:
+            entries.append(_entry(cells))
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{rows.place(place)}: it is no trial of a sweep ({error})") from error
+    return entries
+
+
+def _entry(cells: Mapping[str, Any]) -> Entry:
+    def group(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in cells.items() if name.startswith(prefix)}
+
+    numbers = {"metrics": group("metric."), "counts": group("count."), "facts": group("fact.")}
+    fields = {name: cells[name] for name in ("key", *OF_RESULT)} | {"status": "finished"} | numbers
+    of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
+    parameters, carried = group("parameter."), cells.get("carried")
+    return Entry(**of_trial, parameters=parameters, result=TrialResult.from_json(fields), carried=carried)
 
 
 def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from craft.tasks.files import read_rows
 from orchestrator.results.summary import Entry
-from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL
-from orchestrator.state.entry import TrialResult
+from orchestrator.review import trials_file
 
 Table = Callable[[pd.DataFrame], Iterable[str]]
 
 
 def read_trials(file: Path) -> list[Entry]:
     """The trials of such a file."""
-    with file.open(newline="", encoding="utf-8") as lines:
-        return [_entry(row) for row in csv.DictReader(lines)]
+    return trials_file.read_trials(read_rows(file))
 
 
 def print_tables(description: str | None, tables: Iterable[Table]) -> None:
@@ -31,28 +27,3 @@ def print_tables(description: str | None, tables: Iterable[Table]) -> None:
     rows = pd.read_csv(parser.parse_args().record)
     for table in tables:
         print("\n".join(table(rows)), end="\n\n")
-
-
-def _read(cell: str) -> Any:
-    try:
-        return json.loads(cell)
-    except ValueError:
-        return cell
-
-
-def _entry(row: dict[str, str]) -> Entry:
-    cells = {name: _read(cell) for name, cell in row.items() if cell}
-
-    def group(prefix: str) -> dict[str, Any]:
-        return {name.removeprefix(prefix): value for name, value in cells.items() if name.startswith(prefix)}
-
-    result = TrialResult(
-        cells["key"],
-        "finished",
-        group("metric."),
-        group("count."),
-        facts=group("fact."),
-        **{name: cells[name] for name in OF_RESULT},
-    )
-    of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
-    return Entry(**of_trial, parameters=group("parameter."), result=result, carried=cells.get("carried"))

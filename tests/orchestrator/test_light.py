@@ -49,6 +49,13 @@ def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path
     assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
 
 
+def test_a_table_of_trainings_is_judged_with_nothing_heavy(tmp_path: Path) -> None:
+    rows = [f"{rank},{seed},{0.8 + 0.01 * rank + 0.003 * seed},{100 * rank}" for rank in range(4) for seed in range(3)]
+    (tmp_path / "runs.csv").write_text("\n".join(["rank,seed,accuracy,params", *rows]))
+    judge = "from orchestrator.commands.app import main; assert main(['judge', 'runs.csv']) == 0"
+    assert loaded(judge, tmp_path) == set()
+
+
 @pytest.mark.slow
 def test_a_sweep_is_planned_without_optuna(folder: Path) -> None:
     overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"

@@ -1,0 +1,190 @@
+"""Somebody's table of trainings as a sweep that has run, so that what judges sweeps judges it.
+
+    rows  -->  Columns (guessed)  -->  Entry for each row  -->  State  -->  PastSweep
+
+Rows of `trials.csv` are read back as what they were. A share is shown in points, and a score of which less is better with its
+sign turned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from craft.results import METRIC
+from craft.tasks.files import DataError, Rows, is_number, read_rows
+from orchestrator.plan.parameters import flatten, text
+from orchestrator.results.front import SEEDS
+from orchestrator.results.metrics import SIZE
+from orchestrator.results.summary import RANGE, UNIT
+from orchestrator.results.tuning import EXAMPLES
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.run_columns import PARAMETERS, Columns, guess, has_value, plain_name
+from orchestrator.review.trials_file import is_trials_file, read_trials
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import SessionStarted
+from orchestrator.state.state import State
+
+UNNAMED = "task"
+ENDED = ("finished", "complete", "completed", "success", "succeeded", "done")
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """A table of trainings as a sweep that has run, `record`; sentences on how its columns were read, and on what it lacks and
+    what that would add."""
+
+    record: PastSweep
+    read: list[str]
+    lacks: list[str]
+
+
+def read_table(
+    source: Path | Rows,
+    score: str | None = None,
+    size: str | None = None,
+    seed: str | None = None,
+    minimize: bool | None = None,
+    within: float | None = None,
+) -> RunTable:
+    """Reads a table of trainings, one in a row.
+
+    Args:
+        score, size, seed: names of columns, where they should not be guessed.
+        minimize: whether less of the score is better; guessed by its name if None.
+        within: the points that may be lost, `enough.within`; 1 if None.
+
+    Raises:
+        DataError: a row or a column cannot be read; the message says which.
+    """
+    rows, columns, objectives = _flat(read_rows(source) if isinstance(source, Path) else source), None, {"score": "maximize"}
+    if is_trials_file(rows.columns) and (score, size, seed, minimize) == (None,) * 4:
+        entries, read, objectives[SIZE] = read_trials(rows), ["trials of craft-sweeps export"], "minimize"
+    else:
+        columns = guess(rows, score, size, seed, minimize)
+        scores = [float(cell) for cell in rows.column(columns.score) if has_value(cell) and is_number(str(cell))]
+        factor = 100.0 if max(map(abs, scores), default=0.0) <= (10 if columns.minimize else 1) else 1.0
+        entries = _entries(rows, columns, scores, -factor if columns.minimize else factor)
+        objectives |= {SIZE: "minimize"} if columns.size else {}
+        read = columns.sentences + ([f"1 point is 0.01 of {columns.score}"] if factor > 1 else [])
+    if not any(entry.finished for entry in entries):
+        raise DataError(f"{rows.source}: no row has a score")
+    record = _record(rows.source, [*entries, *_missing(entries)], objectives).with_within(within)
+    return RunTable(record, read, [*_lacks(record, columns)])
+
+
+def rows_of(frame: Any) -> Rows:
+    """Returns the rows of a DataFrame, or of a list of mappings."""
+    records = frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
+    names = dict.fromkeys(name for record in records for name in record)
+    return Rows("the table", {str(name): [record.get(name) for record in records] for name in names})
+
+
+def _flat(rows: Rows) -> Rows:
+    """Returns the rows with columns for what is in objects, under dotted names, and without runs that hold other runs."""
+    columns = rows.columns
+    if any(isinstance(cell, Mapping) for cells in columns.values() for cell in cells):
+        records = [flatten(dict(zip(columns, cells, strict=True))) for cells in zip(*columns.values(), strict=True)]
+        columns = {name: [record.get(name) for record in records] for record in records for name in record}
+    parents, own = {*columns.get("tags.mlflow.parentRunId", ())}, columns.get("run_id", [None] * len(rows))
+    places = [place for place, run in enumerate(own) if run is None or run not in parents]
+    cells = {name: [column[place] for place in places] for name, column in columns.items() if name}  # an index has none
+    return Rows(rows.source, cells, [rows.number(place) for place in places])
+
+
+def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: float) -> list[Entry]:
+    """Returns a trial that has ended for each row."""
+    facts, repeats = _facts(columns, [factor * score for score in scores], factor), Counter[tuple[Any, ...]]()
+    entries, places = list[Entry](), dict[tuple[Any, ...], int]()
+    for place in range(len(rows)):
+        cells = {name: column[place] for name, column in rows.columns.items() if has_value(column[place])}
+        settings = {plain_name(name): cells[name] for name in columns.configuration if name in cells}
+        if not settings and columns.score not in cells:
+            continue  # a run that only holds others
+        task, id_ = str(cells.get(columns.task or "", UNNAMED)), hashlib.sha256(repr(settings).encode()).hexdigest()[:10]
+        result = _result(rows.place(place), cells, columns, factor)
+        seed = int(_number(rows.place(place), cells, columns.seed)) if columns.seed else repeats[id_, task]
+        repeats[id_, task] += 1
+        if (first := places.setdefault((id_, task, seed), place)) != place:
+            equal = ", ".join(filter(None, (*columns.configuration, columns.task, columns.seed)))
+            hint = "a column called configuration would tell them apart"
+            raise DataError(f"{rows.place(place)}: it repeats line {rows.number(first)}, with equal {equal}; {hint}")
+        label = cells[columns.label] if columns.label else ", ".join(
+            f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()
+        )  # fmt: skip
+        result = replace(result, key=f"row{place}", facts=facts | result.facts)
+        entries.append(Entry(result.key, id_, str(label), "", task, seed, "", settings, result, phase="ended"))
+    # The draws from which chances come go by the order of configurations, and that of the rows means nothing.
+    return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.label))
+
+
+def _result(place: str, cells: Mapping[str, Any], columns: Columns, factor: float) -> TrialResult:
+    state = str(cells.get(columns.status or "", ENDED[0])).lower()
+    if state not in ENDED:
+        counts = {SIZE: _number(place, cells, columns.size)} if columns.size and columns.size in cells else {}
+        return TrialResult("", "stopped" if state in ("pruned", "stopped") else "failed", {}, counts, error=state)
+    score, size = _number(place, cells, columns.score), _number(place, cells, columns.size) if columns.size else 0.0
+    seconds = _number(place, cells, columns.seconds) if columns.seconds else 0.0
+    examples = {EXAMPLES: _number(place, cells, columns.examples)} if columns.examples and not columns.minimize else {}
+    return TrialResult("", "finished", {"score": factor * score}, {SIZE: size}, seconds=seconds, facts=examples)
+
+
+def _number(place: str, cells: Mapping[str, Any], name: str) -> float:
+    if name not in cells or not is_number(str(cells[name])):
+        trouble = f"got {cells[name]!r}" if name in cells else "it is empty"
+        raise DataError(f"{place}: {name}: {trouble}; a number, or `failed` in a column called status")
+    return float(cells[name])
+
+
+def _facts(columns: Columns, scores: Sequence[float], factor: float) -> dict[str, Any]:
+    """Returns what is known of all results: the score's name and the ends of its range, and what the size counts."""
+    low, high = min(scores, default=0.0), max(scores, default=0.0)
+    bounded = factor > 0 and high <= 100 and (low >= 0 or (factor == 100 and low >= -100))
+    sign = "" if factor > 0 else "-" if factor == -1 else f"{factor:g} × "
+    ends = (0.0 if low >= 0 else -100.0, 100.0) if bounded else (-math.inf, math.inf)
+    return {METRIC: sign + plain_name(columns.score), RANGE: ends, UNIT: columns.unit}
+
+
+def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yields a failed trial for each task on which a configuration has no row with one of its seeds."""
+    tasks, by_trial = dict[str, None](), dict[tuple[str, int], dict[str, Entry]]()
+    for entry in filter(lambda entry: entry.is_reported, entries):
+        tasks[entry.task] = None
+        by_trial.setdefault((entry.configuration, entry.seed), {})[entry.task] = entry
+    for rows in by_trial.values():
+        for task in tasks.keys() - rows.keys():
+            entry = next(iter(rows.values()))
+            key = f"{entry.key}, {task}"
+            yield replace(entry, key=key, task=task, result=TrialResult(key, "failed", error=f"no row for {task}"))
+
+
+def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]) -> PastSweep:
+    sweep = {"name": "table", "model": "unknown", "tasks": [UNNAMED], "space": [{}], "objectives": objectives}
+    by_key = {entry.key: entry for entry in entries}
+    started = SessionStarted(sweep=sweep, configurations=len(entries), trainings=len(entries))
+    state = State(Path(source).name, entries=by_key, wanted=dict.fromkeys(by_key), started=started)
+
+    def fetch(key: str, _scratch: Path) -> Path:
+        raise ValueError(f"{source} has numbers of {key}, and no adapter")
+
+    return PastSweep(state, source, None, fetch)
+
+
+def _lacks(record: PastSweep, columns: Columns | None) -> Iterator[str]:
+    seeds = [summary.score.n for summary in record.summaries if summary.complete]
+    if single := seeds.count(1):
+        few = "No seeds" if single == len(seeds) else f"No further seeds of {single} of {len(seeds)} configurations"
+        yield f"{few}: with one number a configuration no chance can be given; two more seeds of each would give them"
+    elif min(seeds, default=SEEDS) < SEEDS:
+        yield f"{min(seeds)} seeds: a configuration is called enough from {SEEDS} on"
+    if columns is not None and columns.seed is None and not single:
+        yield "No column of seeds: rows of a configuration are paired in their order; seeds would pair what saw the same data"
+    if columns is not None and columns.size is None:
+        yield f"No size: a column such as {PARAMETERS[0]} would say which of those that are enough is the smallest"
+    if columns is not None and columns.examples is None and not columns.minimize:
+        yield f"No number of scored examples: a column {EXAMPLES} would put the luck of the examples into the intervals"

@@ -1,0 +1,301 @@
+"""Tables of trainings of anybody: MLflow's, W&B's, Optuna's and our own export are judged as a sweep is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from craft.scoring.credits import credits_of
+from orchestrator import judge
+from orchestrator.commands.app import main
+from orchestrator.results.answer import Answer
+from orchestrator.results.intervals import compare
+from orchestrator.results.metrics import flat_cells
+from orchestrator.results.summary import Summary
+from orchestrator.review.past_sweep import PastSweep, read_folder
+from orchestrator.review.run_table import RunTable, read_table
+from orchestrator.review.trials_file import write_trials
+from orchestrator.state.entry import Entry
+from tests.orchestrator.recorded import over_seeds, record
+
+LEVELS = {1: 80.0, 2: 84.0, 4: 86.0, 8: 86.2}
+SEEDS = (0, 1, 2)
+
+
+def score_of(rank: int, seed: int) -> float:
+    return LEVELS[rank] + 0.3 * np.random.default_rng([rank, seed]).standard_normal()
+
+
+def trainings() -> Iterator[tuple[int, int, float]]:
+    """Rank, seed and score of each training of the made-up sweep that all tables tell of."""
+    for rank in LEVELS:
+        for seed in SEEDS:
+            yield rank, seed, score_of(rank, seed)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> PastSweep:
+    """The same trainings as a sweep that has run."""
+    configurations = {f"LoRA r{rank}": (100 * rank, over_seeds(*(score_of(rank, seed) for seed in SEEDS))) for rank in LEVELS}
+    return read_folder(record(tmp_path / "runs" / "ranks", configurations, seeds=SEEDS))
+
+
+def verdict(answer: Answer | None) -> tuple[Any, ...]:
+    """What an answer says of the kind, the chances and the rest, without labels, prices and commands."""
+    assert answer is not None
+    return answer.kind, answer.better, answer.decides
+
+
+def numbers(summaries: list[Summary]) -> list[tuple[float, ...]]:
+    names = ("score", "trainable_parameters", "p_front", "p_enough", "expected")
+    return sorted(tuple(summary.value(name) for name in names) for summary in summaries)
+
+
+def judged_like(table: RunTable, sweep: PastSweep) -> None:
+    """The numbers of a table that another program wrote are those of the sweep, up to the last digits of a CSV file."""
+    assert verdict(table.record.answer) == verdict(sweep.answer)
+    np.testing.assert_allclose(numbers(table.record.summaries), numbers(sweep.summaries), rtol=1e-6)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0].keys())
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def plain_rows(**changes: Any) -> list[dict[str, Any]]:
+    rows = [{"method": "lora", "rank": r, "seed": s, "accuracy": v / 100, "params": 100 * r} for r, s, v in trainings()]
+    return [row | changes for row in rows]
+
+
+def with_facts(entry: Entry) -> Entry:
+    """The trial with the facts that a real one has: its metric, chance, and credits of 400 rows."""
+    assert entry.result is not None
+    right = np.random.default_rng([entry.seed, len(entry.label)]).random(400) < entry.result.metrics["score"] / 100
+    credits = credits_of(lambda rows: 100 * float(right[rows].mean()), 400)
+    facts = credits | {"metric": "accuracy", "chance": 50.0, "reported_examples": 400}
+    return replace(entry, result=entry.result.with_facts(**facts))
+
+
+def test_an_exported_sweep_has_the_same_answer(tmp_path: Path, sweep: PastSweep) -> None:
+    entries = {key: with_facts(entry) for key, entry in sweep.state.entries.items()}
+    sweep = PastSweep(replace(sweep.state, entries=entries), "", None, sweep.fetch)
+    write_trials(sweep.entries, tmp_path / "trials.csv")
+    table = read_table(tmp_path / "trials.csv")
+    assert [flat_cells(row) for row in table.record.summaries] == [flat_cells(row) for row in sweep.summaries]
+    assert all("example_luck" in row.counts for row in table.record.summaries)
+    assert table.record.answer is not None
+    assert sweep.answer is not None
+    assert replace(table.record.answer, command="") == replace(sweep.answer, command="")
+
+
+def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, sweep: PastSweep) -> None:
+    table = read_table(write(tmp_path / "plain.csv", plain_rows()))
+    judged_like(table, sweep)
+    assert table.read == [
+        "score: accuracy, higher is better",
+        "size: params",
+        "seed: seed",
+        "a configuration is what has equal rank",
+        "1 point is 0.01 of accuracy",
+    ]
+    assert [row.label for row in table.record.summaries] == ["rank 1", "rank 2", "rank 4", "rank 8"]
+    lines = "".join(json.dumps({"config": {"rank": r}, "seed": s, "accuracy": v, "params": 100 * r}) + "\n"
+                    for r, s, v in trainings())  # fmt: skip
+    (tmp_path / "plain.jsonl").write_text(lines)
+    judged_like(read_table(tmp_path / "plain.jsonl"), sweep)
+    judged_like(read_table(write(tmp_path / "turned.csv", plain_rows()[::-1])), sweep)
+
+
+def test_a_frame_is_judged_from_python_as_its_file_is(tmp_path: Path) -> None:
+    frame = pd.DataFrame(plain_rows())
+    by_file = read_table(write(tmp_path / "plain.csv", plain_rows())).record
+    for judgement in (judge(frame), judge(frame.to_dict("records")), judge(tmp_path / "plain.csv")):
+        assert judgement.answer is not None
+        assert by_file.answer is not None
+        assert judgement.answer.text == by_file.answer.text
+        assert sorted(judgement.front["score"]) == pytest.approx(sorted(row.score.mean for row in by_file.summaries))
+    wide = judge(frame, within=7.0)
+    assert wide.answer is not None
+    assert "rank 1" in wide.answer.verdict
+
+
+@pytest.mark.slow
+def test_mlflows_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
+    """Runs within a run, as a search logs them; the run that holds them and one that failed are no trainings."""
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    mlflow.set_experiment("ranks")
+    with mlflow.start_run(run_name="search"):
+        mlflow.log_params({"rank": 99, "seed": 99})
+        mlflow.log_metrics({"accuracy": 0.1})
+        for rank, seed, value in trainings():
+            with mlflow.start_run(nested=True):
+                mlflow.log_params({"method": "lora", "rank": rank, "seed": seed, "epochs": 3})
+                mlflow.log_metrics({"accuracy": value / 100, "train_loss": seed / 7 + rank, "trainable_params": 100 * rank})
+    mlflow.search_runs(experiment_names=["ranks"]).to_csv(tmp_path / "runs.csv", index=False)
+    judged_like(read_table(tmp_path / "runs.csv"), sweep)
+    judged_like(judge_table(mlflow.search_runs(experiment_names=["ranks"])), sweep)
+
+
+def judge_table(frame: pd.DataFrame) -> RunTable:
+    judgement = judge(frame)
+    return RunTable(judgement.record, judgement.read, judgement.lacks)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) -> None:
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert main(["replay", str(tmp_path / "runs" / "ranks"), "--tracking-uri", uri]) == 0
+    mlflow.set_tracking_uri(uri)
+    frame = mlflow.search_runs(search_all_experiments=True)
+    assert len(frame) > len(LEVELS) * len(SEEDS), "the runs of the sweep and of its configurations are among them"
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    table = read_table(tmp_path / "runs.csv")
+    judged_like(table, sweep)
+    assert [row.label for row in table.record.summaries] == [row.label for row in sweep.summaries]
+
+
+@pytest.mark.slow
+def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
+    """A study over rank and seed; pruned and failed trials are counted as such."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+    def objective(trial: optuna.Trial) -> float:
+        rank, seed = trial.suggest_categorical("rank", [*LEVELS, 16, 32]), trial.suggest_categorical("seed", SEEDS)
+        trial.set_user_attr("trainable_parameters", 100 * rank)
+        if rank == 16:
+            raise optuna.TrialPruned
+        if rank == 32:
+            raise ZeroDivisionError
+        return score_of(rank, seed)
+
+    study = optuna.create_study(sampler=optuna.samplers.GridSampler({"rank": [*LEVELS, 16, 32], "seed": SEEDS}))
+    study.optimize(objective, catch=ZeroDivisionError)
+    study.trials_dataframe().to_csv(tmp_path / "optuna.csv")
+    table = read_table(tmp_path / "optuna.csv")
+    by_label = {row.label: row for row in table.record.summaries}
+    assert (by_label["rank 16"].stopped, by_label["rank 32"].failed) == (3, 3)
+    complete = [row for row in table.record.summaries if row.complete]
+    np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
+    assert table.read[0] == "score: value, higher is better"
+
+
+def test_wandbs_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
+    """The columns that W&B's page exports: those about the run, then settings and last values under their own names."""
+    rows = [
+        {"Name": f"fresh-sun-{r}-{s}", "State": "finished", "Notes": "-", "User": "me", "Tags": "",
+         "Created": f"2026-05-0{s + 1}", "Runtime": 61.5 + r + s / 7, "Sweep": "", "rank": r, "seed": s,
+         "learning_rate": 0.001, "_step": 10 * r + s, "_timestamp": 1.7e9 + r + s, "_wandb.runtime": 61 + s,
+         "eval/accuracy": v / 100, "eval/loss": r / 3 + s / 7,
+         "eval/runtime": 1 / (r + s), "trainable_params": 100 * r}
+        for r, s, v in trainings()
+    ]  # fmt: skip
+    rows.append(rows[0] | {"Name": "lost-moon", "State": "crashed", "rank": 16, "eval/accuracy": "", "trainable_params": 1600})
+    table = read_table(write(tmp_path / "wandb.csv", rows))
+    assert table.read[:2] == ["score: eval/accuracy, higher is better", "size: trainable_params"]
+    assert [row.failed for row in table.record.summaries] == [0, 0, 0, 0, 1]
+    complete = [row for row in table.record.summaries if row.complete]
+    np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
+
+
+def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> None:
+    rows = [{"rank": r, "seed": s, "test_loss": (100 - v) / 50, "params": 100 * r} for r, s, v in trainings()]
+    table = read_table(write(tmp_path / "loss.csv", rows), within=2.0)
+    assert table.record.answer is not None
+    assert sweep.answer is not None
+    assert (table.record.answer.kind, "rank 4" in table.record.answer.verdict) == (sweep.answer.kind, True)
+    mine, theirs = (record.summaries for record in (table.record, sweep))
+    for loss, score in zip(mine, theirs, strict=True):
+        assert loss.score.mean == pytest.approx(2 * (score.score.mean - 100))
+        assert loss.score.half == pytest.approx(2 * score.score.half), "no end is cut at 0 or 100"
+    assert read_table(tmp_path / "loss.csv", minimize=False).read[0] == "score: test_loss, higher is better"
+
+
+def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> None:
+    one = [row for row in plain_rows() if row["seed"] == 0]
+    table = read_table(write(tmp_path / "one.csv", one))
+    assert table.lacks[0].startswith("No seeds: with one number a configuration no chance can be given")
+    assert table.record.answer is not None
+    assert (table.record.answer.kind, table.record.answer.better) == ("one seed", None)
+    bare = [{"setting": f"s{r}", "accuracy": v} for r, _, v in trainings()]
+    table = read_table(write(tmp_path / "bare.csv", bare))
+    assert [line.partition(":")[0] for line in table.lacks] == [
+        "No column of seeds",
+        "No size",
+        "No number of scored examples",
+    ]
+    assert table.record.answer is not None
+    best = max(LEVELS, key=lambda rank: np.mean([score_of(rank, seed) for seed in SEEDS]))
+    assert table.record.answer.verdict.startswith(f"Enough: s{best}: "), "without sizes the likeliest is taken"
+    assert "parameters" not in table.record.answer.text
+    counted = read_table(write(tmp_path / "counted.csv", [row | {"eval_samples": 400} for row in one]))
+    assert all(row.score.low < row.score.mean < row.score.high for row in counted.record.summaries)
+    assert len(counted.lacks) == 1
+
+
+def test_a_configuration_that_lacks_a_task_is_not_ranked(tmp_path: Path) -> None:
+    rows = [row | {"task": task} for row in plain_rows() for task in ("a", "b")]
+    rows = [row for row in rows if not (row["rank"] == 8 and row["task"] == "b" and row["seed"] == 1)]
+    table = read_table(write(tmp_path / "tasks.csv", rows))
+    assert [row.complete for row in table.record.summaries] == [True, True, True, False]
+    assert table.record.summaries[-1].reasons == ("no row for b",)
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "said"),
+    [
+        (4, {"accuracy": "n/a"}, "accuracy: got 'n/a'; a number"),
+        (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
+        (6, {"seed": ""}, "seed: it is empty"),
+        (7, {"params": "many"}, "params: got 'many'; a number"),
+        (8, {"rank": 2, "seed": 1}, "repeats line 6"),
+        (3, {"params": "", "rank": 99}, "params: it is empty"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_line(
+    line: int, changes: Mapping[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = plain_rows()
+    rows[line - 2] |= changes
+    options = ["--score", "accuracy", "--size", "params"]
+    assert main(["judge", str(write(tmp_path / "bad.csv", rows)), *options]) == 2
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"bad.csv, line {line}: " in printed
+    assert said in printed
+
+
+def test_a_file_without_a_score_or_a_named_column_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "none.csv", [{"rank": 1, "seed": 0}])
+    with pytest.raises(ValueError, match="no column looks like a score; name it by --score: rank, seed"):
+        read_table(file)
+    with pytest.raises(ValueError, match="has no column 'acc'; its columns are: rank, seed"):
+        read_table(file, score="acc")
+
+
+def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "plain.csv", plain_rows())
+    assert main(["judge", str(file), "--compare", "rank 4", "rank 8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    four, eight = ({("task", seed): score_of(rank, seed) for seed in SEEDS} for rank in (4, 8))
+    expected = compare(four, eight)
+    assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 4)
+    assert report["comparison"]["p_value"] == pytest.approx(expected.p)
+    assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
+    assert main(["judge", str(file), "--compare", "rank 4", "rank 4"]) == 2
+    assert "name two by --compare" in capsys.readouterr().err
