@@ -1,59 +1,14 @@
-"""The user's own files: every format gives the same rows, every mistake is named with its place."""
-
-import json
+"""Tasks of the user's own: labels, splits and metrics, and the doubts of the plan about them."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from craft.data_settings import CustomTask, DataSettings
 from craft.tasks import custom, expand_tasks, find_task
-from craft.tasks.files import DataError, read_rows
+from craft.tasks.files import DataError
 from craft.tasks.metrics import compute_metrics
 from craft.tasks.splits import load_splits
-
-ROWS = [
-    {"title": f"title, {row}", "body": f'a "body"\n{row}', "queue": ("sales", "help", "spam")[row % 3]} for row in range(60)
-]
-
-
-def write(path, rows):
-    if path.suffix == ".csv":
-        import csv
-
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows), encoding="utf-8")
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def tickets(path, **given):
-    block = {"train": str(path), "text": ["title", "body"], "label": "queue"} | given
-    data = DataSettings(custom={"tickets": CustomTask(**block)})
-    return find_task("custom/tickets", data), data
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet"])
-def test_every_format_gives_the_same_rows(tmp_path, suffix):
-    reference, data = tickets(write(tmp_path / "reference.jsonl", ROWS))
-    expected = load_splits(reference, data)
-    task, data = tickets(write(tmp_path / f"train{suffix}", ROWS))
-    found = load_splits(task, data)
-    assert task.labels == ("help", "sales", "spam")
-    assert found.fingerprint == expected.fingerprint
-    assert found.train.remove_columns("row")[:] == expected.train.remove_columns("row")[:]
-    every = {row.pop("row"): row for split in (found.train, found.search, found.reported[""]) for row in split}
-    # A row's number is that of error messages: its line in a CSV (two for each row here, and the header's), or its own.
-    assert every[11 if suffix == ".csv" else 5] == {"text": ROWS[4]["title"], "text_pair": ROWS[4]["body"], "label": 0}
-    assert len(every) == len(ROWS), "each row has a number of its own"
+from tests.craft.tasks.tickets import ROWS, tickets, write
 
 
 def test_without_validation_a_seeded_tenth_is_reported(tmp_path):
@@ -118,111 +73,6 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "title,queue\nx,y\n", "a.csv has no column 'body'; its columns are: title, queue"),
-        ("b.csv", "title,body,queue\na,b,c\na,b\n", "b.csv, line 3: 2 cells where the header names 3"),
-        ("c.csv", 'title,body,queue\na,"b"x,c\n', "c.csv, line 2: broken CSV"),
-        ("d.csv", "title,body,body,queue\na,b,c,d\n", "d.csv, line 1: column 'body' is named twice"),
-        ("e.csv", "title,body,queue\n", "e.csv holds no rows"),
-        ("f.csv", "", "f.csv holds no rows"),
-        ("g.jsonl", '{"title": "a", "body": "b", "queue": "c"}\n\n{"title": \n', "g.jsonl, line 3, column"),
-        ("h.jsonl", "[1]\n", "h.jsonl, line 1: expected an object, found list"),
-        ("i.json", '[{"title": "a"},\n {"title" "b"}]', "i.json, line 2, column"),
-        ("j.json", '{"title": "a"}', "j.json: expected a list of records, found dict"),
-        ("k.parquet", "no parquet", "k.parquet is not a parquet file"),
-        ("l.txt", "a", "l.txt: files of examples end in .csv"),
-        ("m.csv", "title,body,queue\na,b,c\na,b,c\n", "column 'queue' holds 1 different labels; classification needs 2"),
-        ("n.csv", "title,body,queue\na,b,c\na,b,\n", "n.csv, line 3: column 'queue' holds ''; a label is expected"),
-        ("o.csv", "title,body,queue\na,b,c\na,b,  \n", "o.csv, line 3: column 'queue' holds '  '; a label is expected"),
-        ("p.csv", "title,body,queue\na,b,nan\na,b,c\n", "p.csv, line 2: column 'queue' holds 'nan'; a label is expected"),
-        ("q.jsonl", '{"title": "a", "body": "b", "queue": ' + "9" * 5000 + "}", "q.jsonl, line 1: a number is too long"),
-        (
-            "r.jsonl",
-            '{"title": ' + "[" * 100_000 + "]" * 100_000 + "}",
-            "r.jsonl, line 1: lists or objects are nested too deeply",
-        ),
-        ("s.json", "[" * 100_000, "s.json: lists or objects are nested too deeply"),
-        ("t.csv", 'title,body,queue\na,b,c\n"a,b,c\n' + "a,b,c\n" * 5, "t.csv, line 3: broken CSV in the row that begins here"),
-        (
-            "u.csv",
-            'title,body,queue\na,"b,c\na,b,c"\n',
-            "u.csv, line 2: 2 cells where the header names 3 (the row ends",
-        ),
-        ("v.csv", "title,body,queue,,\na,b,c,,d\n", "v.csv, line 2: 5 cells where the header names 3"),
-        ("w.json", '{"title": "a"}\n{"title": \n', "w.json, line 2, column"),
-        ("x.jsonl", '[{"title": "a"},\n{"title" "b"}]', "x.jsonl, line 2, column"),
-        ("ya.jsonl", '{"title": "a"}\n{"queue": 1, "queue": 2}\n', "ya.jsonl, line 2: the key 'queue' is given twice"),
-        ("yb.json", '[{"title": "a"},\n {"m": [{"k": {"r": 1, "r": 1}}]}]', "yb.json, line 2: the key 'r' is given twice"),
-        ("yc.json", '{"title": "a"}\n\n{"queue": 1, "queue": 2}\n', "yc.json, line 3: the key 'queue' is given twice"),
-        ("za.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n", "za.csv is a pointer of Git LFS"),
-        ("zb.jsonl", "\ufeff\n <!-- x -->\n<!DOCTYPE HTML>\n<p>Log in</p>", "zb.jsonl is a web page"),
-        ("zc.parquet", '<?xml version="1.0"?>\n<html></html>', "zc.parquet is a web page"),
-        ("zd.csv", "/annex/objects/SHA256E-s9--12.csv\n", "zd.csv is a pointer of git-annex"),
-        ("ze.csv", "PK\x03\x04 sheet", "ze.csv is a zip archive or a spreadsheet"),
-    ],
-)
-def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        tickets(tmp_path / name)
-    assert message in str(caught.value)
-
-
-LETTERS = "".join(f"the kettle {row} is fine,{'ab'[row % 2]}\n" for row in range(8))
-STARS = "".join(f"the kettle {row} is fine,{row % 5 + 1}\n" for row in range(8))
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (f'text,label\n"the lamp,a\nthe chair,b\nsaid the paper",b\n{LETTERS}', 2),
-        (f'text,label\nfine,a\n"the lamp,a\r\n\r\nsaid the paper",b\n{LETTERS}', 3),
-        (f'text;label\n"the lamp;a\nsaid the paper";b\n{LETTERS.replace(",", ";")}', 2),
-        ('label,text\na,x\nb,y\na,"the lamp\nb,the chair\na,said the paper"\n', 4),
-        ('id,text,label\n1,x,a\n2,y,b\n3,"the lamp,a\n4,the chair,b\n5,said the paper",b\n', 4),
-        (f'text,stars\n{STARS}"the lamp,3\nthe chair,4\nsaid the paper",5\n', 10),
-    ],
-)
-def test_a_quote_that_swallows_rows_is_refused_where_it_opened(tmp_path, content, line):
-    (tmp_path / "a.csv").write_text(content, encoding="utf-8", newline="")
-    with pytest.raises(DataError, match=rf"a\.csv, line {line}: the quote that opens column 'text' closes in line"):
-        read_rows(tmp_path / "a.csv")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [
-        ("greeting.csv", f'text,label\n"Dear Ann,\nhow are you",a\n{LETTERS}', "Dear Ann,\nhow are you"),
-        ("letter.csv", f'text,label\n"Dear Ann, Bob,\n\nyours, a\nEve",a\n{LETTERS}', "Dear Ann, Bob,\n\nyours, a\nEve"),
-        ("comma.csv", f'text,stars\n"I paid 3,5\nfine",3\n{STARS}', "I paid 3,5\nfine"),
-        ("table.csv", f'text,stars\n"name,age\nAnn,3\nwho is it?",3\n{STARS}', "name,age\nAnn,3\nwho is it?"),
-        ("code.csv", 'text,response\n"1,2\n3,4\nsum it","4,6"\nhello,hi\n', "1,2\n3,4\nsum it"),
-        ("letter.tsv", 'text\tlabel\n"The lamp\ta\nis fine"\tb\n', '"The lamp'),
-        ("semicolon.csv", "text;label\na, b;x\n", "a, b"),
-        ("tab.csv", 'text\tlabel\n"a\tb"\tx\n', "a\tb"),
-        ("empty_columns.csv", "text,label,,\na,b,,\nc,d\ne,f,\n", "a"),
-        ("empty_columns.tsv", "text\tlabel\t\na\tb\t\n", "a"),
-        ("lines.json", '{"text": "a"}\n{"text": "b"}\n', "a"),
-        ("list.jsonl", '[\n{"text": "a"},\n{"text": "b"}]', "a"),
-        ("list_in_a_line.jsonl", '[{"text": "a"}, {"text": "b"}]', "a"),
-    ],
-)
-def test_files_as_spreadsheets_and_people_write_them_are_read(tmp_path, name, content, text):
-    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
-    rows = read_rows(tmp_path / name)
-    assert rows.column("text")[0] == text
-    assert "" not in rows.columns
-
-
-@pytest.mark.parametrize(("title", "message"), [(5, "holds 5; text is expected"), ("\ud83d", "holds half a surrogate pair")])
-def test_text_that_is_not_text_is_named(tmp_path, title, message):
-    task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": title, "body": "b", "queue": "help"}]))
-    with pytest.raises(DataError, match=rf"train\.jsonl, line 61: column 'title' {message}"):
-        load_splits(task, data)
-
-
-@pytest.mark.parametrize(
     ("cell", "message"),
     [
         (["door"], "holds ['door']; a label is expected, one for each row"),
@@ -284,16 +134,6 @@ def test_large_numbers_are_classes_of_their_own(tmp_path):
     assert (len(task.labels), doubts) == (7, [])
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\u200b\ufeff", "\u3000\n"])
-@pytest.mark.parametrize("part", ["train", "validation"])
-def test_an_empty_text_is_named(tmp_path, text, part):
-    files = {name: [*ROWS, ROWS[0] | {"body": text}] if name == part else ROWS for name in ("train", "validation")}
-    paths = {name: str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()}
-    task, data = tickets(paths["train"], validation=paths["validation"])
-    with pytest.raises(DataError, match=rf"{part}\.jsonl, line 61: column 'body' holds .*text is expected, and this cell is"):
-        load_splits(task, data)
-
-
 def test_equal_texts_are_on_one_side_of_every_split(tmp_path):
     rows = [{"text": f"text {row % 20}" + " " * (row % 2), "label": "ab"[row % 2]} for row in range(200)]
     block = {"train": str(write(tmp_path / "train.csv", rows)), "text": "text", "label": "label"}
@@ -353,35 +193,11 @@ def test_a_number_that_names_no_class_is_no_position(tmp_path, training, validat
         load_splits(find_task("custom/x", data), data)
 
 
-def test_odd_files_that_are_in_order_are_read(tmp_path):
-    long = [row | {"body": "b" * 200_000} for row in ROWS[:3]]
-    assert read_rows(write(tmp_path / "long.csv", long)).column("body")[0] == "b" * 200_000
-    (tmp_path / "mark.json").write_text(json.dumps(ROWS), encoding="utf-8-sig")
-    assert read_rows(tmp_path / "mark.json").column("queue")[0] == "sales"
-
-
 def test_a_label_unknown_to_training_is_named(tmp_path):
     validation = write(tmp_path / "dev.csv", [ROWS[0], ROWS[1] | {"queue": "billing"}])
     task, data = tickets(write(tmp_path / "train.csv", ROWS), validation=str(validation))
     with pytest.raises(DataError, match=r"dev\.csv, line 5: column 'queue' holds 'billing'; allowed are: help, sales, spam"):
         load_splits(task, data)
-
-
-def test_a_missing_file_says_what_lies_beside(tmp_path):
-    write(tmp_path / "trian.csv", ROWS)
-    with pytest.raises(DataError, match=r"no file .*train\.csv; its folder holds: trian\.csv"):
-        tickets(tmp_path / "train.csv")
-
-
-def test_latin_1_is_refused_with_its_byte(tmp_path):
-    (tmp_path / "a.csv").write_bytes("title,body,queue\ncafé,b,c\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text: byte 20"):
-        read_rows(tmp_path / "a.csv")
-
-
-def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
-    (tmp_path / "a.csv").write_bytes("title,queue\na,b\n".encode("utf-8-sig"))
-    assert read_rows(tmp_path / "a.csv").column("title") == ["a"]
 
 
 def test_metrics_are_checked_against_the_kind(tmp_path):
