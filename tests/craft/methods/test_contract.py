@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,12 @@ def spec_of(name: str, tiny_bert: str, tiny_llama: str) -> RunSpec:
 
 
 def base_of(spec: RunSpec, case: Case) -> nn.Module:
-    return load_model(spec.model, case.kind, () if case.words else LABELS)
+    return copy.deepcopy(read_base(spec.model, case.kind, () if case.words else LABELS))
+
+
+@cache
+def read_base(model: str, kind: str, labels: tuple[str, ...]) -> nn.Module:
+    return load_model(model, kind, labels)
 
 
 def build(spec: RunSpec, case: Case, base: nn.Module | None = None) -> nn.Module:
