@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None =
         "source": source_state(Path(craft.__file__).resolve().parent.parent),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions(PACKAGES),
+        "packages": {**versions(PACKAGES)},
         "hardware": hardware(),
         "seeds": sorted(set(seeds)),
         "data": dict(data or {}),
@@ -55,8 +56,9 @@ def origin(file: Path | None) -> dict[str, str]:
     return tags
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns versions by package; a package that is not installed is left out."""
+@cache
+def versions(packages: tuple[str, ...]) -> Mapping[str, str]:
+    """Returns versions by package; a package that is not installed is left out. A process has them read once."""
     installed = {}
     for package in packages:
         try:
