@@ -17,7 +17,7 @@ def _words(text: str) -> list[str]:
 
 
 HIGHER = _words(
-    "score value accuracy acc match em f1 matthews mcc auc auroc spearman pearson correlation bleu rouge chrf reward"
+    "score value accuracy acc match em f1 matthews mcc auc auroc spearman pearson correlation bleu rouge chrf reward average"
 )
 LOWER = _words("loss nll perplexity ppl rmse mse mae error wer cer bpb")
 """Last words of the names of scores, the likeliest first; of LOWER the lowest is the best."""
@@ -41,7 +41,7 @@ ABOUT = re.compile(
     r"(start|end|created|updated)_time|datetime_.*|source_.*|.*(path|url|version|timestamp|date)|stop_reason|error(_msg)?"
 )
 """Names of what is about a run: no setting and no measurement."""
-MEASURES = {*_words("seconds time runtime second memory bytes flops norm epoch step size"), *HIGHER, *LOWER}
+MEASURES = {*_words("seconds minutes hours time runtime second memory bytes flops norm epoch step size"), *HIGHER, *LOWER}
 
 
 @dataclass(frozen=True)

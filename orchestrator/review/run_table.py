@@ -129,8 +129,9 @@ def _result(place: str, cells: Mapping[str, Any], columns: Columns, factor: floa
         counts = {SIZE: _number(place, cells, columns.size)} if columns.size and columns.size in cells else {}
         return TrialResult("", "stopped" if state in ("pruned", "stopped") else "failed", {}, counts, error=state)
     score, size = _number(place, cells, columns.score), _number(place, cells, columns.size) if columns.size else 0.0
-    seconds = _number(place, cells, columns.seconds) if columns.seconds else 0.0
-    examples = {EXAMPLES: _number(place, cells, columns.examples)} if columns.examples and not columns.minimize else {}
+    seconds = _number(place, cells, columns.seconds) if columns.seconds and columns.seconds in cells else 0.0
+    scored = columns.examples and columns.examples in cells and not columns.minimize
+    examples = {EXAMPLES: _number(place, cells, columns.examples)} if scored and columns.examples else {}
     return TrialResult("", "finished", {"score": factor * score}, {SIZE: size}, seconds=seconds, facts=examples)
 
 

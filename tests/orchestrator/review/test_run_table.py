@@ -299,3 +299,19 @@ def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.
     assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
     assert main(["judge", str(file), "--compare", "rank 4", "rank 4"]) == 2
     assert "name two by --compare" in capsys.readouterr().err
+
+
+def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSweep) -> None:
+    """Its settings and measurements have no prefix; a measurement differs in every row, a setting does not."""
+    rows = [
+        {"Start Time": f"2026-01-0{s + 1}", "Duration": "1.2min", "Run ID": f"{r}a{s}", "Name": f"sly-fox-{r}-{s}",
+         "User": "me", "Status": "FINISHED", "learning_rate": 0.001, "rank": r, "seed": s, "accuracy": v,
+         "curvature": 0.1 + r / 7 + s / 11, "seconds": "" if s == 1 else 60.0, "trainable_params": 100 * r}
+        for r, s, v in trainings()
+    ]  # fmt: skip
+    table = read_table(write(tmp_path / "page.csv", rows))
+    assert table.read[-1] == "a configuration is what has equal rank"
+    assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
+    assert table.record.answer is not None
+    assert sweep.answer is not None
+    assert table.record.answer.better == sweep.answer.better
