@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from craft.scoring.credits import read_credits
+from craft.scoring.credits import Numbers, read_credits
 from dashboards.panels.base import Panel, Plain, View, column, done
 from dashboards.panels.commands import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
 from orchestrator.results.intervals import Comparison, compare
-from orchestrator.results.luck import Numbers, difference
+from orchestrator.results.luck import difference
 
 Key = tuple[str, int]
 Finished = tuple[dict[Key, float], dict[Key, Numbers], dict[str, float]]

@@ -14,14 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from craft.scoring.credits import draw_luck, shared_variance
+from craft.scoring.credits import Numbers, draw_luck, shared_variance
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Credits, Summary
-
-Numbers = NDArray[np.float64]
 
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:

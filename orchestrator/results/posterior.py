@@ -84,26 +84,33 @@ class Evidence:
         if trend.sum() < LEAST or not typical:
             return scores, np.full(draws, typical)
         logs, level = np.log(self.size[trend]), mean[trend]
-        terms = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
-        design = np.stack([((logs - logs.mean()) / (logs.std() or 1.0)) ** power for power in range(terms)], axis=1)
+        most = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
+        design = np.stack([((logs - logs.mean()) / (logs.std() or 1.0)) ** power for power in range(most)], axis=1)
         rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
-        # A uniform prior of the spread's logarithm; the trend's own terms are integrated over exactly.
-        widest = max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - terms, 1)))
+        # A uniform prior of the spread's logarithm; the trend's terms are integrated over exactly. That of contenders may be
+        # level or straight: a prior that knows as much as one of them weighs this (Kass and Wasserman 1995).
+        widest = max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - most, 1)))
         spread = np.geomspace(typical / 8, 4 * widest, SPREADS)
         weight = 1 / (error[trend] + spread[:, None] ** 2)
         inner = np.einsum("gk,ki,kj->gij", weight, design, design)
         outer = np.einsum("gk,ki,k->gi", weight, design, level)
-        center = np.linalg.solve(inner, outer[..., None])[..., 0]
-        likely = 0.5 * np.log(weight).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
-        likely -= 0.5 * ((weight * level**2).sum(axis=1) - (outer * center).sum(axis=1))
-        chance = np.exp(likely - likely.max())
-        chosen = random.choice(SPREADS, size=draws, p=chance / chance.sum())
-        root = np.linalg.cholesky(np.linalg.inv(inner))
-        wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
+        likely, noise = np.full((most, SPREADS), -np.inf), np.log(weight).sum(axis=1) - (weight * level**2).sum(axis=1)
+        center, root = np.zeros((most, SPREADS, most)), np.zeros((most, SPREADS, most, most))
+        prior = design.T @ design / (typical**2 * len(level))
+        for last in range(most - 1 if self.within is None else 0, most):
+            part, terms = inner[:, : last + 1, : last + 1], slice(last + 1)
+            center[last, :, terms] = np.linalg.solve(part, outer[:, terms, None])[..., 0]
+            root[last, :, terms, terms] = np.linalg.cholesky(np.linalg.inv(part))
+            informed = np.linalg.slogdet(prior[terms, terms])[1] - np.linalg.slogdet(part)[1]
+            likely[last] = 0.5 * (noise + (outer * center[last]).sum(axis=1) + informed)
+        chance = np.exp(likely - likely.max()).ravel()
+        chosen = np.unravel_index(random.choice(len(chance), size=draws, p=chance / chance.sum()), likely.shape)
+        wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, most)))
         expected = (center[chosen] + wobble) @ design.T
-        shrinkage = spread[chosen, None] ** 2 / (spread[chosen, None] ** 2 + drawn[:, trend])
+        spread = spread[chosen[1]]
+        shrinkage = spread[:, None] ** 2 / (spread[:, None] ** 2 + drawn[:, trend])
         scores[:, trend] = expected + shrinkage * (level - expected) + np.sqrt(shrinkage) * (scores[:, trend] - level)
-        return scores, spread[chosen]
+        return scores, spread
 
     def _continue(self, scores: Numbers, spread: Numbers, place: int, base: int, next_one: int | None) -> Numbers:
         """Returns draws of an untried size's score. Curves level off: a step up gains LEVELLING of the last one or of the
