@@ -8,7 +8,7 @@ import pandas as pd
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, cuts, ranked, recorded_front, tuned
+from tests.benchmarks import audited, chosen, cuts, ranked, recorded_front, tuned
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +23,7 @@ def test_the_fair_front() -> None:
     trials = pd.read_csv(record)
     for table in tuned.TABLES:
         assert "\n".join(table(trials)) in page, table.__name__
+    assert "\n".join(chosen.changes(summaries, trials)) in page
     (head,) = (summary for summary in summaries if summary.method == "head")
     assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16281, "orchestrator": 24700, "dashboards": 2794}
+LINES = {"craft": 16281, "orchestrator": 24722, "dashboards": 2809}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

@@ -6,6 +6,8 @@ record. The page has no server to ask once it is a file, so all pairs of the LIM
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 
 from craft.scoring.credits import Numbers, read_credits
@@ -13,7 +15,8 @@ from dashboards.panels.base import Panel, Plain, View, column, done
 from dashboards.panels.commands import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
 from orchestrator.results.intervals import Comparison, compare
-from orchestrator.results.luck import difference
+from orchestrator.results.luck import difference, luck_of_both
+from orchestrator.results.summary import Summary
 
 Key = tuple[str, int]
 Finished = tuple[dict[Key, float], dict[Key, Numbers], dict[str, float]]
@@ -32,9 +35,11 @@ def data(view: View) -> Plain:
     ready = ready.assign(_front=ready["id"].isin(members), _score=column(ready, "m.score"))
     best = ready.sort_values(["_front", "_score"], ascending=False)[["id", "sweep", "label"]].head(LIMIT)
     rows, trials = list(best.itertuples(index=False, name=None)), trials_by("configuration", view.trials)
+    summaries = view.summaries
+    said = [[_sentence(first, second, trials, summaries) for second in rows[place + 1 :]] for place, first in enumerate(rows)]
     return {
         "id": [identity for identity, _, _ in rows],
-        "said": [[_sentence(first, second, trials) for second in rows[place + 1 :]] for place, first in enumerate(rows)],
+        "said": said,
         "beyond": f"The page has the differences of {len(rows)} configurations; this command compares any two.",
         "incomplete": "They can be compared when both are complete.",
         "command": COMPARE + store_of(view),
@@ -62,17 +67,23 @@ def trials_by(name: str, frame: pd.DataFrame) -> Trials:
     return trials
 
 
-def compare_trials(first: Finished, second: Finished) -> Comparison:
-    """Compares the scores of two configurations, with the luck of the examples where all trials have credits."""
+def compare_trials(first: Finished, second: Finished, summaries: Sequence[Summary]) -> Comparison:
+    """Compares the scores of two configurations as `craft-sweeps compare` does: with the luck of the examples where all trials
+    have credits, and with that of tuning."""
     paired = all(credits.keys() == scores.keys() for scores, credits, _ in (first, second))
-    return compare(first[0], second[0], difference(first[1], second[1], first[2]) if paired else None)
+    luck = difference(first[1], second[1], first[2]) if paired else None
+    tasks = sorted({task for task, _ in first[0].keys() & second[0].keys()})
+    return compare(first[0], second[0], luck, luck_of_both(*summaries, tasks))
 
 
-def _sentence(first: tuple[str, str, str], second: tuple[str, str, str], trials: Trials) -> str:
+def _sentence(
+    first: tuple[str, str, str], second: tuple[str, str, str], trials: Trials, summaries: Mapping[str, Summary]
+) -> str:
     ids, sweeps, labels = zip(first, second, strict=True)
     if sweeps[0] != sweeps[1]:
         return f"They are of {sweeps[0]} and {sweeps[1]}. The command compares them if their scores mean the same."
-    return compare_trials(*(trials.get(identity, ({}, {}, {})) for identity in ids)).sentence(*labels)
+    both = [trials.get(identity, ({}, {}, {})) for identity in ids]
+    return compare_trials(*both, [summaries[identity] for identity in ids]).sentence(*labels)
 
 
 def draw(plain: Plain) -> Plain:

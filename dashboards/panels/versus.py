@@ -14,11 +14,15 @@ def data(view: View) -> Plain:
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
     first, second = (trials_by("label", sweep.trials) for sweep in view.sweeps)
+    summaries = [{row.label or row.configuration: row for row in sweep.summaries.values()} for sweep in view.sweeps]
     rows = []
     for label in first:
-        gap = compare_trials(second[label], first[label]).difference if label in second else None
-        if gap is not None and gap.n:
-            verdict = "" if not gap.half > 0 else "better" if gap.low > 0 else "worse" if gap.high < 0 else "not shown"
+        if label not in second:
+            continue
+        gap = compare_trials(second[label], first[label], [summaries[1][label], summaries[0][label]]).difference
+        if gap.n:
+            better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
+            verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
             means = [number(sum(scores.values()) / len(scores)) for scores, *_ in (first[label], second[label])]
             rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
     if not rows:

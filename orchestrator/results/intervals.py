@@ -40,13 +40,15 @@ class Comparison:
     """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
 
     `luck` is how far the interval reaches below and above by what examples do and seeds do not show, None if it is not known
-    and so not in it. `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
+    and so not in it. `choice` is the variance by the choices of tuned settings. `p` is the two-sided p-value of a paired t
+    test over the seeds; `tasks` names the tasks shared.
     """
 
     difference: Interval
     p: float
     tasks: tuple[str, ...]
     luck: tuple[float, float] | None = None
+    choice: float = 0.0
 
     @property
     def higher(self) -> Literal["first", "second"] | None:
@@ -60,7 +62,8 @@ class Comparison:
         """What the interval is over."""
         if self.difference.n == 1:
             return "over examples alone: what another seed would change is not in it"
-        return "on these examples" if self.luck is None else "on new examples"
+        chosen = ", with the luck of tuning" if self.choice else ""
+        return f"on {'these' if self.luck is None else 'new'} examples{chosen}"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
         """Returns the comparison in plain words, with `no difference is shown` if the interval includes zero.
@@ -124,7 +127,7 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in shared_seeds}
 
 
-def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = None) -> Comparison:
+def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = None, choice: float = 0.0) -> Comparison:
     """Compares the scores of the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
     p-value over the seeds.
 
@@ -134,15 +137,17 @@ def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = No
     Args:
         luck: how far the luck of the examples reaches that no seed shows (`luck.difference`), if known. Of one seed it is all
             of the interval.
+        choice: the variance of the difference by the choices of tuned settings (`luck.luck_of_both`).
     """
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
     gap = interval(differences)
-    if luck is not None and gap.n:
-        below, above = (math.hypot(0.0 if gap.n == 1 else gap.half, reach) for reach in luck)
+    if gap.n > 1 or (luck is not None and gap.n):
+        seeds = 0.0 if gap.n == 1 else gap.half
+        below, above = (math.hypot(seeds, reach, 1.96 * math.sqrt(choice)) for reach in luck or (0.0, 0.0))
         gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
-    return Comparison(gap, _p_value(differences), tasks, luck)
+    return Comparison(gap, _p_value(differences), tasks, luck, choice)
 
 
 def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = "") -> tuple[float, float]:

@@ -20,7 +20,7 @@ from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import column_of
-from orchestrator.results.tuning import Tuning, ends, luck_of_tuning, varied
+from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
@@ -163,12 +163,12 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         values = _values(varied([*most.values()]), by_task)
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
         seeds = tuple(sorted({entry.seed for entry in group}))
-        luck = luck_of_tuning(group)
-        tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, luck=luck, carried=carried.get(name))
+        lucks = lucks_of_tuning(group)
+        tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, lucks=lucks, carried=carried.get(name))
     labels = {entry.label: entry.configuration for entry in entries if entry.tunes is None}
     for name in carried.keys() - groups.keys():
         if tuned := tunings.get(labels.get(carried[name], "")):
-            tunings[name] = replace(tunings[name], luck=tuned.luck)
+            tunings[name] = replace(tunings[name], lucks=tuned.lucks)
     trained = {entry.key: entry.configuration for entry in entries}
     sources = {entry.configuration: trained.get(entry.cut_from or entry.key) for entry in entries}
     fixed = (

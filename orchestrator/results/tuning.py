@@ -37,7 +37,7 @@ class Tuning:
             better value may lie beyond.
         seeds: those that tuned; they are not reported.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
-        luck: the variance, in squared points, of the score by the choice: other rows would have chosen other values.
+        lucks: by task, the variance of the score, in squared points, by the choice: other rows would have chosen other values.
         carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """
 
@@ -49,7 +49,7 @@ class Tuning:
     at_end: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    luck: float = 0.0
+    lucks: Mapping[str, float] = field(default_factory=dict)
     carried: str | None = None
 
     @classmethod
@@ -65,6 +65,11 @@ class Tuning:
     def tuned(self) -> bool:
         """Whether there was anything to choose, here or at another rank."""
         return self.candidates > 1 or self.carried is not None
+
+    @property
+    def luck(self) -> float:
+        """The variance of the mean over tasks by the choice."""
+        return sum(self.lucks.values()) / max(len(self.lucks), 1) ** 2
 
     @property
     def choice(self) -> str:
@@ -94,14 +99,14 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
     return max(0.0, float(np.asarray(reported)[chosen].var()) - noise)
 
 
-def luck_of_tuning(entries: Sequence[Entry]) -> float:
-    """Returns the variance of the mean over tasks by the luck of choosing among candidates; 0 without credits."""
+def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
+    """Returns the variance of each task's score by the luck of choosing among candidates; 0 without credits."""
     tasks: dict[str, dict[str, list[TrialResult]]] = {}
     for entry in entries:
         rows = tasks.setdefault(entry.task, {}).setdefault(entry.configuration, [])
         rows += [entry.result] if entry.result and {CREDITS, EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
-    total = 0.0
-    for groups in tasks.values():
+    lucks = dict.fromkeys(tasks, 0.0)
+    for task, groups in tasks.items():
         finished = [rows for rows in groups.values() if rows]
         if len(finished) > 1:
             search, reported = (
@@ -109,8 +114,8 @@ def luck_of_tuning(entries: Sequence[Entry]) -> float:
             )
             credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in finished]
             facts = finished[0][0].facts
-            total += luck_of_choice(search, reported, np.array(credits), float(facts[EXAMPLES]) / float(facts[SEARCHED]))
-    return total / len(tasks) ** 2
+            lucks[task] = luck_of_choice(search, reported, np.array(credits), float(facts[EXAMPLES]) / float(facts[SEARCHED]))
+    return lucks
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:

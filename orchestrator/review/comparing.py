@@ -19,7 +19,7 @@ from rich.console import Console
 
 from craft.scoring.credits import graded_rows
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
-from orchestrator.results.luck import difference
+from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import sized
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
@@ -146,7 +146,9 @@ def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> 
     scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
     credits = [{key: values for key, values in side.summary.credits.items() if task in (None, key[0])} for side in sides]
     luck = difference(credits[0], credits[1], graded) if metric == "score" else None
-    return compare(scores[0], scores[1], luck)
+    shared = sorted({task for task, _ in scores[0].keys() & scores[1].keys()})
+    choice = luck_of_both(sides[0].summary, sides[1].summary, shared) if metric == "score" else 0.0
+    return compare(scores[0], scores[1], luck, choice)
 
 
 def _differences(*sides: Side) -> Iterator[str]:

@@ -108,7 +108,7 @@ class Simulation:
         chosen = tried[search.argmax(axis=1)]
         reported, credits = zip(*(self.answer(0, levels[0, 0, [place]]) for place in range(4)), strict=True)
         luck = luck_of_choice(search[0], np.ravel(reported), np.concatenate(credits), self.rows / 300)
-        return float(chosen.mean()), float(chosen[0]), Tuning(4, luck=luck)
+        return float(chosen.mean()), float(chosen[0]), Tuning(4, lucks={"t0": luck})
 
     def answer(self, task: int, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns scores and credits of seeds whose scores over infinitely many rows of the task are `levels`."""

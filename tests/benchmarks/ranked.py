@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.ranked docs/measurements/records/rates.csv
 
-Rank 64 is the same under both scalings. A rank's best rate is the best of all that it tried; one rate for all ranks is among those
-that every rank tried.
+Rank 64 is the same under both scalings. A rank's best rate is the best of all that it tried; one rate for all ranks is among
+those that every rank tried.
 """
 
 from __future__ import annotations

@@ -23,9 +23,20 @@ def main() -> None:
     print_tables(__doc__, TABLES)
 
 
+def gains(trials: pd.DataFrame) -> Iterable[str]:
+    """The least and the most that a configuration's mean score is above the head alone, in points."""
+    reported = trials[trials.seed != TUNING_SEED]
+    means = reported.groupby(["method", "configuration", "task"])[SCORE].mean().unstack()
+    above = means.drop("head") - means.loc["head"].iloc[0]
+    yield f"| above the head alone | {' | '.join(task.removeprefix('glue/') for task in above)} |"
+    yield "| --- |" + " --- |" * len(above.columns)
+    for name, points in (("least", above.min()), ("most", above.max())):
+        yield f"| {name} | {' | '.join(f'{value:.1f}' for value in points)} |"
+
+
 def rates(trials: pd.DataFrame) -> Iterable[str]:
     """Reported scores of the tuning seed at each rate, from the lowest on; bold is the rate of the reported seeds."""
-    tried, chosen = _tried(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
+    tried, chosen = tried_rates(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
     tasks = sorted(tried.task.unique())
     yield f"| configuration: its rates | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
     yield "| --- |" + " --- |" * len(tasks)
@@ -42,7 +53,7 @@ def rates(trials: pd.DataFrame) -> Iterable[str]:
 
 def rules(trials: pd.DataFrame) -> Iterable[str]:
     """The mean reported score over configurations and tasks under each rule of choosing a rate."""
-    tried = _tried(trials)
+    tried = tried_rates(trials)
     spans = tried.groupby("task")[SEARCH].agg(["min", "max"])
     low, high = (tried.task.map(spans[end]) for end in ("min", "max"))
     tried["normalized"] = 100 * (tried[SEARCH] - low) / (high - low)
@@ -58,7 +69,7 @@ def rules(trials: pd.DataFrame) -> Iterable[str]:
 def flattered(trials: pd.DataFrame) -> Iterable[str]:
     """How far scores of a seed that chose are above those of seeds that did not, at the chosen rates."""
     keys = ["name", "task", RATE]
-    tried, unseen = _tried(trials).set_index(keys), _reported(trials).groupby(keys)
+    tried, unseen = tried_rates(trials).set_index(keys), _reported(trials).groupby(keys)
     yield "| split | the tuning seed above the reported seeds |"
     yield "| --- | --- |"
     for name, column in {"search": SEARCH, "reported": SCORE}.items():
@@ -73,7 +84,7 @@ def _trained(trials: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _tried(trials: pd.DataFrame) -> pd.DataFrame:
+def tried_rates(trials: pd.DataFrame) -> pd.DataFrame:
     """Returns the trainings of the tuning seed; `choice` is what chooses: the search score, and the loss of equal ones."""
     rows = _trained(trials[(trials.seed == TUNING_SEED) & trials.tunes.notna()])
     rows["choice"] = rows[SEARCH] - TIE * rows[LOSS]
@@ -99,7 +110,7 @@ RULES = {
     "one rate, the best in hindsight": _at_one_rate(SCORE),
     "each task's best in hindsight": _at_each_best(SCORE),
 }
-TABLES = (rates, rules, flattered)
+TABLES = (gains, rates, rules, flattered)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,18 @@ def test_two_sweeps_are_compared_seed_by_seed() -> None:
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
 
 
+def test_one_seed_is_ahead_on_these_rows_and_not_better() -> None:
+    sweeps = [(name, configuration("a", sweep=name, scores={"toy": [score]})) for name, score in (("one", 50.0), ("two", 80.0))]
+    for level, (_, runs) in zip((0.5, 0.8), sweeps, strict=True):
+        answers = 100.0 * (np.arange(600) % 10 < 10 * level)
+        facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
+        for run in runs:
+            run.tags |= {f"fact.{name}": value for name, value in facts.items()} if run.kind == "trial" else {}
+    ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
+    assert 0 < low < 30 < high
+    assert (seeds, verdict) == (1, "ahead on these rows")
+
+
 def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
     sweeps = [(name, configuration("a", sweep=name, scores={"toy": [80.0, 80.0]})) for name in ("one", "two")]
     facts = credits_of(lambda rows: 80.0, 60) | {"metric": "accuracy", "reported_examples": "60"}

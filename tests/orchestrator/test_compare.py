@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from craft.audit.paired import Answers, compare_answers
 from craft.scoring.credits import credits_of
 from craft.scoring.predictions import write_predictions
 from orchestrator.commands.app import main
+from orchestrator.results.intervals import Comparison
+from orchestrator.results.tuning import Tuning
+from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.recorded import over_seeds, record
 
@@ -170,3 +174,25 @@ def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.C
         ("9", "x", "y", "sure"),
         ("31", "x", "y", "sure"),
     ]
+
+
+def test_the_luck_of_tuning_is_in_the_difference_of_tuned_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two independent choices add their variances; two sizes of one training have one choice."""
+    record(tmp_path / "new", {"LoRA r1": (100, over_seeds(*NEW))}, seeds=FOUR)
+    record(tmp_path / "old", {"LoRA r8": (90, over_seeds(*OLD)), "LoRA r9": (100, over_seeds(*OLD))}, seeds=FOUR)
+
+    def compared(source: str | None, luck: float) -> Comparison:
+        tuning = Tuning(4, lucks={"toy/sentiment": luck})
+        sides = [read_folder(tmp_path / name) for name in ("new", "old")]
+        for each in sides:
+            rows = [replace(row, tuning=tuning, source=source) for row in each.summaries]
+            each.__dict__["summaries"] = rows
+        return compare_sweeps(*sides, *(each.summaries[-1].configuration for each in sides)).comparison
+
+    low, high = stats.ttest_rel(NEW, OLD).confidence_interval(0.95)
+    tuned, cuts = compared(None, 2.0), compared("whole", 2.0)
+    assert cuts.difference.half == pytest.approx((high - low) / 2)
+    assert tuned.difference.half == pytest.approx(np.hypot((high - low) / 2, 1.96 * 2.0))
+    assert (tuned.over, cuts.over) == ("on these examples, with the luck of tuning", "on these examples")

@@ -288,7 +288,7 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_chances_of_a_tun
     assert luck_of_choice(np.array([84.0, 60.0]), np.array([70.0, 76.0]), credits, 3.0) == 0
     assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
     plain = [made(f"c{i}", {("t", seed): 80 + i + seed / 10 for seed in range(3)}, 1e3 * 2**i) for i in range(5)]
-    tuned = [replace(summary, tuning=Tuning(4, luck=1.0)) for summary in plain]
+    tuned = [replace(summary, tuning=Tuning(4, lucks={"t": 1.0})) for summary in plain]
     sure, unsure = (with_chances(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
     assert unsure[0].score.half == pytest.approx(math.hypot(sure[0].score.half, 1.96))
     assert unsure[-1].counts[P_ENOUGH] < sure[-1].counts[P_ENOUGH]
