@@ -69,16 +69,14 @@ class Group:
             return
         for bucket in _buckets([weight for weight in weights if not is_part(weight)]):
             # A process whose examples did not use a weight has no gradient of it. The last numbers say how many have.
-            flat = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
-            present = torch.tensor([weight.grad is not None for weight in bucket], dtype=flat[0].dtype, device=flat[0].device)
-            *sums, holders = self.sum(torch.cat([*(part.flatten() for part in flat), present])).split(
-                [*(weight.numel() for weight in bucket), len(bucket)]
-            )
-            for at, (weight, total) in enumerate(zip(bucket, sums, strict=True)):
-                if weight.grad is not None:
-                    weight.grad.copy_(total.view_as(weight))
-                elif holders[at] > 0:
-                    weight.grad = total.view_as(weight).clone()
+            gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
+            parts = [*gradients, gradients[0].new_tensor([weight.grad is not None for weight in bucket])]
+            sums = self.sum(torch.cat([part.flatten() for part in parts])).split([part.numel() for part in parts])
+            for part, total in zip(parts, sums, strict=True):
+                part.copy_(total.view_as(part))
+            for at, (weight, gradient) in enumerate(zip(bucket, gradients, strict=True)):
+                if weight.grad is None and parts[-1][at] > 0:
+                    weight.grad = gradient
 
     def ask_first(self, make: Callable[[], T]) -> T:
         """Returns what `make` returns in the first process, in all of them."""

@@ -34,7 +34,7 @@ from craft.models.gguf import is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.processes import current, is_part
+from craft.processes import current
 from craft.results import MODEL_DIGEST
 from craft.settings import WarmStart
 from craft.spec import RunSpec
@@ -237,10 +237,8 @@ def copy_trainable(model: nn.Module) -> dict[str, torch.Tensor]:
 def restore_trainable(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Puts `state` back into the parameters that train. Raises ValueError if it belongs to another model."""
     group, weights = current(), {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    held = weights.keys() if group.is_first else {name for name, weight in weights.items() if not is_part(weight)}
-    odd = sorted(held - state.keys() | state.keys() - weights.keys())
-    odd += [name for name in held & state.keys() if weights[name].shape != state[name].shape]
-    if odd:
-        raise ValueError(f"saved parameters do not fit the model: {', '.join(odd[:3])} differ")
+    odd = weights.keys() ^ state.keys() or {name for name in weights if weights[name].shape != state[name].shape}
+    if odd and group.is_first:
+        raise ValueError(f"saved parameters do not fit the model: {', '.join(sorted(odd)[:3])} differ")
     for name, weight in weights.items():
         group.put(weight, state.get(name))

@@ -21,7 +21,7 @@ import torch
 
 from craft.factors.ticking import tick
 from craft.processes import Meeting, find_cause, joined
-from craft.results import Leave, Progress, RunPrevented, RunResult
+from craft.results import Leave, RunPrevented, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
 
@@ -46,30 +46,19 @@ class Part:
 
 
 class Crew(Protocol):
-    """The other processes of a trial, which are new ones in every try.
+    """The `followers` of a trial's first process, new ones in every try; `host` is an address of the first one's machine."""
 
-    Attributes:
-        others: how many they are.
-        host: an address of the first process's machine.
-    """
-
-    @property
-    def others(self) -> int: ...
-
-    @property
-    def host(self) -> str: ...
+    followers: int
+    host: str
 
     def start(self, parts: Sequence[Part]) -> Sequence[Future[None]]:
         """Starts a process for each part; a future ends with its `follow`, and has an error if the process died."""
-        ...
 
     def explain(self, rank: int, death: BaseException) -> str:
         """Says why the process of a rank died, by the error of its future."""
-        ...
 
     def stop(self) -> None:
         """Ends all processes that were started."""
-        ...
 
 
 def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
@@ -80,7 +69,7 @@ def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
     """
 
     def run(spec: RunSpec, directory: Path, *, resume_from: Path | None, cuts: Sequence[int] = (), **calls: Any) -> RunResult:
-        count = 1 if way == "layers" else crew.others + 1
+        count = 1 if way == "layers" else crew.followers + 1
         store = torch.distributed.TCPStore(crew.host, 0, None, True, timedelta(seconds=seconds), wait_for_workers=False)
         meeting = Meeting(crew.host, store.port, count, way, seconds)
         try:
@@ -99,22 +88,15 @@ def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
     return run
 
 
-def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, int], None], store: Any) -> bool:
-    """Trains as one of the processes that follow the first. Returns whether it ended well; an error is left at the store.
+def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, int], None], store: Any) -> None:
+    """Trains as one of the processes that follow the first. An error is left at the store, too.
 
-    A process that did not is to end at once: its connections may stay open until it does, and the others wait for it.
+    After an error the process is to end at once: its connections may stay open until it does, and the others wait for it.
     """
     store.add(_PRESENT, 1)
-    try:
-        with joined(part.meeting, part.rank, store):
-            train(part.run, directory, report=_ignore, resume_from=part.resume_from, on_step=on_step, cuts=part.cuts)
-    except Exception:
-        return False
-    return True
-
-
-def _ignore(_progress: Progress) -> None:
-    """Does nothing."""
+    calls: dict[str, Any] = {"report": lambda _progress: None, "resume_from": part.resume_from, "cuts": part.cuts}
+    with joined(part.meeting, part.rank, store):
+        train(part.run, directory, on_step=on_step, **calls)
 
 
 def _await_all(store: Any, futures: Sequence[Future[None]], seconds: float) -> None:

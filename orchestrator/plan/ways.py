@@ -47,7 +47,8 @@ def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Cho
 
     if resources.parallel is not None:
         return Choice(resources.parallel, need(resources.parallel), "as resources.parallel says")
-    replicated, way = need("replicate"), find_other_way(run.method)
+    way: Way = "layers" if METHODS[run.method].quantization else "shard"
+    replicated = need("replicate")
     if not resources.gpu:
         return Choice("replicate", replicated, "without GPUs")
     if refused := refusal(run.method, run.parameters, way):
@@ -60,11 +61,6 @@ def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Cho
     if replicated + CONTEXT_BYTES <= gpu_bytes:
         return Choice("replicate", replicated, "the model fits on one GPU")
     return Choice(way, need(way), f"{format_bytes(replicated)} do not fit on one GPU")
-
-
-def find_other_way(method: str) -> Way:
-    """Returns the way of a model that does not fit on one GPU."""
-    return "layers" if METHODS[method].quantization else "shard"
 
 
 def refusal(method: str, parameters: Mapping[str, Any], way: Way) -> str | None:

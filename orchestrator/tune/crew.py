@@ -56,16 +56,18 @@ class _Follower:
     def follow(self, key: str, part: Part, settings: WorkerSettings, gpus: list[Any]) -> None:
         """Takes part in a try of a trial."""
         keep_to_share(settings.gpu, gpus)
-        with drain_notice() as must_leave:
-            if not follow_first(key, part, settings, must_leave):
-                os._exit(1)  # closes its connections
+        try:
+            with drain_notice() as must_leave:
+                follow_first(key, part, settings, must_leave)
+        except Exception:
+            os._exit(1)  # closes its connections
 
 
 class _Actors:
     """`craft.trainer.together.Crew` of child actors in the bundles of a trial."""
 
     def __init__(self, key: str, settings: WorkerSettings, resources: Resources) -> None:
-        self.others, self.host = resources.count - 1, ray.util.get_node_ip_address()
+        self.followers, self.host = resources.count - 1, ray.util.get_node_ip_address()
         self._key, self._settings, self._resources = key, settings, resources
         self._group: Any = ray.util.get_current_placement_group()
         self._actors: list[Any] = []
@@ -74,7 +76,7 @@ class _Actors:
 
     def _make(self) -> None:
         options, remote = _options(self._resources), cast(Any, ray.remote(_Follower))
-        placed = [PlacementGroupSchedulingStrategy(self._group, bundle) for bundle in range(1, self.others + 1)]
+        placed = [PlacementGroupSchedulingStrategy(self._group, bundle) for bundle in range(1, self.followers + 1)]
         self._actors = [remote.options(**options, scheduling_strategy=bundle).remote() for bundle in placed]
         self.places = [_place(), *ray.get([actor.place.remote() for actor in self._actors])]
 
@@ -100,7 +102,15 @@ class _Actors:
 
 @contextmanager
 def gathered(key: str, settings: WorkerSettings, resources: Resources) -> Iterator[WorkerSettings]:
-    """Starts the other processes of a trial, and ends them. Yields the settings with the trial's crew, if it has several."""
+    """Starts the other processes of a trial, and ends them. Yields the settings with what each process of the trial has, and
+    with its crew if there are several."""
+    settings = replace(
+        settings,
+        threads=max(1, int(resources.cpu)),
+        heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
+        memory_bytes=resources.memory,
+        gpu=resources.gpu / resources.count,
+    )
     if resources.count == 1:
         keep_to_share(settings.gpu, ray.get_gpu_ids())
         yield settings
@@ -136,10 +146,11 @@ def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]
 def _run_alone(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]] | None) -> str | None:
     """Runs a job outside of Tune. Returns why it failed, or None."""
     reports: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        settings = settings_of(WorkerSettings(folder, None, 1, shared=shared), job.training.resources)
-        with gathered(job.key, settings, job.training.resources) as gathered_settings:
-            work(job.key, json.dumps(job.to_json()), gathered_settings, lambda metrics, _folder: reports.append(metrics))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gathered(job.key, WorkerSettings(folder, None, 1, shared=shared), job.training.resources) as settings,
+    ):
+        work(job.key, json.dumps(job.to_json()), settings, lambda metrics, _folder: reports.append(metrics))
     error: str | None = reports[-1]["results"][0]["error"]
     return error
 
@@ -149,17 +160,6 @@ def _options(resources: Resources) -> dict[str, Any]:
     custom = dict(resources.asked)
     named = {"num_cpus": custom.pop("CPU"), "num_gpus": custom.pop("GPU", 0), "memory": custom.pop("memory", None)}
     return {**named, "resources": custom}
-
-
-def settings_of(settings: WorkerSettings, resources: Resources) -> WorkerSettings:
-    """Returns the settings with what each process of a trial has."""
-    return replace(
-        settings,
-        threads=max(1, int(resources.cpu)),
-        heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
-        memory_bytes=resources.memory,
-        gpu=resources.gpu / resources.count,
-    )
 
 
 def _place() -> Place:

@@ -15,14 +15,10 @@ from ray import tune
 
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import share
-from orchestrator.tune.crew import drain_notice, gathered, settings_of
+from orchestrator.tune.crew import drain_notice, gathered
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 
-log = logging.getLogger(__name__)
-
-POLL_SECONDS = 2.0
-ANSWER_SECONDS = 10.0
 INSIDE = ("progress", "results", "outlook")
 """The parts of a report with an inside, which Tune gets as JSON."""
 
@@ -35,8 +31,7 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        resources = _resources(config)
-        with gathered(config["key"], settings_of(settings, resources), resources) as shared, drain_notice() as must_leave:
+        with gathered(config["key"], settings, _resources(config)) as shared, drain_notice() as must_leave:
             work(config["key"], config["job"], shared, report, must_leave)
 
     return run

@@ -45,8 +45,8 @@ def together(trial: Trial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
     return train_together(train_of(settings), settings.crew, way, seconds)
 
 
-def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Callable[[], str | None]) -> bool:
-    """Trains a trial with the process that has begun it. Returns whether it ended well; an error is left for that process."""
+def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Callable[[], str | None]) -> None:
+    """Trains a trial with the process that has begun it. An error is left for that process, too."""
     from craft.processes import leave_cause
     from craft.trainer.together import follow
 
@@ -62,10 +62,10 @@ def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Cal
 
             heartbeat.beat()
             with ticking(heartbeat.beat), settings.surrounded(part.run):
-                return follow(part, train_of(settings), scratch / "run", on_step, store)
+                follow(part, train_of(settings), scratch / "run", on_step, store)
     except Exception as error:
         leave_cause(store, part.rank, error)
-        return False
+        raise
 
 
 def process_name(key: str, rank: int) -> str:

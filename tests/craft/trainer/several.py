@@ -36,7 +36,7 @@ class Forked:
     host = "localhost"
 
     def __init__(self, count: int, train: Train, folder: Path) -> None:
-        self.others, self._train, self._folder = count - 1, train, folder
+        self.followers, self._train, self._folder = count - 1, train, folder
         self._pools: list[ProcessPoolExecutor] = []
 
     def start(self, parts: Sequence[Part]) -> list[Future[None]]:
@@ -78,9 +78,10 @@ def _lead(spec: RunSpec, folder: Path, count: int, way: Way, train: Train, calls
 
 
 def _follow(part: Part, train: Train, folder: Path) -> None:
-    with _gloo_on_one_gpu():
-        ended_well = follow(part, train, folder, lambda _step, _total: None, part.meeting.open_store())
-    if not ended_well:
+    try:
+        with _gloo_on_one_gpu():
+            follow(part, train, folder, lambda _step, _total: None, part.meeting.open_store())
+    except Exception:
         os._exit(1)
 
 
