@@ -84,7 +84,7 @@ class Frames:
     @cached_property
     def summaries(self) -> dict[str, Summary]:
         """The configurations with a trial that has begun, and those that were refused, by id."""
-        begun = {entry.configuration for entry in self.state.asked_for if entry.begun}
+        begun = {entry.trial.configuration for entry in self.state.asked_for if entry.begun}
         summaries = [summary for summary in self.judged if summary.configuration in begun and summary.tunes is None]
         refused = map(_refused, self.state.refused.values())
         return {summary.configuration: summary for summary in (*summaries, *refused)}
@@ -94,7 +94,7 @@ class Frames:
         """A row for each of `summaries`."""
         trials: dict[str, list[Entry]] = {}
         for entry in self.state.asked_for:
-            trials.setdefault(entry.configuration, []).append(entry)
+            trials.setdefault(entry.trial.configuration, []).append(entry)
         rows = [self._row(summary, trials.get(name, [])) for name, summary in self.summaries.items()]
         columns = [*IDENTITY, "id", "experiment_id", "stopped"]
         return pd.DataFrame.from_records(rows, columns=None if rows else columns)
@@ -137,30 +137,30 @@ class Frames:
     def _trial(self, entry: Entry) -> dict[str, Any]:
         result = entry.result if entry.phase != "running" else None
         state = result.status if result else "running" if entry.phase == "running" else "interrupted"
-        metrics = {**entry.planned, **(entry.report.metrics if entry.report else {})}
+        metrics = {**entry.trial.planned, **(entry.report.metrics if entry.report else {})}
         metrics |= {**result.counts, "seconds": result.seconds, **result.metrics} if result else {}
         facts = result.facts if result else {}
         return {
-            **_named(self.name, entry.label, entry.method, entry.protocol, state),
+            **_named(self.name, entry.trial.label, entry.trial.method, entry.trial.protocol, state),
             "reason": (result.error if result else None) or "",
             "run": f"{self.state.sweep_id}/{entry.key}",
             "key": entry.key,
-            "configuration": entry.configuration,
-            "task": entry.task,
-            "seed": entry.seed,
-            "tunes": not entry.is_reported,
+            "configuration": entry.trial.configuration,
+            "task": entry.trial.task,
+            "seed": entry.trial.seed,
+            "tunes": not entry.trial.is_reported,
             "metric": name_score(facts),
             "phases": facts.get("phases"),
             "credits": facts.get(CREDITS, ""),
             "graded": graded_rows(facts),
             "changed": entry.changed,
-            **_parameters(entry.parameters),
+            **_parameters(entry.trial.parameters),
             **_metrics(metrics),
         }
 
 
 def _results(state: State) -> tuple[Any, ...]:
-    return state.started, state.ended, [(entry.key, entry.label, entry.result) for entry in state.asked_for]
+    return state.started, state.ended, [(entry.key, entry.trial.label, entry.result) for entry in state.asked_for]
 
 
 def _named(sweep: str, label: str, method: str, protocol: str, state: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> str:
         raise SweepError([f"{folder} holds no sweep that has begun"])
     state = read_state(place.record)
     keys = affected(state, verb, trial)
-    names = ", ".join(state.entries[key].name for key in keys)
+    names = ", ".join(state.entries[key].trial.name for key in keys)
     action = f"{verb}{': ' if names else ''}{names}"
     request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
     if _is_driven(place) and _hand_in(place, request):

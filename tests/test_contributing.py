@@ -117,7 +117,7 @@ def test_example_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     key = [*read_state(folder / "log.jsonl").entries][-1]
     write_log(folder, Ended(result=TrialResult(key, "failed", error="the loss is not finite")))
     assert app.main(["failures", "two", "--storage", str(folder.parent)]) == 0
-    assert capsys.readouterr().out == "LoRA r2, toy/sentiment, seed 1: the loss is not finite\n"
+    assert capsys.readouterr().out == "LoRA r2 · toy/sentiment · seed 1: the loss is not finite\n"
     assert app.main(["failures", "three", "--storage", str(folder.parent)]) == 2
     assert "there is no sweep 'three'" in capsys.readouterr().err
 

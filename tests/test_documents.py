@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from orchestrator.commands import app
+from orchestrator.state.entry import Entry
 
 ROOT = Path(__file__).parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
@@ -178,7 +179,7 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
         sweep = load_sweep(file)
         plan = make_plan(sweep, Planner(sweep))
         with pytest.raises(NothingMeets, match="has no finished trial"):
-            pick(label, summarize_entries(trial.entry() for trial in plan.trials), sweep.objectives)
+            pick(label, summarize_entries(Entry(trial.trial) for trial in plan.trials), sweep.objectives)
 
 
 def test_lengths() -> None:

@@ -83,13 +83,14 @@ def take(
         folder = to or Path(scratch) / "adapter"
         with take_adapters(record, chosen, folder, task=task, seed=seed, form=form, base=base) as taken:
             for adapter in taken:
-                console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
+                console.print(f"{adapter.entry.trial.task}: {adapter.reasons[-1]}")
             name, merged = register, form == "merged"
             registered = list(register_adapters(record, taken, name, merged, tracking_uri)) if name is not None else []
             for line in registered:
                 console.print(line)
         for adapter in taken if to is not None else ():
-            console.print(f"{adapter.entry.task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with")
+            task = adapter.entry.trial.task
+            console.print(f"{task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with")
             for line in how_to_load(adapter, form):
                 console.print(f"    {line}")
         if as_json:

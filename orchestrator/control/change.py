@@ -29,9 +29,9 @@ APART = ("name", "tasks", "seeds", "space", "storage", "tracking")
 """Sections that show in the trials, or that an applied file does not change: they decide where the sweep is recorded."""
 SEPARATOR = " · "
 _ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
-    "configuration": lambda entry: entry.configuration,
-    "task": lambda entry: entry.task,
-    "seed": lambda entry: entry.seed,
+    "configuration": lambda entry: entry.trial.configuration,
+    "task": lambda entry: entry.trial.task,
+    "seed": lambda entry: entry.trial.seed,
 }
 """In what trials differ, from the first to be named to the last."""
 
@@ -75,7 +75,7 @@ def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:
     """
     strategy = make_strategy(plan)
     asked = {entry.key: entry for entry in state.asked_for or state.entries.values()}
-    wanted = {trial.key: trial.entry() for trial in strategy.wanted(state)}
+    wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
     added, removed = _compare(wanted, asked), _compare(asked, wanted)
     changed = list(_differences(before, plan.sweep)) if before is not None else []
     if before is not None and not (added or removed) and _space(before) != _space(plan.sweep):
@@ -121,7 +121,7 @@ def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashabl
     if noun != "configuration":
         names = " ".join(map(str, groups))
         return [f"{noun}{'s' if len(groups) > 1 else ''} {names}{_running(entries)}"]
-    labels = [f"{group[0].label}{_running(group)}" for group in groups.values()]
+    labels = [f"{group[0].trial.label}{_running(group)}" for group in groups.values()]
     if len(labels) == 1:
         return labels
     more = [f"{len(labels) - NAMED} more{_running(e for group in [*groups.values()][NAMED:] for e in group)}"]

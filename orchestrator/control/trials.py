@@ -26,7 +26,7 @@ def affected(state: State, verb: Verb, name: str | None) -> list[str]:
     if verb not in _MAY:
         return []
     entry = _find(state, verb, name or "")
-    training, family = state.training_of(entry), state.cuts_of(entry)
+    training, family = state.training_of(entry.trial), state.cuts_of(entry.trial)
     if training is not entry and verb == "retry" and not training.finished:
         family.append(training)
     keys = [other.key for other in (entry, *family) if _MAY[verb](other)]
@@ -42,7 +42,7 @@ _MAY = {"stop": lambda entry: not entry.ended, "retry": lambda entry: entry.ende
 
 def _find(state: State, verb: Verb, name: str) -> Entry:
     entries = state.asked_for or [*state.entries.values()]
-    exact = [entry for entry in entries if name in (entry.key, entry.name)]
+    exact = [entry for entry in entries if name in (entry.key, entry.trial.name)]
     begun = [entry for entry in entries if len(name) >= SHORTEST and entry.key.startswith(name)]
     matches = exact or begun
     if len(matches) == 1:
@@ -55,4 +55,4 @@ def _find(state: State, verb: Verb, name: str) -> Entry:
 
 
 def _said(entry: Entry) -> str:
-    return f"{entry.key} ({entry.name})"
+    return f"{entry.key} ({entry.trial.name})"

@@ -34,7 +34,7 @@ def show_outcome(
     failed = outcome.ended("failed")
     for entry in failed[:FAILURES_SHOWN]:
         error = entry.result.error if entry.result else None
-        console.print(f"failed: {entry.name}: {error}", style="red", markup=False)
+        console.print(f"failed: {entry.trial.name}: {error}", style="red", markup=False)
     if more := len(failed[FAILURES_SHOWN:]):
         console.print(f"failed: {more} more", style="red", markup=False)
     for note in outcome.notes:

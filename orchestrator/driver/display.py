@@ -78,7 +78,7 @@ class Display:
             self.say(_announcement(event, state), style="bold")
         elif isinstance(event, Wanted | Started | Paused | Interrupted):
             for entry in (state.entries[key] for key in event.keys if key in state.entries):
-                if entry.is_trained:
+                if not entry.trial.is_cut:
                     self._show_phase(event, entry)
                 elif isinstance(event, Wanted):
                     self.tally.compare(entry)
@@ -90,7 +90,7 @@ class Display:
     def retry(self, entry: Entry, why: str) -> None:
         """Says that a training starts again."""
         self.tally.stop(entry.key)
-        self.say(f"again: {entry.name}: {why}", style="yellow")
+        self.say(f"again: {entry.trial.name}: {why}", style="yellow")
 
     def outlook(self) -> tuple[float | None, str]:
         """Returns the seconds left, if they are known, and what the running trainings do."""
@@ -104,7 +104,7 @@ class Display:
         elif isinstance(event, Paused):
             self.tally.pause(entry)
             if self._verbosity == "verbose":
-                self.say(f"waits: {entry.name}")
+                self.say(f"waits: {entry.trial.name}")
         elif entry.ended:
             self.tally.end(entry, earlier=True)
             self.tally.compare(entry)
@@ -114,18 +114,18 @@ class Display:
         if self._verbosity == "verbose" and entry.report is not None:
             score = entry.report.metrics.get("search_score")
             shown = "" if score is None else f", search score {score:.1f}"
-            self.say(f"{entry.name}: step {entry.report.step}/{entry.report.total_steps}{shown}")
+            self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{shown}")
 
     def _show_end(self, entry: Entry) -> None:
         self.tally.compare(entry)
-        if not entry.is_trained or entry.result is None:
+        if entry.trial.is_cut or entry.result is None:
             return
         self.tally.end(entry)
         if entry.result.status == "failed":
-            self.say(f"failed: {entry.name}: {entry.result.error}", style="red")
+            self.say(f"failed: {entry.trial.name}: {entry.result.error}", style="red")
         elif self._verbosity == "verbose":
             score = entry.result.metrics.get("score")
-            self.say(f"{entry.result.status}: {entry.name}" + ("" if score is None else f": score {score:.1f}"))
+            self.say(f"{entry.result.status}: {entry.trial.name}" + ("" if score is None else f": score {score:.1f}"))
 
     def trouble(self, line: str) -> None:
         """Says what goes wrong around the trials, and does not repeat it until something else has gone wrong."""
@@ -170,7 +170,7 @@ class Display:
             score = "" if trial.score is None else f"{trial.score:.1f}"
             left = trial.left_at(now)
             table.add_row(
-                Text(trial.entry.name, style="dim", overflow="ellipsis", no_wrap=True),
+                Text(trial.entry.trial.name, style="dim", overflow="ellipsis", no_wrap=True),
                 f"{trial.share:4.0%}",
                 trial.phase or "starting",
                 "" if left is None else f"{format_duration(left)} left",
@@ -186,5 +186,5 @@ def _announcement(event: Applied | Asked, state: State) -> str:
     """Returns what a person asked for, in a sentence."""
     if isinstance(event, Applied):
         return f"applied for {event.who}: {', '.join(event.difference)}"
-    named = [state.entries[key].name for key in event.keys if key in state.entries]
+    named = [state.entries[key].trial.name for key in event.keys if key in state.entries]
     return f"{event.verb}, for {event.who}" + (f": {', '.join(named)}" if named else "")

@@ -26,7 +26,7 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.driver.queue import Queue
 from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
+from orchestrator.plan.trial import Job, Outcome, jobs_of
 from orchestrator.record.about import describe_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import copied_from
@@ -34,7 +34,7 @@ from orchestrator.search.budget import spent
 from orchestrator.search.stages import make_strategy
 from orchestrator.search.strategy import refusal
 from orchestrator.search.turns import make_turns
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
     Ended,
     Interrupted,
@@ -311,18 +311,14 @@ class Driver(SessionLog):
         new = [trial for trial in wanted if trial.key not in self.state.wanted]
         if not new:
             return False
-        self.take(Wanted(keys=[trial.key for trial in new], entries=self._described(new)))
+        recorded = self.state.entries
+        described = [trial.trial for trial in new if trial.key not in recorded or recorded[trial.key].trial != trial.trial]
+        self.take(Wanted(keys=[trial.key for trial in new], trials=described))
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
         self.display.expect(len(self.queue.jobs) if self.plan.adaptive else max(len(self.queue.jobs), self.plan.most_jobs))
         return True
-
-    def _described(self, trials: Sequence[Trial]) -> list[Entry]:
-        """Returns the descriptions of trials that the state does not have, or has otherwise."""
-        planned = {configuration.id: configuration.known for configuration in self.strategy.configurations(self.state)}
-        entries, recorded = [trial.entry(planned=planned[trial.configuration]) for trial in trials], self.state.entries
-        return [entry for entry in entries if entry.key not in recorded or recorded[entry.key].describe() != entry.describe()]
 
     def _add(self, job: Job) -> None:
         """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""

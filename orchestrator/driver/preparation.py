@@ -21,7 +21,7 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,9 +104,9 @@ def _fingerprint_here(run: str) -> str:
     return _fingerprint(RunSpec.model_validate_json(run))
 
 
-def needs_of(trials: Sequence[Trial]) -> Needs:
+def needs_of(trials: Sequence[PlannedTrial]) -> Needs:
     """Returns what `trials` share. A model in two precisions is two bases, because the weights differ."""
-    by_base: dict[tuple[str, str | None, str], list[Trial]] = {}
+    by_base: dict[tuple[str, str | None, str], list[PlannedTrial]] = {}
     for trial in trials:
         by_base.setdefault((trial.run.model, trial.run.revision, trial.run.training.precision), []).append(trial)
     return Needs(
@@ -208,7 +208,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
             torch.set_num_threads(before)
 
 
-def _base(trials: Sequence[Trial]) -> Base:
+def _base(trials: Sequence[PlannedTrial]) -> Base:
     """Returns the base that these trials have in common."""
     ranks: dict[str, int] = {}
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}

@@ -44,7 +44,7 @@ class Queue:
         """
         waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
         if self._turns is not None:
-            busy = {state.entries[key].configuration for key in self.out}
+            busy = {state.entries[key].trial.configuration for key in self.out}
             job = self._turns.choose(waiting.values(), busy, state)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)

@@ -135,15 +135,15 @@ class Tally:
         self.done = self.failed = 0
         self.paused, self.best = {entry.key for entry in entries if entry.phase == "paused"}, None
         for entry in entries:
-            if entry.ended and entry.is_trained:
+            if entry.ended and not entry.trial.is_cut:
                 self.end(entry, earlier=True)
             self.compare(entry)
 
     def compare(self, entry: Entry) -> None:
         """Takes a trial that has ended as the best so far if it is."""
-        score = entry.finished.metrics.get("score") if entry.finished and entry.is_reported else None
+        score = entry.finished.metrics.get("score") if entry.finished and entry.trial.is_reported else None
         if score is not None and (self.best is None or score > self.best[0]):
-            self.best = score, f"{entry.label} on {entry.task}, seed {entry.seed}"
+            self.best = score, f"{entry.trial.label} on {entry.trial.task}, seed {entry.trial.seed}"
 
     def sentence(self, over: bool = False) -> str:
         """Returns all counts and times in one line; `over` when nothing starts any more."""

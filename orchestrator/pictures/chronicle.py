@@ -47,7 +47,7 @@ class Chronicle:
             self.rows.setdefault(event.key, []).extend((row.get("time", event.time), row) for row in rows)
         elif isinstance(event, Started):
             for entry in map(self.state.entries.get, event.keys):
-                for name in (entry.configuration, entry.key) if entry else ():
+                for name in (entry.trial.configuration, entry.key) if entry else ():
                     self.began.setdefault(name, event.time)
         elif isinstance(event, Opened):
             self.began[event.sweep] = event.time

@@ -57,7 +57,7 @@ class Gallery:
             entries = {}  # each run is marked
         asked = before.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
         changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in asked]
-        touched = {self._families[entry.configuration] for entry in changed}
+        touched = {self._families[entry.trial.configuration] for entry in changed}
         for name, members in self._groups.items():
             if len(groups.get(name, ())) != len(members) or (before.ended is not state.ended and _has_left(members)):
                 touched.add(self._families[name])
@@ -105,8 +105,8 @@ def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry
     chosen. A summary depends on its family alone."""
     families = {}
     for configuration, (first, *_) in groups.items():
-        source = entries.get(first.cut_from or first.key, first)
-        families[configuration] = source.tunes or source.configuration
+        source = entries.get(first.trial.training, first)
+        families[configuration] = source.trial.group or source.trial.configuration
     return families
 
 

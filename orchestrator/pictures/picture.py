@@ -142,10 +142,10 @@ def picture_configuration(
         state: how the sweep stands: whether trials that wait will run, and which are asked for.
     """
     sweep = (names.SWEEP_KIND, state.name)
-    first = entries[0]
+    first = entries[0].trial
     status = status_of(summary, entries, state.ended is None)
     tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
-    tags |= {names.TUNES: first.tunes} if first.tunes else {}
+    tags |= {names.TUNES: first.group} if first.group else {}
     tags |= _marks(first.configuration, verdict)
     numbers: dict[str, float] = {}
     if status != "running":
@@ -172,12 +172,13 @@ def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     """Returns the picture of a trial that has begun."""
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
-    tags = _identity(entry.configuration, entry.label, entry.method, entry.protocol)
-    tags |= {names.TASK: entry.task, names.SEED: str(entry.seed), names.STATUS: status} | _asked(state, [entry])
-    tags |= {names.TUNES: entry.tunes} if entry.tunes else {}
-    tags |= {names.CARRIED: entry.carried} if entry.carried else {}
+    trial = entry.trial
+    tags = _identity(trial.configuration, trial.label, trial.method, trial.protocol)
+    tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
+    tags |= {names.TUNES: trial.group} if trial.group else {}
+    tags |= {names.CARRIED: trial.carried} if trial.carried else {}
     # What an earlier try of the trial left there is no longer true.
-    tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(entry.configuration, verdict)
+    tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
     files: dict[str, Path] = {}
     if result is not None:
         tags |= _outcome(result)
@@ -186,19 +187,19 @@ def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
             files[PREDICTIONS_FOLDER] = files["adapter"].parent / PREDICTIONS_FOLDER
     facts = result.facts if result else {}
     digest = facts.get("data_fingerprint") or facts.get("fingerprint")
-    size = (result.counts if result else {}).get(SIZE, entry.planned.get(SIZE))
+    size = (result.counts if result else {}).get(SIZE, trial.planned.get(SIZE))
     return Picture(
         (names.TRIAL_KIND, entry.key),
-        f"s{entry.seed} · {short_name(entry.method, entry.label, size)} · {entry.task}",
+        f"s{trial.seed} · {short_name(trial.method, trial.label, size)} · {trial.task}",
         RUN_STATUS.get(status, "FINISHED"),
         entry.changed,
         tags,
-        (names.CONFIGURATION_KIND, entry.configuration),
-        params={**entry.parameters} | ({"total_steps": entry.report.total_steps} if entry.report else {}),
-        metrics={**entry.planned, **_final_metrics(entry, result)} if result else {},
+        (names.CONFIGURATION_KIND, trial.configuration),
+        params={**trial.parameters} | ({"total_steps": entry.report.total_steps} if entry.report else {}),
+        metrics={**trial.planned, **_final_metrics(entry, result)} if result else {},
         step=result.steps if result else 0,
         files=files,
-        data=(entry.task, str(digest)) if digest else None,
+        data=(trial.task, str(digest)) if digest else None,
     )
 
 

@@ -64,11 +64,11 @@ def group(state: State) -> dict[str, list[Entry]]:
     """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
     groups: dict[str, list[Entry]] = {}
     for entry in state.asked_for:
-        groups.setdefault(entry.configuration, []).append(entry)
+        groups.setdefault(entry.trial.configuration, []).append(entry)
     rest: dict[str, list[Entry]] = {}
     for entry in state.entries.values():
-        if entry.configuration not in groups:
-            rest.setdefault(entry.configuration, []).append(entry)
+        if entry.trial.configuration not in groups:
+            rest.setdefault(entry.trial.configuration, []).append(entry)
     return groups | rest
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.plan.ways import CONTEXT_BYTES, Choice, choose_way
 from orchestrator.sweepfile.resources import Resources, times
 
@@ -64,7 +64,7 @@ def together_lines(plan: Plan, gpus: Sequence[Gpu], machines: Sequence[float] = 
     """
     memory = min((gpu.bytes for gpu in gpus), default=None)
     firsts = {trial.configuration: trial for trial in reversed([*plan.trials, *plan.examples]) if trial.run.cut_from is None}
-    groups: dict[tuple[int, str], list[tuple[Choice, Trial]]] = {}
+    groups: dict[tuple[int, str], list[tuple[Choice, PlannedTrial]]] = {}
     for trial in reversed(firsts.values()):
         if trial.resources.count > 1:
             choice = choose_way(trial.run, trial.resources, memory)

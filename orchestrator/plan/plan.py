@@ -21,7 +21,7 @@ from itertools import islice
 from orchestrator.plan.carrying import Family, families_of
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Job, Trial, jobs_of
+from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
 from orchestrator.plan.tuning import budget_of, check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
@@ -51,7 +51,7 @@ class Plan:
     dropped: Sequence[Dropped] = ()
     duplicates: Sequence[str] = ()
     configurations: Sequence[Configuration] = ()
-    trials: Sequence[Trial] = ()
+    trials: Sequence[PlannedTrial] = ()
     probed: Sequence[Configuration] = ()
 
     @property
@@ -80,7 +80,7 @@ class Plan:
             most = self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds)
         elif self.sweep.tunes:
             planned, _, measuring = budget_of(self.sweep, self.families)
-            most = max(planned, sum(job.training.tunes is not None for job in self.jobs)) + measuring
+            most = max(planned, sum(not job.training.trial.is_reported for job in self.jobs)) + measuring
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
 
     @cached_property
@@ -101,7 +101,7 @@ class Plan:
         return {configuration.id: configuration.known for configuration in self.configurations}
 
     @property
-    def examples(self) -> list[Trial]:
+    def examples(self) -> list[PlannedTrial]:
         """Trials of configurations that have none yet: these are prepared and checked before there are any."""
         begun = {trial.configuration for trial in self.trials}
         return self.planner.trials([*self.probed, *(later for later in self.configurations if later.id not in begun)])
@@ -143,7 +143,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if not families:
         raise _nothing_allowed(sweep, list(dropped.values()))
     seeds = _first_seeds(planner, [family[-1] for family in families.values()])
-    configurations, trials = list[Configuration](), list[Trial]()
+    configurations, trials = list[Configuration](), list[PlannedTrial]()
     labelled = iter(planner.labels.disambiguate([configuration for family in families.values() for configuration in family]))
     for family in families.values():
         named = [*islice(labelled, len(family))]

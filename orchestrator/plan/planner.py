@@ -1,6 +1,6 @@
 """From a point of the search space to a configuration with its exact cost, and from configurations to trials.
 
-point  -->  identity (id, run)  ·  labels (name)  ·  cost (counts, constraints)  -->  Configuration  -->  Trial
+point  -->  identity (id, run)  ·  labels (name)  ·  cost (counts, constraints)  -->  Configuration  -->  PlannedTrial
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from orchestrator.plan.cost import Cost, Counter, MemoryEstimate
 from orchestrator.plan.identity import Identity
 from orchestrator.plan.labels import Labels
 from orchestrator.plan.parameters import text
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.plan.ways import refusal
+from orchestrator.state.trial import Why
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.space.dimensions import Point
 from orchestrator.sweepfile.sweep import Sweep
@@ -88,7 +89,7 @@ class Planner:
         configurations: Sequence[Configuration],
         seeds: Iterable[int] | None = None,
         tasks: Iterable[str] | None = None,
-    ) -> list[Trial]:
+    ) -> list[PlannedTrial]:
         """Returns the trials of configurations on every task with every seed, those of the sweep if not given.
 
         Seeds are outside, so that whole suites finish early.
@@ -96,17 +97,21 @@ class Planner:
         seeds, tasks = (self.sweep.seeds if seeds is None else seeds), (self.sweep.task_names if tasks is None else [*tasks])
         return [self._trial(configuration, task, seed) for seed in seeds for task in tasks for configuration in configurations]
 
-    def _trial(self, configuration: Configuration, task: str, seed: int) -> Trial:
-        trained = configuration.source or configuration
-        tunes = self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds
-        return Trial(
-            self.identity.run_of(configuration, task, seed),
-            configuration.id,
-            configuration.label,
-            self.sweep.resources_for(self.sweep.block_at(configuration.path)),
-            self.identity.group(trained) if tunes else None,
-            None if configuration.source else configuration.carried.get(task),
-        )
+    def _trial(self, configuration: Configuration, task: str, seed: int) -> PlannedTrial:
+        run, path = self.identity.run_of(configuration, task, seed), configuration.path
+        resources = self.sweep.resources_for(self.sweep.block_at(path))
+        why = self._why(configuration.source or configuration, task, seed)
+        if run.cut_from is not None:
+            why = Why("cut", run.cut_from.run, why)
+        return PlannedTrial(run, configuration.id, configuration.label, resources, why, configuration.known)
+
+    def _why(self, trained: Configuration, task: str, seed: int) -> Why:
+        """Returns why there is a training of a configuration."""
+        if self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds:
+            return Why("candidate", self.identity.group(trained))
+        if task in trained.carried:
+            return Why("carried", trained.carried[task])
+        return Why("replicated" if trained.candidates or seed not in self.sweep.reported_seeds else "listed")
 
     def tuned(
         self, candidates: Sequence[Configuration], best: Mapping[str, int], carried: Mapping[str, str]

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
+
+from pydantic import TypeAdapter
 
 from craft.results import Progress, RunResult
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.resources import Resources
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlannedTrial:
     """A trial to run. Its run's content names it.
 
     Attributes:
         run: a training, or the cut of another trial's adapter (`run.cut_from`).
-        configuration: the id of the configuration that it belongs to.
         resources: its share of a machine, no part of its identity.
-        tunes: the group of configurations among which it helps to choose (`Identity.group`); such a trial is not reported.
-        carried: the label of the configuration whose learning rate it has (`orchestrator.plan.carrying`).
+        configuration, label, why, planned: those of `Trial`.
     """
 
     run: RunSpec
     configuration: str
     label: str
     resources: Resources = field(default_factory=Resources)
-    tunes: str | None = None
-    carried: str | None = None
+    why: Why = field(default_factory=Why)
+    planned: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -45,26 +46,12 @@ class Trial:
         start = self.run.cut_from or self.run.warm_start
         return None if start is None else start.run
 
-    def entry(self, result: TrialResult | None = None, planned: Mapping[str, float] | None = None) -> Entry:
-        """Returns the trial's description, with its result if it has one.
-
-        Args:
-            planned: its configuration's counts as known before training.
-        """
+    @cached_property
+    def trial(self) -> Trial:
+        """Its description."""
         run, flat = self.run, flat_parameters(self.run)
         names = (self.key, self.configuration, self.label, flat["method"], run.task, run.seed, run.protocol)
-        return Entry(*names, flat, result, self.tunes, self.carried, planned or {})
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the trial as plain data."""
-        names = {"configuration": self.configuration, "label": self.label, "tunes": self.tunes, "carried": self.carried}
-        return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Trial:
-        """Raises ValueError for what is no trial of this version."""
-        models = {"run": RunSpec.model_validate(fields["run"]), "resources": Resources.model_validate(fields["resources"])}
-        return cls(**{**fields, **models})
+        return Trial(*names, flat, self.why, self.planned)
 
 
 @dataclass(frozen=True)
@@ -74,15 +61,15 @@ class Job:
     A job is named by its training, whose checkpoints a later session continues from.
     """
 
-    training: Trial
-    cuts: tuple[Trial, ...] = ()
+    training: PlannedTrial
+    cuts: tuple[PlannedTrial, ...] = ()
 
     @property
     def key(self) -> str:
         return self.training.key
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[PlannedTrial, ...]:
         """Its trials in the order in which they run."""
         return (self.training, *self.cuts)
 
@@ -97,18 +84,23 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the job as plain data."""
-        return {"training": self.training.to_json(), "cuts": [cut.to_json() for cut in self.cuts]}
+        return dict(_adapter().dump_python(self, mode="json"))
 
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Job:
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> Job:
         """Raises ValueError for what is no job of this version."""
-        return cls(Trial.from_json(fields["training"]), tuple(map(Trial.from_json, fields["cuts"])))
+        return _adapter().validate_python(fields)
 
 
-def jobs_of(trials: Iterable[Trial]) -> list[Job]:
+@cache
+def _adapter() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)
+
+
+def jobs_of(trials: Iterable[PlannedTrial]) -> list[Job]:
     """Returns the jobs of trials, in the order of their trainings: each training with its cuts."""
-    trainings: dict[str, Trial] = {}
-    cuts: dict[str, list[Trial]] = {}
+    trainings: dict[str, PlannedTrial] = {}
+    cuts: dict[str, list[PlannedTrial]] = {}
     for trial in trials:
         if trial.run.cut_from is None:
             trainings[trial.key] = trial

@@ -147,7 +147,7 @@ def recorded_digests(sweep: Sweep, entries: Iterable[Entry]) -> dict[str, str]:
     digests = dict[str, str]()
     for entry in entries:
         facts = entry.finished.facts if entry.finished else {}
-        digests |= {name: str(facts[fact]) for name, (fact, _) in _read_by(sweep, entry.task).items() if facts.get(fact)}
+        digests |= {name: str(facts[fact]) for name, (fact, _) in _read_by(sweep, entry.trial.task).items() if facts.get(fact)}
     return digests
 
 
@@ -163,7 +163,7 @@ def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str
     """
     for entry in entries:
         recorded = recorded_digests(sweep, [entry])
-        for name, (_, subject) in _read_by(sweep, entry.task).items():
+        for name, (_, subject) in _read_by(sweep, entry.trial.task).items():
             now, then = digests.get(name), recorded.get(name)
             if now is not None and then is not None and now != then:
                 raise SweepError(

@@ -57,7 +57,7 @@ class TrialPart(Part):
 
     @staticmethod
     def names(entry: Entry) -> dict[str, Any]:
-        return {"trial": entry.key, **{name: getattr(entry, name) for name in ("configuration", "label", "task", "seed")}}
+        return {"trial": entry.key, **{name: getattr(entry.trial, name) for name in ("configuration", "label", "task", "seed")}}
 
     @property
     def name(self) -> str:
@@ -198,7 +198,7 @@ def _updated(state: State) -> float:
 
 def _runs(entry: Entry, state: State) -> bool:
     """Returns whether a trial runs; a cut waits in the same process for the end of its training."""
-    training = state.training_of(entry)
+    training = state.training_of(entry.trial)
     return entry.phase == "running" and (training is entry or training.ended)
 
 
@@ -217,7 +217,7 @@ def _running(entry: Entry, now: float) -> RunningPart:
 def _has_failed(entry: Entry, state: State) -> bool:
     if entry.result is None or entry.result.status != "failed":
         return False
-    training = state.training_of(entry)
+    training = state.training_of(entry.trial)
     return training is entry or training.result is None or training.result.error != entry.result.error
 
 

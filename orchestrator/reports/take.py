@@ -73,8 +73,8 @@ def _adapter(taken: Taken, form: Form, written: bool) -> AdapterPart:
     metrics = entry.result.metrics if entry.result else {}
     files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
     return AdapterPart(
-        task=entry.task,
-        seed=entry.seed,
+        task=entry.trial.task,
+        seed=entry.trial.seed,
         trial=entry.key,
         score=metrics.get("score"),
         search_score=metrics.get("search_score"),

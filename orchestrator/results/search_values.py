@@ -39,19 +39,19 @@ def area(points: Iterable[tuple[float, float]]) -> float:
     return total / span if span else fmean(score for _, score in rows)
 
 
-def latest_score(trial: Entry) -> float | None:
+def latest_score(entry: Entry) -> float | None:
     """Returns the search score of a trial's last evaluation; None before it has one."""
-    if trial.ended and trial.result is not None:
-        return trial.result.metrics.get(SEARCH_SCORE)
-    return None if trial.report is None else trial.report.metrics.get(SEARCH_SCORE)
+    if entry.ended and entry.result is not None:
+        return entry.result.metrics.get(SEARCH_SCORE)
+    return None if entry.report is None else entry.report.metrics.get(SEARCH_SCORE)
 
 
 def mean_scores(trials: Iterable[Entry]) -> dict[Group, float]:
     """Returns the mean latest search score of the trained trials of each task and seed."""
     groups: dict[Group, list[float]] = {}
-    for trial in trials:
-        if trial.is_trained and (score := latest_score(trial)) is not None and math.isfinite(score):
-            groups.setdefault((trial.task, trial.seed), []).append(score)
+    for entry in trials:
+        if not entry.trial.is_cut and (score := latest_score(entry)) is not None and math.isfinite(score):
+            groups.setdefault((entry.trial.task, entry.trial.seed), []).append(score)
     return {group: fmean(scores) for group, scores in groups.items()}
 
 
@@ -61,9 +61,9 @@ def mean_score(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
     A trial that has none yet, or was stopped before it had any, counts as the mean of its task and seed in `means`.
     """
     scores = []
-    for trial in trials:
-        score = latest_score(trial)
-        average = math.nan if trial.finished else means.get((trial.task, trial.seed), math.nan)
+    for entry in trials:
+        score = latest_score(entry)
+        average = math.nan if entry.finished else means.get((entry.trial.task, entry.trial.seed), math.nan)
         scores.append(average if score is None else score)
     return fmean(scores)
 
@@ -75,22 +75,22 @@ def worth_of(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
     score of the trials that are trained. NaN if it is not known.
     """
     outputs: dict[str, list[Entry]] = {}
-    for trial in trials:
-        outputs.setdefault(trial.configuration, []).append(trial)
-    if len(outputs) == 1 or not all(trial.finished for trial in trials):
-        return mean_score([trial for trial in trials if trial.is_trained], means)
+    for entry in trials:
+        outputs.setdefault(entry.trial.configuration, []).append(entry)
+    if len(outputs) == 1 or not all(entry.finished for entry in trials):
+        return mean_score([entry for entry in trials if not entry.trial.is_cut], means)
     points = [(max(map(_size, output)), mean_score(output, {})) for output in outputs.values()]
     return area(points) if all(map(math.isfinite, chain.from_iterable(points))) else math.nan
 
 
-def _size(trial: Entry) -> float:
-    counts = {**trial.planned, **(trial.result.counts if trial.result else {})}
+def _size(entry: Entry) -> float:
+    counts = {**entry.trial.planned, **(entry.result.counts if entry.result else {})}
     return counts.get("trainable_parameters", math.nan)
 
 
 def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, float]:
     """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
-    trained = [trial for trial in trials if trial.is_trained] or list(trials)
+    trained = [entry for entry in trials if not entry.trial.is_cut] or list(trials)
     (summary,) = summarize_entries(trained)
     values = {name: summary.value(name) for name in objectives if name != "score"}
     return {name: value for name, value in values.items() if math.isfinite(value)}
@@ -98,4 +98,4 @@ def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, fl
 
 def has_failed(trials: Iterable[Entry]) -> bool:
     """Returns whether a trial failed that is not to run again in this session."""
-    return any(trial.ended and trial.result is not None and trial.result.status == "failed" for trial in trials)
+    return any(entry.ended and entry.result is not None and entry.result.status == "failed" for entry in trials)

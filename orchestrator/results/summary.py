@@ -117,12 +117,13 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     """Returns a summary of each configuration, in the order in which configurations first appear."""
     grouped: dict[str, list[Entry]] = {}
     for entry in entries:
-        grouped.setdefault(entry.configuration, []).append(entry)
+        grouped.setdefault(entry.trial.configuration, []).append(entry)
     tuning = _tuning([entry for group in grouped.values() for entry in group])
-    configurations = {entry.key: entry.configuration for group in grouped.values() for entry in group}
-    sources = {name: configurations.get(group[0].cut_from or "") for name, group in grouped.items()}
-    summaries = {name: _summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()}
-    return [replace(summary, source=sources[name]) for name, summary in summaries.items()]
+    configurations = {entry.key: entry.trial.configuration for group in grouped.values() for entry in group}
+    summaries = {name: _summary(group, group[0].trial.planned, tuning.get(name)) for name, group in grouped.items()}
+    trials = {name: group[0].trial for name, group in grouped.items()}
+    sources = {name: configurations.get(trial.training) for name, trial in trials.items() if trial.is_cut}
+    return [replace(summary, source=sources.get(name)) for name, summary in summaries.items()]
 
 
 def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) -> str:
@@ -140,37 +141,38 @@ def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) ->
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
-    """Returns the cost of each configuration's tuning, by its id: that of all trainings with the same `tunes`."""
+    """Returns the cost of each configuration's tuning, by its id: that of all candidates of its group."""
     groups: dict[str, list[Entry]] = {}
     chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
     carried: dict[str, str] = {}
     for entry in entries:
-        if not entry.is_trained:
+        trial = entry.trial
+        if trial.is_cut:
             continue
-        if entry.tunes is not None:
-            groups.setdefault(entry.tunes, []).append(entry)
+        if trial.group is not None:
+            groups.setdefault(trial.group, []).append(entry)
         else:
-            chosen.setdefault(entry.configuration, {})[entry.task] = entry.parameters
-            carried |= {entry.configuration: entry.carried} if entry.carried else {}
+            chosen.setdefault(trial.configuration, {})[trial.task] = trial.parameters
+            carried |= {trial.configuration: trial.carried} if trial.carried else {}
     tunings = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
     for name, group in groups.items():
         candidates: dict[str, dict[str, Mapping[str, Any]]] = {}
         for entry in group:
-            candidates.setdefault(entry.task, {})[entry.configuration] = entry.parameters
+            candidates.setdefault(entry.trial.task, {})[entry.trial.configuration] = entry.trial.parameters
         most = max(candidates.values(), key=len)
-        spent = Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
+        spent = Tuning.of(len({entry.trial.configuration for entry in group}), [entry.result for entry in group])
         by_task = chosen.get(name, {})
         values = _values(varied([*most.values()]), by_task)
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
-        seeds = tuple(sorted({entry.seed for entry in group}))
+        seeds = tuple(sorted({entry.trial.seed for entry in group}))
         lucks = lucks_of_tuning(group)
         tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, lucks=lucks, carried=carried.get(name))
-    labels = {entry.label: entry.configuration for entry in entries if entry.tunes is None}
+    labels = {entry.trial.label: entry.trial.configuration for entry in entries if entry.trial.is_reported}
     for name in carried.keys() - groups.keys():
         if tuned := tunings.get(labels.get(carried[name], "")):
             tunings[name] = replace(tunings[name], lucks=tuned.lucks)
-    trained = {entry.key: entry.configuration for entry in entries}
-    sources = {entry.configuration: trained.get(entry.cut_from or entry.key) for entry in entries}
+    trained = {entry.key: entry.trial.configuration for entry in entries}
+    sources = {entry.trial.configuration: trained.get(entry.trial.training) for entry in entries}
     fixed = (
         {name: Tuning(1) for name in sources.values() if name in chosen}
         if any(tuning.seeds for tuning in tunings.values())
@@ -186,15 +188,15 @@ def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> d
 def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Tuning | None) -> Summary:
     ended = [(entry, entry.result) for entry in entries if entry.result is not None]
     finished = [(entry, result) for entry, result in ended if result.status == "finished"]
-    first = entries[0]
-    tasks = list(dict.fromkeys(entry.task for entry in entries))
+    first = entries[0].trial
+    tasks = list(dict.fromkeys(entry.trial.task for entry in entries))
     by_metric: dict[str, dict[tuple[str, int], float]] = {}
     for entry, result in finished:
         for name, value in result.metrics.items():
-            if name.startswith("search_") or first.tunes is None:
-                by_metric.setdefault(name, {})[entry.task, entry.seed] = value
+            if name.startswith("search_") or first.is_reported:
+                by_metric.setdefault(name, {})[entry.trial.task, entry.trial.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
-    reported = [(entry.task, result) for entry, result in finished if "score" in result.metrics and not first.tunes]
+    reported = [(entry.trial.task, result) for entry, result in finished if "score" in result.metrics and first.is_reported]
     scores = by_metric.get("score", {})
     return Summary(
         configuration=first.configuration,
@@ -217,14 +219,14 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         seeds=metrics["score"].n if "score" in metrics else 0,
         protocol=first.protocol,
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
-        notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
-        tunes=first.tunes,
-        tuning=None if first.tunes else tuning,
+        notes=tuple(dict.fromkeys(f"{entry.trial.task}: {note}" for entry, result in finished for note in result.notes)),
+        tunes=first.group,
+        tuning=tuning if first.is_reported else None,
         keys=tuple(entry.key for entry in entries),
         credits={
-            (entry.task, entry.seed): read_credits(result.facts[CREDITS])
+            (entry.trial.task, entry.trial.seed): read_credits(result.facts[CREDITS])
             for entry, result in finished
-            if result.facts.get(CREDITS) and not first.tunes
+            if result.facts.get(CREDITS) and first.is_reported
         },
     )
 
@@ -264,7 +266,7 @@ def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, 
 
 def _shared(entries: list[Entry]) -> dict[str, Any]:
     """Returns the parameters that are equal in all trials of the configuration (task and seed are not)."""
-    rows = [entry.parameters for entry in entries]
+    rows = [entry.trial.parameters for entry in entries]
     return {
         name: value
         for name, value in rows[0].items()
@@ -275,7 +277,7 @@ def _shared(entries: list[Entry]) -> dict[str, Any]:
 def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, float]) -> dict[str, float]:
     # The seconds of a cut adapter are those of cutting and scoring it, no training's.
     rows = [
-        result.counts | ({"seconds": result.seconds} if entry.is_trained and result.seconds else {})
+        result.counts | ({"seconds": result.seconds} if result.seconds and not entry.trial.is_cut else {})
         for entry, result in finished
     ]
     counts: dict[str, float] = {}

@@ -103,7 +103,7 @@ def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
     """Returns the variance of each task's score by the luck of choosing among candidates; 0 without credits."""
     tasks: dict[str, dict[str, list[TrialResult]]] = {}
     for entry in entries:
-        rows = tasks.setdefault(entry.task, {}).setdefault(entry.configuration, [])
+        rows = tasks.setdefault(entry.trial.task, {}).setdefault(entry.trial.configuration, [])
         rows += [entry.result] if entry.result and {CREDITS, EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
     lucks = dict.fromkeys(tasks, 0.0)
     for task, groups in tasks.items():

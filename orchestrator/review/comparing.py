@@ -142,7 +142,7 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
 
 def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
     """Compares two sides over all their tasks, or over one."""
-    graded = {entry.task: graded_rows(result.facts) for entry in sides[0].entries if (result := entry.finished)}
+    graded = {entry.trial.task: graded_rows(result.facts) for entry in sides[0].entries if (result := entry.finished)}
     scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
     credits = [{key: values for key, values in side.summary.credits.items() if task in (None, key[0])} for side in sides]
     luck = difference(credits[0], credits[1], graded) if metric == "score" else None
@@ -181,13 +181,13 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
     """Returns a configuration's finished trials by (task, seed)."""
-    trials = [(entry, entry.finished) for entry in record.trials(summary.configuration)]
-    return {(entry.task, entry.seed): result.metrics[metric] for entry, result in trials if result and metric in result.metrics}
+    finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
+    return {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
 
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
     """Returns the recorded facts about each task's data."""
-    by_task = {entry.task: result.facts for entry in side.entries if (result := entry.finished)}
+    by_task = {entry.trial.task: result.facts for entry in side.entries if (result := entry.finished)}
     return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in by_task.items()}
 
 

@@ -57,5 +57,5 @@ def cut_adapters(
 
 
 def _parts(entry: Entry, entries: Sequence[Entry]) -> list[str]:
-    tasks, seeds = ({getattr(entry, name) for entry in entries} for name in ("task", "seed"))
-    return [slug(entry.task)] * (len(tasks) > 1) + [f"seed-{entry.seed}"] * (len(seeds) > 1)
+    tasks, seeds = ({getattr(entry.trial, name) for entry in entries} for name in ("task", "seed"))
+    return [slug(entry.trial.task)] * (len(tasks) > 1) + [f"seed-{entry.trial.seed}"] * (len(seeds) > 1)

@@ -43,7 +43,7 @@ def show_differing(first: Side, second: Side, file: Path | None, console: Consol
 
 def _rows(*sides: Side) -> Iterator[tuple[Any, ...]]:
     """Yields task and split, the number of rows there, `differing`'s gap, and a line of each side."""
-    keys = [{(entry.task, entry.seed): entry.key for entry in entries if entry.finished} for _, _, entries in sides]
+    keys = [{(entry.trial.task, entry.trial.seed): entry.key for entry in entries if entry.finished} for _, _, entries in sides]
     shared = sorted(keys[0].keys() & keys[1].keys())
     for task, group in itertools.groupby(shared, key=lambda key: key[0]):
         seeds = list(group)

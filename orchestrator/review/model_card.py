@@ -21,7 +21,7 @@ from craft.results import MODEL_DIGEST
 from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.chances import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
@@ -81,9 +81,9 @@ def model_card(
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
     head = [
         _front_matter(spec, record["kind"], merged is not None),
-        f"# {plain(full_label(summary))} on {plain(entry.task)}",
-        f"{kind} {_code(base_name(spec['model']))} for the task {_code(entry.task)}: {_code(full_label(summary))}, seed "
-        f"{entry.seed}, from the sweep {_code(origin.sweep)}.",
+        f"# {plain(full_label(summary))} on {plain(entry.trial.task)}",
+        f"{kind} {_code(base_name(spec['model']))} for the task {_code(entry.trial.task)}: {_code(full_label(summary))}, seed "
+        f"{entry.trial.seed}, from the sweep {_code(origin.sweep)}.",
     ]
     return "\n\n".join(
         [
@@ -107,9 +107,9 @@ def model_card(
     ) + "\n"  # fmt: skip
 
 
-def add_card(adapter: Path, sweep: str, trial: Trial, result: TrialResult) -> None:
+def add_card(adapter: Path, sweep: str, trial: PlannedTrial, result: TrialResult) -> None:
     """Puts a card into the sealed folder of a trial's adapter; it has the scores of this trial alone."""
-    entry = trial.entry(result)
+    entry = Entry(trial.trial, result)
     (summary,) = summarize_entries([entry])
     run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
     origin = Origin(sweep, summary, entry, ())
@@ -228,19 +228,19 @@ def _auto(kind: str) -> str:
 
 
 def _scores(origin: Origin) -> str:
-    entry, summary = origin.entry, origin.summary
-    own = entry.result.metrics if entry.result else {}
+    trial, result, summary = origin.entry.trial, origin.entry.result, origin.summary
+    own = result.metrics if result else {}
     score = f"score ({summary.metric})" if " of " in summary.metric else "score"
     lines = [f"| | {plain(score)} | 95 % interval | search score | trials |", "| --- | --- | --- | --- | --- |"]
     rows: list[tuple[str, float, Interval | None, float | None, str]] = [
-        (f"this adapter ({entry.task}, seed {entry.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
+        (f"this adapter ({trial.task}, seed {trial.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
     ]
     several = len(summary.tasks) > 1
     rows += [
         # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
         (f"the configuration on {task}, mean over seeds", value.mean, value if several else summary.score, None, str(value.n))
         for task, value in summary.tasks.items()
-        if origin.reasons and (task == entry.task or several)  # without them it is a card of the trial alone
+        if origin.reasons and (task == trial.task or several)  # without them it is a card of the trial alone
     ]
     if several:
         searched = summary.value("search_score")

@@ -92,11 +92,12 @@ class PastSweep:
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """Returns a configuration's trials, on all tasks or one."""
-        return [entry for entry in self.entries if entry.configuration == configuration and task in (None, entry.task)]
+        entries = [entry for entry in self.entries if entry.trial.configuration == configuration]
+        return [entry for entry in entries if task in (None, entry.trial.task)]
 
     def trained(self, summary: Summary) -> Summary:
         """Returns the configuration from whose adapters this one's were cut; itself if it was trained."""
-        sources = {entry.cut_from for entry in self.trials(summary.configuration)}
+        sources = {entry.trial.training for entry in self.trials(summary.configuration)}
         return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:

@@ -24,7 +24,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 
-SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
+SEARCH, SIZE = "search_score", "trainable_parameters"
 RULES = ("answer", "enough", "knee", "best", "smallest-within:1", "under:70000")
 
 
@@ -98,26 +98,24 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
     """
     finished = [entry for entry in entries if entry.finished]
     if not finished:
-        raise NothingMeets(f"{entries[0].label} has no finished trial on {entries[0].task}")
+        raise NothingMeets(f"{entries[0].trial.label} has no finished trial on {entries[0].trial.task}")
     if seed is not None:
         for entry in finished:
-            if entry.seed == seed:
+            if entry.trial.seed == seed:
                 return entry, f"seed {seed}, as asked"
-        listed = ", ".join(str(entry.seed) for entry in sorted(finished, key=lambda entry: entry.seed))
+        listed = ", ".join(str(entry.trial.seed) for entry in sorted(finished, key=lambda entry: entry.trial.seed))
         raise NothingMeets(
-            f"{entries[0].label} has no finished trial with seed {seed} on {entries[0].task}; finished: {listed}"
+            f"{entries[0].trial.label} has no finished trial with seed {seed} on {entries[0].trial.task}; finished: {listed}"
         )
-    ordered = sorted(finished, key=lambda entry: (-_search(entry), entry.seed))
+    ordered = sorted(finished, key=lambda entry: (-_search(entry), entry.trial.seed))
     if len(ordered) == 1:
-        return ordered[0], f"seed {ordered[0].seed}, the only one that has finished"
-    if ordered[0].protocol == "customary":
+        return ordered[0], f"seed {ordered[0].trial.seed}, the only one that has finished"
+    if ordered[0].trial.protocol == "customary":
         middle = ordered[len(ordered) // 2]
-        return (
-            middle,
-            f"seed {middle.seed}, the middle one of {len(ordered)} (the search saw the reported split: none was chosen by it)",
-        )
+        place = f"seed {middle.trial.seed}, the middle one of {len(ordered)}"
+        return middle, f"{place} (the search saw the reported split: none was chosen by it)"
     best = ordered[0]
-    return best, f"seed {best.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
+    return best, f"seed {best.trial.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
 
 
 def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | None) -> Pick:
@@ -175,7 +173,7 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     matches = exact or [summary for summary in summaries if len(wanted) >= 4 and summary.configuration.startswith(wanted)]
     matches = matches or [summary for summary in summaries if wanted and wanted in _plain(full_label(summary))]
     if len(matches) > 1:  # a part of a label that its cuts have, too, means the trained one
-        matches = [summary for summary in matches if CUT_TO not in summary.parameters] or matches
+        matches = [summary for summary in matches if summary.source is None] or matches
     if len(matches) > 1:
         listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in matches[:8])
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")

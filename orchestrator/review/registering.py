@@ -36,22 +36,22 @@ def register_adapters(
         run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
         if run["kind"] == "generation":
             raise ValueError(
-                f"{adapter.entry.task} is answered in words; only classification and regression can be served. Leave "
+                f"{adapter.entry.trial.task} is answered in words; only classification and regression can be served. Leave "
                 "--register out"
             )
-        name = model if len(taken) == 1 else f"{model}-{slug(adapter.entry.task)}"
+        name = model if len(taken) == 1 else f"{model}-{slug(adapter.entry.trial.task)}"
         candidate = Candidate(
             adapter.folder,
             name,
             pair=reads_pairs(run),
             labels=run["labels"] if run["kind"] == "classification" else ["value"],
-            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.configuration],
+            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.trial.configuration],
             tags=_tags(record, adapter, run),
         )
         registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
         word = "registered as" if registered.new else "is registered already as"
         also = f", also called {', '.join(registered.aliases)}" if registered.aliases else ""
-        yield f"{adapter.entry.task}: {word} version {registered.version} of {registered.name}{also}"
+        yield f"{adapter.entry.trial.task}: {word} version {registered.version} of {registered.name}{also}"
         for alias, version in registered.moved.items():
             yield f"  {alias} was version {version} before"
         handle = (
@@ -61,8 +61,8 @@ def register_adapters(
 
 
 def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
-    entry = taken.entry
-    tags = {"sweep": record.name, "configuration": entry.configuration, "label": entry.label, "key": entry.key}
-    tags |= {"task": entry.task, "seed": str(entry.seed), "method": entry.method, "protocol": entry.protocol}
+    trial = taken.entry.trial
+    tags = {"sweep": record.name, "configuration": trial.configuration, "label": trial.label, "key": trial.key}
+    tags |= {"task": trial.task, "seed": str(trial.seed), "method": trial.method, "protocol": trial.protocol}
     tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": taken.reasons[0]}
     return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}

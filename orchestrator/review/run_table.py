@@ -29,6 +29,7 @@ from orchestrator.review.trials_file import is_trials_file, read_trials
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
+from orchestrator.state.trial import Trial
 
 UNNAMED = "task"
 ENDED = ("finished", "complete", "completed", "success", "succeeded", "done")
@@ -118,9 +119,9 @@ def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: floa
             f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()
         )  # fmt: skip
         result = replace(result, key=f"row{place}", facts=facts | result.facts)
-        entries.append(Entry(result.key, id_, str(label), "", task, seed, "", settings, result, phase="ended"))
+        entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended"))
     # The draws from which chances come go by the order of configurations, and that of the rows means nothing.
-    return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.label))
+    return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.trial.label))
 
 
 def _result(place: str, cells: Mapping[str, Any], columns: Columns, factor: float) -> TrialResult:
@@ -153,15 +154,16 @@ def _facts(columns: Columns, scores: Sequence[float], factor: float) -> dict[str
 
 def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:
     """Yields a failed trial for each task on which a configuration has no row with one of its seeds."""
-    tasks, by_trial = dict[str, None](), dict[tuple[str, int], dict[str, Entry]]()
-    for entry in filter(lambda entry: entry.is_reported, entries):
-        tasks[entry.task] = None
-        by_trial.setdefault((entry.configuration, entry.seed), {})[entry.task] = entry
+    tasks, by_trial = dict[str, None](), dict[tuple[str, int], dict[str, Trial]]()
+    for trial in (entry.trial for entry in entries if entry.trial.is_reported):
+        tasks[trial.task] = None
+        by_trial.setdefault((trial.configuration, trial.seed), {})[trial.task] = trial
     for rows in by_trial.values():
         for task in tasks.keys() - rows.keys():
-            entry = next(iter(rows.values()))
-            key = f"{entry.key}, {task}"
-            yield replace(entry, key=key, task=task, result=TrialResult(key, "failed", error=f"no row for {task}"))
+            trial = next(iter(rows.values()))
+            key = f"{trial.key}, {task}"
+            result = TrialResult(key, "failed", error=f"no row for {task}")
+            yield Entry(replace(trial, key=key, task=task), result, "ended")
 
 
 def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]) -> PastSweep:

@@ -131,11 +131,11 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     taken = replace(taken, reasons=(*taken.reasons, describe_form(adapter, taken.folder, run, form)))
-    summary = next(row for row in record.summaries if row.configuration == taken.entry.configuration)
+    summary = next(row for row in record.summaries if row.configuration == taken.entry.trial.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(taken.folder))
     answers = record.predictions(taken.entry.key, scratch / "answers")
-    if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
+    if wrong := mistakes_page(f"{taken.entry.trial.label}, seed {taken.entry.trial.seed}", answers):
         (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
     (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
     return taken

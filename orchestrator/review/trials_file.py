@@ -17,10 +17,11 @@ from craft.scoring.credits import CREDITS
 from craft.tasks.files import DataError, Rows
 from orchestrator.results.summary import CHANCE, Entry
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.trial import Trial, Why
 from orchestrator.tools.cells import write_table
 
 TRIALS_FILE = "trials.csv"
-OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")
+OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed")
 OF_RESULT = ("steps", "seconds")
 FACTS = (
     *("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions"),
@@ -67,17 +68,21 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
 
     numbers = {"metrics": group("metric."), "counts": group("count."), "facts": group("fact.")}
     fields = {name: cells[name] for name in ("key", *OF_RESULT)} | {"status": "finished"} | numbers
-    of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
-    parameters, carried = group("parameter."), cells.get("carried")
-    return Entry(**of_trial, parameters=parameters, result=TrialResult.from_json(fields), carried=carried)
+    parameters, why = group("parameter."), Why()
+    why = Why("carried", cells["carried"]) if "carried" in cells else why
+    why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
+    why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
+    trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
+    return Entry(trial, TrialResult.from_json(fields))
 
 
 def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
     """Returns the values of a finished trial by the names of their columns."""
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
-    cells = {name: getattr(entry, name) for name in OF_TRIAL} | {name: getattr(result, name) for name in OF_RESULT}
-    cells |= {"carried": entry.carried} if entry.carried else {}
-    groups = {"parameter": entry.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
+    trial = entry.trial
+    cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
+    cells |= {name: getattr(result, name) for name in OF_RESULT} | ({"carried": trial.carried} if trial.carried else {})
+    groups = {"parameter": entry.trial.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     return cells
 

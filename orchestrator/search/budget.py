@@ -38,20 +38,19 @@ def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: 
     if limit is not None and seconds >= limit:
         return f"budget.wall_clock: {budget.wall_clock} are over"
     configurations: dict[str, list[Entry]] = {}
-    for trial in state.asked_for if budget.target else ():
-        configurations.setdefault(trial.configuration, []).append(trial)
-    for trials in configurations.values():
-        # Trials that only tune are not reported, so no target is reached by them.
-        if all(trial.ended and trial.finished and trial.is_reported for trial in trials):
-            values = _values(trials, budget.target, objectives)
+    for entry in state.reported if budget.target else ():
+        configurations.setdefault(entry.trial.configuration, []).append(entry)
+    for entries in configurations.values():
+        if all(entry.ended and entry.finished for entry in entries):
+            values = _values(entries, budget.target, objectives)
             if meets(values, budget.target, objectives):
                 reached = ", ".join(f"{name} {values[name]:g}" for name in budget.target)
-                return f"budget.target: {trials[0].label} reached it ({reached})"
+                return f"budget.target: {entries[0].trial.label} reached it ({reached})"
     return None
 
 
-def _values(trials: list[Entry], target: Mapping[str, float], objectives: Mapping[str, Any]) -> dict[str, float]:
+def _values(entries: list[Entry], target: Mapping[str, float], objectives: Mapping[str, Any]) -> dict[str, float]:
     """Returns the values that a target names; only the score if that falls short, because the others are slow to compute."""
-    score = {"score": mean_score(trials, {})} if "score" in target else {}
+    score = {"score": mean_score(entries, {})} if "score" in target else {}
     short = score and not meets(score, {"score": target["score"]}, objectives)
-    return score if short else score | costs_of(trials, target)
+    return score if short else score | costs_of(entries, target)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, worth_of
 from orchestrator.search.dimensions import space_of
 from orchestrator.search.strategy import refusal
@@ -88,7 +88,7 @@ class Learned:
         self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
         self._space = space_of(plan.sweep.blocks)
         self._judgements: dict[str, _Judged] = {}
-        self._trials: dict[str, list[Trial]] = {}
+        self._trials: dict[str, list[PlannedTrial]] = {}
         self._costs: dict[str, tuple[list[Entry], dict[str, float]]] = {}
         self._at: tuple[Proposed, ...] = ()
         self._trained: dict[str, _Judged] = {}
@@ -98,7 +98,7 @@ class Learned:
         """Returns the configurations that were drawn and are trained, each after what its adapters are cut to."""
         return [configuration for judged in self._drawn(state).values() for configuration in judged.family]
 
-    def wanted(self, state: State) -> list[Trial]:
+    def wanted(self, state: State) -> list[PlannedTrial]:
         """Returns the trials of these, in the order of the draws."""
         return [trial for judged in self._drawn(state).values() for trial in self._trials_of(judged)]
 
@@ -179,7 +179,7 @@ class Learned:
             allowed, configuration, self._planner.identity.meaning(configuration), "" if allowed else dropped[0].reason
         )
 
-    def _trials_of(self, judged: _Judged) -> list[Trial]:
+    def _trials_of(self, judged: _Judged) -> list[PlannedTrial]:
         if judged.meaning not in self._trials:
             self._trials[judged.meaning] = self._planner.trials(judged.family)
         return self._trials[judged.meaning]

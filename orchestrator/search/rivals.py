@@ -35,8 +35,8 @@ def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
 def entrant(entry: Entry, objectives: Mapping[str, str]) -> Entrant:
     """Returns the trial as the rule sees it under the sweep's objectives."""
     costs = [
-        entry.planned[name] * (1 if direction == "minimize" else -1)
+        entry.trial.planned[name] * (1 if direction == "minimize" else -1)
         for name, direction in objectives.items()
-        if name in entry.planned
+        if name in entry.trial.planned
     ]
-    return Entrant(entry.key, entry.configuration, (entry.task, entry.seed), tuple(costs))
+    return Entrant(entry.key, entry.trial.configuration, (entry.trial.task, entry.trial.seed), tuple(costs))

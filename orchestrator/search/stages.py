@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from orchestrator.plan.carrying import Family, choose, families_of, to_try
-from orchestrator.plan.trial import Trial, jobs_of
+from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
@@ -50,7 +50,7 @@ SEARCH_LOSS, TIE = "search_loss", 1e-6
 class _Stages:
     """All trials that are wanted, their configurations, whether no more can come, and sentences on what was decided."""
 
-    trials: list[Trial]
+    trials: list[PlannedTrial]
     configurations: list[Configuration]
     over: bool
     notes: list[str]
@@ -67,7 +67,7 @@ class _Staged(ABC):
     def configurations(self, state: State) -> Sequence[Configuration]:
         return self._stages(state).configurations
 
-    def wanted(self, state: State) -> list[Trial]:
+    def wanted(self, state: State) -> list[PlannedTrial]:
         return self._stages(state).trials
 
     def draw(self, state: State) -> list[Event]:
@@ -85,13 +85,13 @@ class _Staged(ABC):
         return self._last[1]
 
     @abstractmethod
-    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
         """Returns the stages after the first one, whose trials and configurations these are."""
 
-    def _has_ended(self, state: State, trials: Sequence[Trial]) -> bool:
+    def _has_ended(self, state: State, trials: Sequence[PlannedTrial]) -> bool:
         return not self._first.is_open(state) and all_ended(trials, state)
 
-    def _is_affordable(self, trials: Sequence[Trial]) -> bool:
+    def _is_affordable(self, trials: Sequence[PlannedTrial]) -> bool:
         allowed = self._plan.sweep.budget.trials
         return allowed is None or len(jobs_of(trials)) <= allowed
 
@@ -99,7 +99,7 @@ class _Staged(ABC):
 class MoreSeeds(_Staged):
     """`choose: front`."""
 
-    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
         notes, families = list[str](), _families(configurations)
         for seed in self._rule.seeds:
             if not self._has_ended(state, trials):
@@ -124,7 +124,7 @@ class MoreSeeds(_Staged):
 class TuneThenMeasure(_Staged):
     """`choose: best`."""
 
-    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
         plan = self._plan
         trained = [configuration for configuration in configurations if configuration.source is None]
         families = families_of(plan.planner, trained, carry=not plan.adaptive)
@@ -163,20 +163,20 @@ def _families(configurations: Sequence[Configuration]) -> list[list[Configuratio
 class _Tried:
     """The scores of the families' candidates on each task, from those of `trials` that have ended."""
 
-    def __init__(self, plan: Plan, families: Sequence[Family], trials: Sequence[Trial], state: State) -> None:
+    def __init__(self, plan: Plan, families: Sequence[Family], trials: Sequence[PlannedTrial], state: State) -> None:
         self._plan, self._families = plan, families
-        self._tuning = sum(job.training.tunes is not None for job in jobs_of(trials))
+        self._tuning = sum(not job.training.trial.is_reported for job in jobs_of(trials))
         self._worth: dict[tuple[str, str], list[float]] = {}
-        self._tunes = {trial.configuration for trial in trials if trial.tunes}
+        self._tunes = {trial.configuration for trial in trials if not trial.trial.is_reported}
         for job in jobs_of(trials):
             place = job.training.configuration, job.training.run.task
             entries = entries_of(job.trials, state)
             worth = worth_of(entries, {}) - _tie_break(entries) if all(entry.finished for entry in entries) else math.nan
             self._worth.setdefault(place, []).append(worth)
 
-    def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[Trial]:
+    def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[PlannedTrial]:
         """Returns the trials of candidates that are needed by what is known, and were not run."""
-        planner, more = self._plan.planner, list[Trial]()
+        planner, more = self._plan.planner, list[PlannedTrial]()
         with_cuts = {family[-1].id: family for family in families}
         for family in (family for family in self._families if family.later):
             for task in self._plan.sweep.task_names:
@@ -272,8 +272,8 @@ def _search_scores(entries: Sequence[Entry], configuration: str) -> list[float]:
     """Returns the mean search score over tasks of each seed."""
     seeds: dict[int, list[float]] = {}
     for entry in entries:
-        if entry.configuration == configuration and entry.result is not None:
-            seeds.setdefault(entry.seed, []).append(entry.result.metrics[SEARCH_SCORE])
+        if entry.trial.configuration == configuration and entry.result is not None:
+            seeds.setdefault(entry.trial.seed, []).append(entry.result.metrics[SEARCH_SCORE])
     return [fmean(scores) for scores in seeds.values()]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from craft.methods import shown_method
 from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Refused
 from orchestrator.state.state import State
@@ -33,7 +33,7 @@ class Strategy(Protocol):
         """Returns the configurations that are known, each after what its adapters are cut to."""
         ...
 
-    def wanted(self, state: State) -> list[Trial]:
+    def wanted(self, state: State) -> list[PlannedTrial]:
         """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
         have ended or something was drawn."""
         ...
@@ -61,7 +61,7 @@ class Listed:
     def configurations(self, state: State) -> Sequence[Configuration]:
         return self._plan.configurations
 
-    def wanted(self, state: State) -> list[Trial]:
+    def wanted(self, state: State) -> list[PlannedTrial]:
         return [*self._plan.trials]
 
     def draw(self, state: State) -> list[Event]:
@@ -89,11 +89,11 @@ def refusal(dropped: Dropped, protocol: str) -> Refused:
     )
 
 
-def all_ended(trials: Iterable[Trial], state: State) -> bool:
+def all_ended(trials: Iterable[PlannedTrial], state: State) -> bool:
     """Returns whether none of the trials has anything left to run in this session."""
     return all((entry := state.entries.get(trial.key)) is not None and entry.ended for trial in trials)
 
 
-def entries_of(trials: Iterable[Trial], state: State) -> list[Entry]:
+def entries_of(trials: Iterable[PlannedTrial], state: State) -> list[Entry]:
     """Returns the trials as the state knows them; one that it does not know waits."""
-    return [state.entries.get(trial.key) or trial.entry() for trial in trials]
+    return [state.entries.get(trial.key) or Entry(trial.trial) for trial in trials]

@@ -1,15 +1,13 @@
-"""A trial as the log knows it: its description, what it last reported, and how it ended."""
+"""A trial as the log knows it: what it last reported, and how it ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from pydantic import GetPydanticSchema
+from orchestrator.state.trial import Number, Trial
 
-Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
-"""A number that stays an int if it is one."""
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 Phase = Literal["waiting", "running", "paused", "ended"]
 
@@ -72,16 +70,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Entry:
-    """A trial that the sweep asks for, or once asked for.
+    """A trial that the sweep asks for, or once asked for, and what became of it.
 
     Attributes:
-        label: the configuration's.
-        parameters: everything that decides its run, flat (`orchestrator.plan.parameters`). `cut_from` is the key of the trial
-            from whose adapter it is cut.
         result: how it ended, or failed in an earlier session; None before.
-        tunes: the configuration for which it helps to choose settings; such a trial's scores are not reported.
-        carried: the label of the configuration whose learning rate it has.
-        planned: its counts as known before training.
         phase: `waiting` before it starts and after an interruption, `paused` while it waits for its turn at a rung.
         begun: whether it has ever started.
         report: its last evaluation.
@@ -91,18 +83,8 @@ class Entry:
         changed: when its phase last changed, in seconds since 1970.
     """
 
-    key: str
-    configuration: str
-    label: str
-    method: str
-    task: str
-    seed: int
-    protocol: str
-    parameters: Mapping[str, Any]
+    trial: Trial
     result: TrialResult | None = None
-    tunes: str | None = None
-    carried: str | None = None
-    planned: Mapping[str, Number] = field(default_factory=dict)
     phase: Phase = "waiting"
     begun: bool = False
     report: Report | None = None
@@ -110,6 +92,10 @@ class Entry:
     adapter: str | None = None
     seconds: float = 0.0
     changed: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return self.trial.key
 
     @property
     def ended(self) -> bool:
@@ -120,38 +106,3 @@ class Entry:
     def finished(self) -> TrialResult | None:
         """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
-
-    @property
-    def name(self) -> str:
-        """Its name for people."""
-        return f"{self.label} · {self.task} · seed {self.seed}"
-
-    @property
-    def cut_from(self) -> str | None:
-        """The key of the training from whose adapter it is cut; None if it is a training itself."""
-        return self.parameters.get("cut_from")
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it is a training, and not cut from another trial's adapter."""
-        return self.cut_from is None
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether its scores are reported: it does not only help to choose settings."""
-        return self.tunes is None
-
-    def describe(self) -> dict[str, Any]:
-        """Returns what a plan says of the trial, as plain data."""
-        fields = {name: getattr(self, name) for name in DESCRIPTION}
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def described_as(self, other: Entry) -> Entry:
-        """Returns this trial with the description of `other`."""
-        return replace(self, **{name: getattr(other, name) for name in DESCRIPTION})
-
-
-DESCRIPTION = (
-    *("key", "configuration", "label", "method", "task", "seed", "protocol", "parameters", "tunes", "carried", "planned"),
-)
-"""The fields of an entry that a plan gives; events set all others."""

@@ -26,18 +26,19 @@ from __future__ import annotations
 
 import re
 import time as clock
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from craft import __version__
-from orchestrator.state.entry import Entry, Number, TrialResult
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.trial import Number, Trial
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.sweep import Sweep
 
-FORMAT = 1
+FORMAT = 2
 """The number of the log's format (`orchestrator.state.log`)."""
 PLAIN = ConfigDict(strict=True, extra="forbid")
 """How a dataclass, and those in it, are read from JSON: no value is converted, no field may be unknown."""
@@ -109,10 +110,10 @@ class Reopened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted(Event):
-    """`keys` in the order in which they are to run; `entries` describe those that are new, or described anew."""
+    """`keys` in the order in which they are to run; `trials` are the new ones, and those whose description changed."""
 
     keys: list[str]
-    entries: list[Entry] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +235,6 @@ def _reader(name: str) -> TypeAdapter[Event]:
 def _plain(value: Any) -> Any:
     if isinstance(value, TrialResult):
         return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], Entry):
-        return [entry.describe() for entry in value]
+    if isinstance(value, list) and value and isinstance(value[0], Trial):
+        return [asdict(trial) for trial in value]
     return value

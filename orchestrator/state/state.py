@@ -26,6 +26,7 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
+from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -88,15 +89,20 @@ class State:
     @property
     def trainings(self) -> list[Entry]:
         """Those of `asked_for` that are trained, and not cut."""
-        return [entry for entry in self.asked_for if entry.is_trained]
+        return [entry for entry in self.asked_for if not entry.trial.is_cut]
 
-    def training_of(self, entry: Entry) -> Entry:
+    @property
+    def reported(self) -> list[Entry]:
+        """Those of `asked_for` whose scores are reported."""
+        return [entry for entry in self.asked_for if entry.trial.is_reported]
+
+    def training_of(self, trial: Trial) -> Entry:
         """Returns the training from whose adapter a trial is cut; the trial itself if it is trained, or that is not known."""
-        return self.entries.get(entry.cut_from or entry.key, entry)
+        return self.entries.get(trial.training, self.entries[trial.key])
 
-    def cuts_of(self, training: Entry) -> list[Entry]:
-        """Returns the trials that are cut from a training's adapter."""
-        return [entry for entry in self.entries.values() if entry.cut_from == training.key]
+    def cuts_of(self, trial: Trial) -> list[Entry]:
+        """Returns the trials that are cut from the adapter of a training."""
+        return [entry for entry in self.entries.values() if entry.trial.is_cut and entry.trial.training == trial.key]
 
     def in_phase(self, phase: str) -> list[Entry]:
         """Returns the trials in a phase, in the order of `entries`."""
@@ -164,8 +170,7 @@ def _reopened(state: State, event: Reopened) -> State:
 
 
 def _wanted(state: State, event: Wanted) -> State:
-    described = [known.described_as(entry) if (known := state.entries.get(entry.key)) else entry for entry in event.entries]
-    state = state._with(described)
+    state = state._with(replace(state.entries.get(trial.key, Entry(trial)), trial=trial) for trial in event.trials)
     return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
 
 

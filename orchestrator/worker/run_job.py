@@ -12,7 +12,7 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_cut
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, result_of_cut
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
@@ -88,7 +88,7 @@ def _train_run() -> Train:
     return train_run
 
 
-def size_of(trial: Trial) -> int:
+def size_of(trial: PlannedTrial) -> int:
     """Returns the number of parameters to which a trial cuts the adapter of its source."""
     assert trial.run.cut_from is not None
     return int(trial.run.cut_from.to.removeprefix(BUDGET))

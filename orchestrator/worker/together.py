@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from craft.factors.ticking import ticking
 from craft.results import Leave
 from orchestrator.plan.gpu_shares import Gpu
-from orchestrator.plan.trial import Train, Trial
+from orchestrator.plan.trial import PlannedTrial, Train
 from orchestrator.plan.ways import choose_way
 from orchestrator.worker.surroundings import WorkerSettings, guarded
 
@@ -31,7 +31,7 @@ def train_of(settings: WorkerSettings) -> Train:
     return train_run
 
 
-def together(trial: Trial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
+def together(trial: PlannedTrial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
     """Returns what runs the training of a trial whose first process this is.
 
     Args:

@@ -23,7 +23,7 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
-from orchestrator.plan.trial import Job, Outcome, Trial, result_of_cut
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, result_of_cut
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     CUTS_FOLDER,
@@ -164,7 +164,7 @@ class _Attempt:
             raise Leave(why)
 
 
-def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path, training: RunSpec) -> Path:
+def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path, training: RunSpec) -> Path:
     """Returns the last checkpoint of a finished job, with the cuts that it lacks."""
     from craft.trainer.cutting import Cut
     from craft.trainer.rescoring import cut_and_score

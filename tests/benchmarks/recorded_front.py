@@ -30,7 +30,9 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
     entries = [
         replace(
             entry,
-            result=replace(entry.result, facts={METRIC: find_task(entry.task, DataSettings()).primary} | entry.result.facts),
+            result=replace(
+                entry.result, facts={METRIC: find_task(entry.trial.task, DataSettings()).primary} | entry.result.facts
+            ),
         )
         for entry in read
         if entry.result is not None and entry.result.status == "finished"

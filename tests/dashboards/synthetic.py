@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
     Ended,
     Event,
@@ -27,6 +27,7 @@ from orchestrator.state.events import (
     Wanted,
 )
 from orchestrator.state.log import Log
+from orchestrator.state.trial import Trial, Why
 from orchestrator.tracking.stored_log import LogPieces
 
 START = int(time.time() - 4 * 3600) * 1000
@@ -167,14 +168,14 @@ def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
     runs = [*runs]
     trials = [run for run in runs if run.kind == "trial"]
     own = next((run for run in runs if run.kind == "sweep"), None)
-    entries = {run.tags["key"]: _entry(run) for run in trials}
+    described = {run.tags["key"]: _trial(run) for run in trials}
     tasks = [*dict.fromkeys(run.tags["task"] for run in trials)] or ["toy"]
     file = {"name": name, "model": "sentence-transformers/all-MiniLM-L6-v2", "tasks": tasks, "space": [{"method": "craft"}]}
     began, planned = min([run.started for run in runs], default=START) / 1000, int(own.tags.get("trials", 0)) if own else 0
     log: list[Event] = [
         Opened(time=began, sweep=name, sweep_id=sweep_id(name)),
         SessionStarted(time=began, sweep=file, configurations=1, trainings=planned or len(trials)),
-        Wanted(time=began, keys=[*entries], entries=[*entries.values()]),
+        Wanted(time=began, keys=[*described], trials=[*described.values()]),
     ]
     for run in trials:
         log += _life(run)
@@ -190,7 +191,7 @@ def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
     return log
 
 
-def _entry(run: FakeRun) -> Entry:
+def _trial(run: FakeRun) -> Trial:
     tags = run.tags
     names = (
         tags["key"],
@@ -201,7 +202,8 @@ def _entry(run: FakeRun) -> Entry:
         int(tags["seed"]),
         tags["protocol"],
     )
-    return Entry(*names, run.params, tunes=tags.get("tunes"), planned=_counts(run))
+    why = Why("candidate", tags["tunes"]) if "tunes" in tags else Why()
+    return Trial(*names, run.params, why, _counts(run))
 
 
 def _counts(run: FakeRun) -> dict[str, float]:

@@ -23,7 +23,7 @@ from craft.trainer.training import train_run
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.plan import make_plan
-from orchestrator.plan.trial import Job, Trial
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.fences import fence_gpu
 from orchestrator.worker.gpus import keep_to_share, require_gpu
@@ -202,7 +202,7 @@ def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
 
     Loop._sum_losses = taking  # type: ignore[method-assign]
     fence_gpu(share)
-    trial = Trial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
+    trial = PlannedTrial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
     return tried, run_job(Job(trial), folder, lambda progress: None)[0].result
 
 

@@ -12,10 +12,10 @@ from orchestrator.driver.display import Display
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.state.entry import TrialResult
 
-Score = Callable[[Trial], float]
+Score = Callable[[PlannedTrial], float]
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
         driver.close()
 
 
-def finished(trial: Trial, score: Score, size: Score = lambda trial: 10.0, seconds: float = 1.0) -> TrialResult:
+def finished(trial: PlannedTrial, score: Score, size: Score = lambda trial: 10.0, seconds: float = 1.0) -> TrialResult:
     """A result with the same score on both splits."""
     value, counts = float(score(trial)), {"trainable_parameters": float(size(trial))}
     return TrialResult(trial.key, "finished", {"score": value, "search_score": value}, counts, seconds=seconds)
@@ -43,16 +43,16 @@ def outcomes(job: Job, score: Score, size: Score = lambda trial: 10.0) -> Sequen
     ]
 
 
-def run_all(plan: Plan, folder: Path, score: Score, size: Score = lambda trial: 10.0) -> list[Trial]:
+def run_all(plan: Plan, folder: Path, score: Score, size: Score = lambda trial: 10.0) -> list[PlannedTrial]:
     """Runs what is wanted, one job at a time; returns the trainings in the order in which they ran."""
     return run_some(plan, folder, lambda job: outcomes(job, score, size))
 
 
 def run_some(
     plan: Plan, folder: Path, end: Callable[[Job], Sequence[Outcome]], at_most: int = 1000, notes: list[str] | None = None
-) -> list[Trial]:
+) -> list[PlannedTrial]:
     """Runs what is wanted, one job at a time, until so many have ended; `notes` gets what the strategy said."""
-    ran = list[Trial]()
+    ran = list[PlannedTrial]()
     with driving(plan, folder) as driver:
         while len(ran) < at_most and (job := driver.next_job()) is not None:
             driver.record_start(job.key)

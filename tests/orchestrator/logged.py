@@ -30,6 +30,7 @@ from orchestrator.state.events import (
     Wanted,
 )
 from orchestrator.state.log import Log
+from orchestrator.state.trial import Trial, Why
 from orchestrator.tracking.mirror import Mirror
 
 FILE: dict[str, Any] = {
@@ -54,26 +55,35 @@ def started(
     return {"sweep": FILE | file, "configurations": 2, "trainings": trainings, **about}
 
 
-def entry(rank: int = 8, seed: int = 0, task: str = "toy/acceptability", label: str | None = None, **fields: Any) -> Entry:
-    parameters = {
+def entry(
+    rank: int = 8,
+    seed: int = 0,
+    task: str = "toy/acceptability",
+    label: str | None = None,
+    why: Why | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    suffix: str = "",
+    planned: Mapping[str, float] | None = None,
+) -> Entry:
+    flat = {
         "method": "craft",
         "task": task,
         "seed": seed,
         "ranks": f"all,{rank},{rank}",
         "projections": "q,v",
         "learning_rate": 3e-4,
-        **fields.pop("parameters", {}),
+        **(parameters or {}),
     }
-    key = f"{rank:x}-{seed}-{task.replace('/', '-')}{fields.pop('suffix', '')}"
+    key = f"{rank:x}-{seed}-{task.replace('/', '-')}{suffix}"
     label = label or f"6·{rank}·{rank} qv lr 3e-4"
-    fields = {"planned": {"trainable_parameters": 2.0 * rank * rank}} | fields
-    return Entry(key, f"{rank:010x}", label, "craft", task, seed, "honest", parameters, **fields)
+    planned = planned or {"trainable_parameters": 2.0 * rank * rank}
+    return Entry(Trial(key, f"{rank:010x}", label, "craft", task, seed, "honest", flat, why or Why(), planned))
 
 
 def finished(trial: Entry, score: float = 80.0, steps: int = 30, **fields: Any) -> TrialResult:
     fields = {
         "metrics": {"score": score, "accuracy": score, "search_score": score - 1},
-        "counts": {"trainable_parameters": trial.planned["trainable_parameters"], "head_parameters": 770.0},
+        "counts": {"trainable_parameters": trial.trial.planned["trainable_parameters"], "head_parameters": 770.0},
         "facts": {"data_fingerprint": "ab" * 32, "device": "cpu"},
     } | fields
     return TrialResult(trial.key, "finished", steps=steps, seconds=12.5, **fields)
@@ -95,7 +105,7 @@ class SweepLog:
     def start(self, *entries: Entry, **fields: Any) -> None:
         self.add(SessionStarted, **started(**fields))
         if entries:
-            self.add(Wanted, keys=[trial.key for trial in entries], entries=list(entries))
+            self.add(Wanted, keys=[trial.key for trial in entries], trials=[entry.trial for entry in entries])
 
     def run(self, *entries: Entry) -> None:
         self.add(Started, keys=[trial.key for trial in entries])
@@ -127,8 +137,8 @@ def story(folder: Path) -> Iterator[SweepLog]:
     driver, further seeds, files."""
     small, other = entry(8), entry(8, task="toy/paraphrase")
     large = entry(16)
-    cut = entry(4, label="cut", parameters={"cut_from": large.key, "cut_to": 32})
-    candidate = entry(99, tunes=f"{16:010x}")
+    cut = entry(4, label="cut", why=Why("cut", large.key), parameters={"cut_from": large.key, "cut_to": 32})
+    candidate = entry(99, why=Why("candidate", f"{16:010x}"))
     broken = entry(32)
     adapter = folder / "ray" / "adapter"
     adapter.mkdir(parents=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.state.log import Log, read_state
+from orchestrator.state.trial import Trial
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
 
@@ -36,13 +38,13 @@ def record(
     scores; trials that are not there have not finished. `file` has further keys of the sweep file, `facts` of all results."""
     folder.mkdir(parents=True)
     content = {"name": folder.name, "model": model, "tasks": list(tasks), "seeds": list(seeds), "protocol": protocol}
-    entries, results = list[Entry](), list[Ended]()
+    trials, results = list[Trial](), list[Ended]()
     for number, (label, (size, scores)) in enumerate(configurations.items()):
         for at, task in enumerate(tasks):
             for seed in seeds:
                 key = f"{number:08x}{at:04x}{seed:04x}"
                 names = (key, f"{number:010x}", label, "lora", task, seed, protocol)
-                entries.append(Entry(*names, {"method": "lora"}))
+                trials.append(Trial(*names, {"method": "lora"}))
                 if (task, seed) in scores:
                     search, score = scores[task, seed]
                     known = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
@@ -50,7 +52,7 @@ def record(
                     counts = {"trainable_parameters": size}
                     results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=known | dict(facts or {}))))
     begin(folder, **content | {"space": [{"method": "lora", "rank": 1}]} | dict(file or {}))
-    write_log(folder, Wanted(keys=[entry.key for entry in entries], entries=entries), *results)
+    write_log(folder, Wanted(keys=[trial.key for trial in trials], trials=trials), *results)
     return folder
 
 
@@ -80,8 +82,9 @@ def results_of(sweep: Path | SweepOutcome) -> dict[str, TrialResult]:
 
 
 def summarize(
-    trials: Iterable[Trial], results: Mapping[str, TrialResult], planned: Mapping[str, Mapping[str, float]] | None = None
+    trials: Iterable[PlannedTrial], results: Mapping[str, TrialResult], planned: Mapping[str, Mapping[str, float]] | None = None
 ) -> list[Summary]:
     """Summarizes planned trials with the results by key of those that have ended; `planned` are counts by configuration."""
     counts = planned or {}
-    return summarize_entries(trial.entry(results.get(trial.key), counts.get(trial.configuration)) for trial in trials)
+    described = [replace(trial.trial, planned=counts.get(trial.configuration, {})) for trial in trials]
+    return summarize_entries(Entry(trial, results.get(trial.key)) for trial in described)

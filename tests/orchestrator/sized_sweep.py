@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train, Trial
+from orchestrator.plan.trial import PlannedTrial, Train
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.stand_in import stand_in
 
@@ -16,7 +16,7 @@ def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", see
     return toy_plan(folder, f"{space}storage: {folder}\n{more}", lambda run: 10 * run.parameters["ranks"][-1])
 
 
-def size_of(trial: Trial) -> int:
+def size_of(trial: PlannedTrial) -> int:
     """The most parameters of an output."""
     return int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else 80
 
@@ -26,6 +26,6 @@ def sized_training(log: Path, behaviour: dict[tuple[int, int], str]) -> Train:
     return stand_in(str(log), behaviour, finish=lambda spec: {"score": 80.0, "search_score": 80.0})
 
 
-def text_of(trial: Trial) -> str:
+def text_of(trial: PlannedTrial) -> str:
     """The text that the stand-in writes into a trial's adapter."""
     return str(size_of(trial)) if trial.run.cut_from else f"8 {trial.run.seed}"

@@ -96,8 +96,8 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
     scores = {("toy/sentiment", number): values for number, values in enumerate([(80, 70), (75, 99), (90, 60)])}
     folder = record(tmp_path / "seeds", {"x": (1, scores)}, seeds=(0, 1, 2), protocol=protocol)
     entries = read_folder(folder).trials("0000000000", "toy/sentiment")
-    assert choose_seed(entries, None)[0].seed == seed
-    assert choose_seed(entries, 1)[0].seed == 1
+    assert choose_seed(entries, None)[0].trial.seed == seed
+    assert choose_seed(entries, 1)[0].trial.seed == 1
     with pytest.raises(NothingMeets, match="finished: 0, 1, 2"):
         choose_seed(entries, 7)
 
@@ -209,7 +209,7 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
         card = (taken / name / "README.md").read_text()
         key = json.loads((taken / name / "run.json").read_text())["spec"]
-        results = {entry.seed: entry.result for entry in record.trials(best.configuration, task)}
+        results = {entry.trial.seed: entry.result for entry in record.trials(best.configuration, task)}
         chosen = results[key["seed"]]
         assert chosen is not None
         assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)

@@ -13,6 +13,7 @@ from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.trials_file import write_trials
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.trial import Trial
 from tests.benchmarks.trials import read_trials
 from tests.orchestrator.recorded import over_seeds, record
 
@@ -26,7 +27,7 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
     found = read_trials(file)
     assert len(found) == len(entries) > 1
     for one, before in zip(found, entries, strict=True):
-        assert one.describe() == before.describe()
+        assert one.trial == before.trial
         assert one.result is not None
         assert before.result is not None
         known = (before.result.metrics, before.result.counts, before.result.steps, before.result.seconds)
@@ -41,6 +42,7 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
 )
 def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
     result = TrialResult("1e5", "finished", {"score": 1.0})
-    one = Entry("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value}, result)
+    trial = Trial("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value})
+    one = Entry(trial, result)
     assert write_trials([one], tmp_path / "t.csv") == 1
     assert read_trials(tmp_path / "t.csv") == [one]

@@ -24,6 +24,7 @@ from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
 from orchestrator.state.state import State
+from orchestrator.state.trial import Trial
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -233,7 +234,7 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
     for key, status in enumerate(statuses.split()):
         result = None if status == "waiting" else TrialResult(str(key), status)  # type: ignore[arg-type]
         phase = "waiting" if result is None else "ended"
-        entries[str(key)] = Entry(str(key), "c", "LoRA", "lora", "t", key, "honest", {}, result, phase=phase)  # type: ignore[arg-type]
+        entries[str(key)] = Entry(Trial(str(key), "c", "LoRA", "lora", "t", key, "honest", {}), result, phase)  # type: ignore[arg-type]
     return SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)
 
 

@@ -17,7 +17,7 @@ from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
 from orchestrator.driver.outcome import outcome_of
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import TrialResult
@@ -202,8 +202,8 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     """They are the same as those that are cut in the training, bit for bit; smaller micro-batches change no name."""
     training = {"max_steps": 2, "train_examples": 16, "eval_examples": 16, "max_length": 24, "batch_size": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="lora", parameters={"rank": 4}, training=training)
-    cuts = tuple(Trial(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
-    job = Job(Trial(run, "c", ""), cuts)
+    cuts = tuple(PlannedTrial(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
+    job = Job(PlannedTrial(run, "c", ""), cuts)
     asked: list[int] = []
 
     def train(spec: RunSpec, directory: Path, **how: Any) -> Any:
@@ -229,7 +229,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
 RATES = "learning_rate: {values: [0.001, 0.01, 0.1]}, sizes: [20, 40]"
 
 
-def seeds_by_rate(ran: list[Trial]) -> dict[float, list[int]]:
+def seeds_by_rate(ran: list[PlannedTrial]) -> dict[float, list[int]]:
     seeds: dict[float, list[int]] = {}
     for one in ran:
         seeds.setdefault(one.run.training.learning_rate, []).append(one.run.seed)

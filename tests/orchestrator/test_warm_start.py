@@ -10,7 +10,7 @@ from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.trial import Job, Trial
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
@@ -37,7 +37,7 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
             assert begin is not None
             assert begin.run == at[configuration, seed, "glue/mnli"].key
             assert flat_parameters(trial.run)["warm_start"] == begin.run
-            assert Trial.from_json(json.loads(json.dumps(trial.to_json()))) == trial
+            assert Job.from_json(json.loads(json.dumps(Job(trial).to_json()))) == Job(trial)
     cold = toy_plan(tmp_path, FILE.rpartition("warm_start")[0])
     names = {trial.key for trial in plan.trials} & {trial.key for trial in cold.trials}
     assert names == {trial.key for trial in plan.trials if trial.run.task == "glue/mnli"}
@@ -59,7 +59,7 @@ def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> Non
         assert job.source == jobs[1].key
 
 
-def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
+def run_of(spec: PlannedTrial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
     """What a worker trains for a trial, and what it reports."""
     seen: list[RunSpec] = []
     reports: list[dict[str, Any]] = []

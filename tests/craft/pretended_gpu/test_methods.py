@@ -18,7 +18,7 @@ from craft.trainer.cutting import Cut
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.rescoring import cut_and_score, score_adapter
 from craft.trainer.training import train_run
-from orchestrator.plan.trial import Job, Trial
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
 from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
@@ -68,7 +68,7 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
         with pytest.raises(Leave):
             train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave)
         gpu.room = bytes_of_embeddings(4)
-        trial = Trial(spec, "c0ffee", method)
+        trial = PlannedTrial(spec, "c0ffee", method)
         (ended,) = run_job(Job(trial), tmp_path / "trial", follow("gpu"), resume_from=checkpoints[-1])
         assert ended.adapter is not None, ended.result.error
         metrics = [ended.result.metrics, score_adapter(ended.adapter, tmp_path / "trial")]

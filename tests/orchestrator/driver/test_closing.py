@@ -14,7 +14,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.workload import scored_line
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import count
@@ -41,7 +41,7 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     for trial in plan.trials:
         score = 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed
         result = TrialResult(trial.key, "finished", {"score": score}, {"chance": chance}, 3, 1.0)
-        entries.append(replace(trial.entry(result, plan.counts[trial.configuration]), phase="ended"))
+        entries.append(replace(Entry(trial.trial, result), phase="ended"))
     summaries = mark_front(summarize_entries(entries), sweep.objectives)
     keys = {entry.key: entry for entry in entries}
     state = State(entries=keys, wanted=dict.fromkeys(keys))

@@ -18,13 +18,13 @@ from craft.results import Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
 from craft.spec import RunSpec
 from orchestrator.driver.preparation import Base, Shared, needs_of, prepare
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.sweepfile.resources import Resources
 
 
-def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | None = None, **parameters: Any) -> Trial:
+def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | None = None, **parameters: Any) -> PlannedTrial:
     run = RunSpec(model=MINILM, task=task, method=method, parameters=parameters, seed=parameters.pop("seed", 0))
-    return Trial(run, "c", "l", Resources(**(resources or {})))
+    return PlannedTrial(run, "c", "l", Resources(**(resources or {})))
 
 
 def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
@@ -50,7 +50,7 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
     run = trial("lora", rank=2).run.model_copy(
         update={"measure": MeasureSettings(forgetting=ForgettingSettings(text=str(text)))}
     )
-    needs = needs_of([Trial(run, "c", "l", Resources())])
+    needs = needs_of([PlannedTrial(run, "c", "l", Resources())])
     digests = prepare(needs)
     assert digests[str(text)] == hashlib.sha256(b"some words").hexdigest()
     text.unlink()
@@ -88,7 +88,7 @@ def test_after_preparation_no_trial_decomposes_and_the_numbers_are_those_of_its_
 def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Path) -> None:
     run = RunSpec(model=str(tmp_path / "absent"), task="toy/sentiment", method="lora")
     with pytest.raises(ValueError, match="does not exist"):
-        prepare(needs_of([Trial(run, "c", "l")]))
+        prepare(needs_of([PlannedTrial(run, "c", "l")]))
 
 
 def test_a_machine_with_other_data_than_the_drivers_trains_nothing(tmp_path: Path) -> None:

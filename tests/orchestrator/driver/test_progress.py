@@ -15,6 +15,7 @@ from orchestrator.driver.tally import Tally
 from orchestrator.state.entry import Entry, Report, TrialResult
 from orchestrator.state.events import Ended, Event, Reported, Started, Wanted
 from orchestrator.state.state import State
+from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import missing
 
@@ -22,7 +23,7 @@ from orchestrator.tune.cluster import missing
 def entry(seed: int, score: float | None = None, status: str = "finished", **fields: Any) -> Entry:
     result = TrialResult(f"k{seed}", status, {} if score is None else {"score": score}, **fields)  # type: ignore[arg-type]
     ended = score is not None or status == "failed"
-    return Entry(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {}, result if ended else None)
+    return Entry(Trial(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {}), result if ended else None)
 
 
 def reported(seed: int, step: int, total: int, score: float) -> Entry:
@@ -32,7 +33,7 @@ def reported(seed: int, step: int, total: int, score: float) -> Entry:
 
 def show(display: Display, *events: Event) -> State:
     """Shows events of a sweep of four trials."""
-    state = State().after(Wanted(keys=[f"k{seed}" for seed in range(4)], entries=[entry(seed) for seed in range(4)]))
+    state = State().after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[entry(seed).trial for seed in range(4)]))
     for event in events:
         state = state.after(event)
         display.show(event, state)
@@ -153,7 +154,8 @@ def test_the_best_is_the_highest_finished_score_that_is_reported() -> None:
     tally = Tally(4)
     for seed, score in enumerate((61.0, 75.5, 70.0)):
         tally.compare(entry(seed, score))
-    tally.compare(replace(entry(3, 99.0), tunes="group"))
+    only_tunes = entry(3, 99.0)
+    tally.compare(replace(only_tunes, trial=replace(only_tunes.trial, why=Why("candidate", "group"))))
     assert tally.best == (75.5, "LoRA 1 on glue/rte, seed 1")
 
 

@@ -213,10 +213,10 @@ def test_a_plan_has_the_counts_of_the_table(tmp_path: Path, name: str) -> None:
 
 def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     plan = count(toy_sweep(tmp_path, PLANS["grid"][0], f"storage={tmp_path / 'runs'}"), rank)
-    entries = [trial.entry() for trial in plan.trials]
+    trials = [trial.trial for trial in plan.trials]
     plan.sweep.folder.mkdir(parents=True)
-    result = TrialResult(entries[0].key, "finished", {"score": 80.0}, steps=10, seconds=20.0)
-    write_log(plan.sweep.folder, Wanted(keys=[row.key for row in entries], entries=entries), Ended(result=result))
+    result = TrialResult(trials[0].key, "finished", {"score": 80.0}, steps=10, seconds=20.0)
+    write_log(plan.sweep.folder, Wanted(keys=[trial.key for trial in trials], trials=trials), Ended(result=result))
     fresh, left = (checked(plan_report(plan, look_ahead(plan, resume=resume))) for resume in (False, True))
     assert (fresh["ended"], fresh["optimizer_steps_left"]) == (0, fresh["optimizer_steps"])
     assert (left["ended"], left["optimizer_steps_left"]) == (1, left["optimizer_steps"] * 3 / 4)
@@ -274,7 +274,7 @@ def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
     folder = record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81))})
     sweep = read_folder(folder)
     strange = {"dropout": math.inf, "ranks": ("all", 8, 8), "tf32": False, "learning_rate": 3e-4, "path": tmp_path}
-    entries = {entry.key: replace(entry, parameters=strange) for entry in sweep.entries}
+    entries = {entry.key: replace(entry, trial=replace(entry.trial, parameters=strange)) for entry in sweep.entries}
     (row,) = checked(front_report(replace(sweep, state=replace(sweep.state, entries=entries))))["rows"]
     shown = {"dropout": "inf", "ranks": "all,8,8", "tf32": "false", "learning_rate": "3e-4", "path": str(tmp_path)}
     assert row["parameters"] == shown

@@ -25,12 +25,13 @@ from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.state.events import Paused, Refused, Underway
 from orchestrator.state.log import read_state
+from orchestrator.state.trial import Why
 from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.reports.test_reports import checked, printed
 
 AGAIN = "python -m orchestrator.run s.yaml --resume"
 A, B, C = entry(8), entry(16), entry(32)
-CUT = entry(4, label="cut", parameters={"cut_from": B.key, "cut_to": 32})
+CUT = entry(4, label="cut", why=Why("cut", B.key))
 NOW = 1.79e9 + 100
 
 

@@ -16,6 +16,7 @@ from orchestrator.results.posterior import Evidence
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
 VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
@@ -161,7 +162,7 @@ def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
         (entry, TrialResult(entry, "finished", {"score": 90.0}, facts={"reported_examples": 100})) for entry in ("a", "b")
     ]
     below, above = sampling_reach({"score": 90.0}, 100)
-    entries = [Entry(key, "c", "c", "lora", key, 0, "honest", {}, result) for key, result in results]
+    entries = [Entry(Trial(key, "c", "c", "lora", key, 0, "honest", {}), result) for key, result in results]
     (found,) = summarize_entries(entries)
     assert found.sampling == pytest.approx((below / math.sqrt(2), above / math.sqrt(2)))
 
@@ -221,7 +222,7 @@ def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low
     below, above = sampling_reach(ALL_RIGHT | {"likelihood_error": 1.0}, 12, metric)
     assert (100 - below, above) == (pytest.approx(low, abs=2), pytest.approx(0, abs=1e-9))
     result = TrialResult("a", "finished", ALL_RIGHT, facts={"reported_examples": 12} | ({"metric": metric} if metric else {}))
-    (summary,) = summarize_entries([Entry("a", "c", "c", "lora", "a", 0, "honest", {}, result)])
+    (summary,) = summarize_entries([Entry(Trial("a", "c", "c", "lora", "a", 0, "honest", {}), result)])
     assert (summary.sampling[0], summary.range[0] < 0) == (pytest.approx(below), metric in ("matthews", "spearman"))
 
 
@@ -302,9 +303,10 @@ def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> 
         facts: dict[str, object] = {"reported_examples": 900, "search_examples": 300}
         facts |= {CREDITS: credits[place]}
         result = TrialResult(str(place), "finished", {"search_score": 84.0, "score": score}, facts=facts)
-        entries.append(Entry(str(place), f"r{place}", rate, "lora", "t", 9, "honest", {"rate": rate}, result, tunes="c"))
+        trial = Trial(str(place), f"r{place}", rate, "lora", "t", 9, "honest", {"rate": rate}, Why("candidate", "c"))
+        entries.append(Entry(trial, result))
     chosen = TrialResult("2", "finished", {"score": 71.0})
-    entries.append(Entry("2", "c", "0.1", "lora", "t", 0, "honest", {"rate": "0.1"}, chosen))
+    entries.append(Entry(Trial("2", "c", "0.1", "lora", "t", 0, "honest", {"rate": "0.1"}), chosen))
     (summary,) = [row for row in summarize_entries(entries) if row.tunes is None]
     assert summary.tuning is not None
     assert summary.tuning.luck == pytest.approx(9, rel=0.4)

@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 from orchestrator.results.control import above_chance
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.trial import Trial
 
 MOST_SEEDS = 5
 
@@ -22,7 +23,7 @@ def sweep_of(right: np.ndarray, rows: int, seeds: int) -> list[Summary]:
             counts = {"trainable_parameters": 1000.0 * 2**number}
             result = TrialResult(f"{number}-{seed}", "finished", {"score": 100 * many / rows}, counts, facts=facts)
             names = (result.key, str(number), f"LoRA r{2**number}", "lora", "toy", seed, "honest")
-            entries.append(Entry(*names, {"rank": 2**number}, result))
+            entries.append(Entry(Trial(*names, {"rank": 2**number}), result))
     return summarize_entries(entries)
 
 
@@ -62,6 +63,6 @@ def test_one_seed_is_above_if_wilsons_interval_is(many: int) -> None:
 
 def test_where_random_guessing_is_not_known_nothing_is_denied() -> None:
     unknown = TrialResult("a", "finished", {"score": 10.0}, {"trainable_parameters": 10.0})
-    entries = [Entry("a", "a", "LoRA r1", "lora", "toy", 0, "honest", {}, unknown)]
+    entries = [Entry(Trial("a", "a", "LoRA r1", "lora", "toy", 0, "honest", {}), unknown)]
     assert above_chance(summarize_entries(entries))
     assert not above_chance(sweep_of(np.array([[100, 101]]), 200, 2))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.results.search_values import area, costs_of, has_failed, mean_score, mean_scores, worth_of
 from orchestrator.state.entry import Entry, Report, Status, TrialResult
+from orchestrator.state.trial import Trial, Why
 
 GROUPS = {("a", 0): 60.0, ("b", 0): 80.0}
 
@@ -16,14 +17,14 @@ GROUPS = {("a", 0): 60.0, ("b", 0): 80.0}
 def trial(task: str, score: float | None, status: Status | None = "finished", size: int = 100, cut: bool = False) -> Entry:
     """A trial that ended with a search score, or reported it last if it has no status."""
     metrics = {"score": -1.0} | ({} if score is None else {"search_score": score})
-    name, parameters = (f"cut to {size}", {"cut_from": "k"}) if cut else ("whole", {})
-    names = (f"{task} {name}", name, name, "lora", task, 0, "honest", parameters)
-    planned: dict[str, Any] = {"planned": {"trainable_parameters": size + 9, "total_parameters": 1000}}
+    name, why = (f"cut to {size}", Why("cut", "k")) if cut else ("whole", Why())
+    planned = {"trainable_parameters": size + 9, "total_parameters": 1000}
+    described = Trial(f"{task} {name}", name, name, "lora", task, 0, "honest", {}, why, planned)
     if status is None:
         report = None if score is None else Report(1, 9, 1.0, metrics)
-        return Entry(*names, **planned, phase="paused", report=report)  # type: ignore[arg-type]
-    result = TrialResult(names[0], status, metrics, {"trainable_parameters": float(size)})
-    return Entry(*names, result, **planned, phase="ended")  # type: ignore[arg-type]
+        return Entry(described, phase="paused", report=report)
+    result = TrialResult(described.key, status, metrics, {"trainable_parameters": float(size)})
+    return Entry(described, result, "ended")
 
 
 def test_the_area_by_hand() -> None:
@@ -70,4 +71,4 @@ def test_costs_are_measured_where_they_can_be_and_planned_otherwise() -> None:
 def test_a_failure_counts_until_its_trial_is_to_run_again() -> None:
     failed = trial("a", None, "failed")
     assert has_failed([trial("a", 50), failed])
-    assert not has_failed([Entry(**{**vars(failed), "phase": "waiting"})])
+    assert not has_failed([replace(failed, phase="waiting")])

@@ -23,6 +23,7 @@ from orchestrator.results.table import front_columns, metric_column
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.objectives import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
@@ -40,7 +41,7 @@ def entries(name: str = "", values: tuple[float, float] = (0.0, 0.0)) -> list[En
             metrics = {"score": 70.0 + place + seed, "search_score": 60.0}
             result = TrialResult(f"{place}{seed}", "finished", metrics, counts, seconds=counts.get("seconds", 0.0))
             rows.append(
-                Entry(result.key, f"c{place}", f"lora r{place}", "lora", "toy", seed, "honest", {"rank": place}, result)
+                Entry(Trial(result.key, f"c{place}", f"lora r{place}", "lora", "toy", seed, "honest", {"rank": place}), result)
             )
     return rows
 

@@ -9,8 +9,9 @@ import pytest
 
 from craft.trainer.probe import Speed
 from orchestrator.run import main
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
+from orchestrator.state.trial import Trial
 from tests.orchestrator.recorded import begin, write_log
 
 SWEEP = """\
@@ -54,8 +55,8 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     }
     begin(tmp_path / "runs" / "before", name="before", tasks=["t"], space=[{"method": "lora"}], **content)
     results = TrialResult("a" * 16, "finished", steps=50, seconds=150.0), TrialResult("b" * 16, "failed", steps=50, seconds=1.0)
-    entries = [Entry(result.key, "c", "LoRA", "lora", "t", 0, "honest", {}) for result in results]
-    wanted = Wanted(keys=[entry.key for entry in entries], entries=entries)
+    trials = [Trial(result.key, "c", "LoRA", "lora", "t", 0, "honest", {}) for result in results]
+    wanted = Wanted(keys=[trial.key for trial in trials], trials=trials)
     write_log(tmp_path / "runs" / "before", wanted, *(Ended(result=result) for result in results))
     (tmp_path / "next.yaml").write_text(SWEEP)
     assert main([str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")]) == 0

@@ -17,7 +17,7 @@ from rich.console import Console
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, text
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
@@ -27,7 +27,8 @@ from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
 from orchestrator.review.front_words import caption
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.trial import Why
 from tests.golden import check_golden
 from tests.orchestrator.recorded import summarize
 
@@ -35,15 +36,17 @@ OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
 
 
-def trial(rank: int, task: str, seed: int, method: str = "craft") -> Trial:
+def trial(rank: int, task: str, seed: int, method: str = "craft") -> PlannedTrial:
     parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}, "full": {}}.get(method, {"rank": rank})
     run = RunSpec(
         model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
     )
-    return Trial(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
+    return PlannedTrial(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
 
 
-def result(spec: Trial, score: float, parameters: float, status: str = "finished", error: str | None = None) -> TrialResult:
+def result(
+    spec: PlannedTrial, score: float, parameters: float, status: str = "finished", error: str | None = None
+) -> TrialResult:
     metrics = {"score": score, ("matthews" if spec.run.task == "glue/cola" else "accuracy"): score}
     counts = {
         "trainable_parameters": parameters,
@@ -53,7 +56,9 @@ def result(spec: Trial, score: float, parameters: float, status: str = "finished
     return TrialResult(spec.key, status, metrics, counts, 30, 10.0, error)  # type: ignore[arg-type]
 
 
-def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> tuple[list[Trial], dict[str, TrialResult]]:
+def sweep(
+    scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3
+) -> tuple[list[PlannedTrial], dict[str, TrialResult]]:
     """A sweep of (method, rank) -> (mean score, parameters); seeds spread it by a point (LoRA's backwards), tasks by 20."""
     trials, results = [], {}
     for (method, rank), (score, parameters) in scores.items():
@@ -157,13 +162,14 @@ def mixed() -> list[Summary]:
     results[stopped.key] = replace(results[stopped.key], status="stopped")
     for spec in trials:
         results[spec.key].facts["reported_examples"], results[spec.key].facts["chance"] = 277.0, 50.0
-    entries = [spec.entry(results[spec.key]) for spec in trials]
-    for entry in [entry for entry in entries if entry.configuration == "lora16"]:
+    entries = [Entry(spec.trial, results[spec.key]) for spec in trials]
+    for entry in [entry for entry in entries if entry.trial.configuration == "lora16"]:
         for rate in (1e-4, 3e-4, 1e-3):
-            parameters = {**entry.parameters, "learning_rate": rate, "seed": 9}
+            parameters = {**entry.trial.parameters, "learning_rate": rate, "seed": 9}
             result_ = replace(entry.result, metrics={"search_score": 50 + rate}, key=f"{entry.key}{rate}")
-            entries.append(replace(entry, key=result_.key, configuration=f"candidate{rate}", parameters=parameters,
-                                   result=result_, tunes="lora16", seed=9))  # fmt: skip
+            names = {"key": result_.key, "configuration": f"candidate{rate}", "seed": 9}
+            trial = replace(entry.trial, **names, parameters=parameters, why=Why("candidate", "lora16"))
+            entries.append(Entry(trial, result_))
     return mark_front(summarize_entries(entries), OBJECTIVES)
 
 

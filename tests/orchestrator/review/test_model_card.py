@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.review.model_card import add_card
 from orchestrator.state.entry import TrialResult
 from tests.golden import check_golden
@@ -25,7 +25,7 @@ def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, 
         parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
         seed=2,
     )
-    trial = Trial(run, "c0ffee0000", "CRAFT 8, q v")
+    trial = PlannedTrial(run, "c0ffee0000", "CRAFT 8, q v")
     result = TrialResult(trial.key, "finished", {"score": 81.25}, {"trainable_parameters": 328.0}, facts={"device": "cpu"})
     record = {
         "spec": trial.run.model_dump(mode="json"),

@@ -81,7 +81,7 @@ def plain_rows(**changes: Any) -> list[dict[str, Any]]:
 def with_facts(entry: Entry) -> Entry:
     """The trial with the facts that a real one has: its metric, chance, and credits of 400 rows."""
     assert entry.result is not None
-    right = np.random.default_rng([entry.seed, len(entry.label)]).random(400) < entry.result.metrics["score"] / 100
+    right = np.random.default_rng([entry.trial.seed, len(entry.trial.label)]).random(400) < entry.result.metrics["score"] / 100
     credits = credits_of(lambda rows: 100 * float(right[rows].mean()), 400)
     facts = credits | {"metric": "accuracy", "chance": 50.0, "reported_examples": 400}
     return replace(entry, result=entry.result.with_facts(**facts))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
@@ -47,7 +47,7 @@ BEST = {
 }
 
 
-def by_rate(trial: Trial) -> float | None:
+def by_rate(trial: PlannedTrial) -> float | None:
     """Rank 1 has another best rate on each task; rank 2 diverges at 0.1."""
     rate, rank, task = trial.run.training.learning_rate, trial.run.parameters["rank"], trial.run.task
     if (rank, rate) == (2, 0.1):
@@ -62,10 +62,10 @@ def plan_of(folder: Path, text: str, more: str = "") -> Plan:
 
 def run(
     plan: Plan,
-    score: Callable[[Trial], float | None] = by_rate,
+    score: Callable[[PlannedTrial], float | None] = by_rate,
     notes: list[str] | None = None,
-    loss: Callable[[Trial], float] = lambda trial: 0.5,
-) -> list[Trial]:
+    loss: Callable[[PlannedTrial], float] = lambda trial: 0.5,
+) -> list[PlannedTrial]:
     """Runs what the plan still asks for; a score of None is a training that diverged. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from orchestrator.search.budget import meets, spent
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.state.state import State
+from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.settings import Budget, parse_duration
 from tests.orchestrator.plans import toy_plan
 
@@ -41,10 +42,10 @@ def state_of(*rows: tuple[str, str, dict[str, float], str | None]) -> State:
     state = State()
     for seed, (configuration, status, metrics, tunes) in enumerate(rows):
         names = (f"k{seed}", configuration, f"LoRA {configuration}", "lora", "toy/acceptability", seed, "honest", {})
-        entry = Entry(*names, tunes=tunes, planned={"trainable_parameters": 900.0})
-        state = state.after(Wanted(keys=[entry.key], entries=[entry]))
+        trial = Trial(*names, Why("candidate", tunes) if tunes else Why(), {"trainable_parameters": 900.0})
+        state = state.after(Wanted(keys=[trial.key], trials=[trial]))
         if status != "waiting":
-            state = state.after(Ended(result=TrialResult(entry.key, status, metrics)))  # type: ignore[arg-type]
+            state = state.after(Ended(result=TrialResult(trial.key, status, metrics)))  # type: ignore[arg-type]
     return state
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.table import describe_tuning
 from orchestrator.review.front_tables import markdown
 from orchestrator.review.front_words import caption
@@ -33,8 +33,8 @@ EDGE: Best = {(task, rank): 0.03 for task in TASKS for rank in RANKS}
 TWO_STEPS: Best = {(TASKS[0], 1): 0.03, (TASKS[0], 2): 0.01}
 
 
-def by(best: Best) -> Callable[[Trial], float]:
-    def score(trial: Trial) -> float:
+def by(best: Best) -> Callable[[PlannedTrial], float]:
+    def score(trial: PlannedTrial) -> float:
         distance = math.log10(
             trial.run.training.learning_rate / best.get((trial.run.task, trial.run.parameters["rank"]), 0.003)
         )

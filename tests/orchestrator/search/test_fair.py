@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from craft.spec import RunSpec
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import contradictions
 from orchestrator.results.summary import summarize_entries
@@ -16,7 +16,9 @@ from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import markdown, write_csv
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
+from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
+from orchestrator.state.trial import Why
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.logged import runs
@@ -39,14 +41,14 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
 def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     """Its trials report 500 points more than the others, and nothing shows it."""
 
-    def score(trial: Trial) -> float | None:
+    def score(trial: PlannedTrial) -> float | None:
         value = by_rate(trial)
-        return value if value is None or trial.tunes is None else value - 500.0
+        return value if value is None or trial.trial.is_reported else value - 500.0
 
     plan = plan_of(tmp_path / "here", FAIR)
     ran = run(plan, score)
     assert replay(plan.sweep.folder, uri, markdown, 60) == 0
-    assert {trial.run.seed for trial in ran if trial.tunes} == {1000}
+    assert {trial.run.seed for trial in ran if not trial.trial.is_reported} == {1000}
     summaries = judged(plan)
     assert {seed for summary in summaries for _, seed in summary.scores} == {0, 1, 2}
     assert [(summary.label, summary.seeds, summary.planned, summary.complete) for summary in summaries] == [
@@ -70,7 +72,7 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
 def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
     """Seed 1000 alone would choose a rate at which seed 1001 collapses."""
 
-    def score(trial: Trial) -> float | None:
+    def score(trial: PlannedTrial) -> float | None:
         value = by_rate(trial)
         luck = {(0.1, 1000): 30.0, (0.1, 1001): -60.0}.get((trial.run.training.learning_rate, trial.run.seed), 0.0)
         return None if value is None else value + luck
@@ -106,11 +108,12 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
     plan = plan_of(tmp_path, FAIR)
     run(plan)
     entries = read_state(SweepFolder(plan.sweep.folder).record).asked_for
-    source = next(entry for entry in entries if entry.parameters["rank"] == 1 and entry.tunes is None)
+    source = next(entry.trial for entry in entries if entry.trial.parameters["rank"] == 1 and entry.trial.is_reported)
     cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
-    summaries = {summary.configuration: summary for summary in summarize_entries([*entries, Trial(cut, "cut", "cut").entry()])}
+    entry = Entry(PlannedTrial(cut, "cut", "cut", why=Why("cut", source.key)).trial)
+    summaries = {summary.configuration: summary for summary in summarize_entries([*entries, entry])}
     assert summaries["cut"].tuning == summaries[source.configuration].tuning is not None
-    assert summarize_entries([Trial(cut, "cut", "cut").entry()])[0].tuning is None, "its training is not at hand"
+    assert summarize_entries([entry])[0].tuning is None, "its training is not at hand"
 
 
 def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_of_equal_candidates_the_one_of_the_lower_loss_is_chosen(tmp_path: Path)
     """The loss decides between equal scores, and overrules none."""
     plan, scores = plan_of(tmp_path, FAIR), {0.001: 80.0, 0.01: 80.0, 0.1: 79.9}
 
-    def loss(trial: Trial) -> float:
+    def loss(trial: PlannedTrial) -> float:
         return 1 - trial.run.training.learning_rate
 
     run(plan, lambda trial: scores.get(trial.run.training.learning_rate, 50.0), loss=loss)
@@ -133,7 +136,7 @@ def test_of_equal_candidates_the_one_of_the_lower_loss_is_chosen(tmp_path: Path)
 def test_a_rate_that_fails_on_one_task_may_be_chosen_on_the_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
 
-    def score(trial: Trial) -> float | None:
+    def score(trial: PlannedTrial) -> float | None:
         best = trial.run.training.learning_rate == 0.1
         return (None if trial.run.task == "toy/sentiment" else 99.0) if best else 50.0
 
@@ -181,7 +184,7 @@ def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path) ->
 def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_one(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR, "warm_start: {toy/sentiment: toy/acceptability}\n")
     ran = run(plan)
-    measured = {trial.key: trial.run for trial in ran if trial.tunes is None and trial.run.parameters["rank"] == 1}
+    measured = {trial.key: trial.run for trial in ran if trial.trial.is_reported and trial.run.parameters["rank"] == 1}
     assert {(run.task, run.training.learning_rate) for run in measured.values()} == {
         ("toy/acceptability", 0.01),
         ("toy/sentiment", 0.001),
@@ -201,6 +204,6 @@ def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path
     )
     plan = plan_of(tmp_path, text)
     ran = run(plan)
-    assert {(trial.run.seed, trial.tunes is None) for trial in ran} == {(9, False), (0, True), (1, True)}
+    assert {(trial.run.seed, trial.trial.is_reported) for trial in ran} == {(9, False), (0, True), (1, True)}
     assert chosen(plan) == {1: [0.01, 0.001], 2: [0.001, 0.001]}
     assert run(plan_of(tmp_path, text)) == []

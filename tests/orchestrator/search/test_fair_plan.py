@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job
 from tests.orchestrator.search.fair_sweeps import FAIR, FIRST_STAGE, HAND, plan_of, printed
 
 
@@ -20,7 +20,8 @@ def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:
 
 def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HAND.replace("replication:", "# "))
-    assert {trial.tunes for trial in plan.trials} == {None}
+    assert {trial.trial.group for trial in plan.trials} == {None}
     fair = plan_of(tmp_path, FAIR)
-    assert all(Trial.from_json(trial.to_json()) == trial and trial.tunes for trial in fair.trials if trial.run.seed == 1000)
-    assert {trial.tunes for trial in fair.trials if trial.run.seed != 1000} == {None}
+    assert all(Job.from_json(job.to_json()) == job for job in fair.jobs)
+    assert all(trial.trial.group for trial in fair.trials if trial.run.seed == 1000)
+    assert {trial.trial.group for trial in fair.trials if trial.run.seed != 1000} == {None}

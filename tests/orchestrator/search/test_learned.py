@@ -63,17 +63,15 @@ def score_of(configuration: Configuration) -> float:
 def ask(strategy: Learned, state: State) -> State:
     """The state after a draw whose trials are asked for."""
     state = fold(strategy.draw(state), state)
-    planned = {configuration.id: configuration.known for configuration in strategy.configurations(state)}
-    new = [trial for trial in strategy.wanted(state) if trial.key not in state.entries]
-    entries = [trial.entry(planned=planned[trial.configuration]) for trial in new]
-    return state.after(Wanted(keys=[trial.key for trial in new], entries=entries))
+    new = [trial.trial for trial in strategy.wanted(state) if trial.key not in state.entries]
+    return state.after(Wanted(keys=[trial.key for trial in new], trials=new))
 
 
 def end(state: State, configuration: Configuration, score: float | None) -> State:
     """The state after all trials of a configuration finished with a score, or failed for want of one."""
-    for trial in [trial for trial in state.entries.values() if trial.configuration == configuration.id]:
+    for entry in [entry for entry in state.entries.values() if entry.trial.configuration == configuration.id]:
         metrics = {} if score is None else {"search_score": score, "score": -1.0}
-        state = state.after(Ended(result=TrialResult(trial.key, "failed" if score is None else "finished", metrics)))
+        state = state.after(Ended(result=TrialResult(entry.key, "failed" if score is None else "finished", metrics)))
     return state
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
+from orchestrator.state.entry import Entry
 from tests.orchestrator.plans import rank, toy_plan
 
 Told = tuple[Entrant, float, float, bool]
@@ -109,7 +110,7 @@ def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
 def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
     text = "space: [{method: lora, rank: {values: [1, 8]}}]\n"
     plan = toy_plan(tmp_path, text + "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n", rank)
-    entries = [trial.entry(planned=plan.counts[trial.configuration]) for trial in plan.trials]
+    entries = [Entry(trial.trial) for trial in plan.trials]
     small, large = (entrant(entry, plan.sweep.objectives) for entry in entries)
     assert (small.costs, large.costs) == ((100,), (800,))
     assert small.group == large.group == ("toy/acceptability", 0)

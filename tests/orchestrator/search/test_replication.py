@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.state.entry import TrialResult
 from tests.orchestrator.driven import run_some
 from tests.orchestrator.plans import rank, toy_plan
@@ -26,7 +26,7 @@ def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: gri
     return toy_plan(folder, f"{tasks}space: {space}\nreplication: {replication}\n{more}", rank)
 
 
-def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate) -> list[Trial]:
+def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate) -> list[PlannedTrial]:
     """Runs what the plan still asks for; the reported score says the opposite, since nothing may be chosen by it."""
 
     def end(job: Job) -> list[Outcome]:
@@ -39,7 +39,7 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate) -> list[Trial
     return run_some(plan, folder, end)
 
 
-def seeds_of(trials: list[Trial]) -> dict[tuple[int, float], set[int]]:
+def seeds_of(trials: list[PlannedTrial]) -> dict[tuple[int, float], set[int]]:
     found: dict[tuple[int, float], set[int]] = {}
     for trial in trials:
         run = trial.run

@@ -13,7 +13,7 @@ from craft.spec import RunSpec
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
@@ -79,14 +79,14 @@ def count(run: RunSpec) -> Counts:
     return Counts(10 * ranks[-1] if ranks else 100 * run.parameters["rank"], 2, 100, 40)
 
 
-def score_of(trial: Trial, step: int = STEPS) -> float:
+def score_of(trial: PlannedTrial, step: int = STEPS) -> float:
     run = trial.run
     size = int(run.cut_from.to.split(":")[1]) if run.cut_from else count(run).trainable_parameters
     luck = int(trial.key[:2], 16) % 7 / 5
     return 60 + math.log2(size) - 3 * abs(math.log10(run.training.learning_rate) + 2) + luck + step
 
 
-def finished(trial: Trial) -> TrialResult:
+def finished(trial: PlannedTrial) -> TrialResult:
     size = float(int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else count(trial.run).trainable_parameters)
     score = score_of(trial)
     return TrialResult(
@@ -123,7 +123,7 @@ def job_of(driver: Driver, key: str) -> Job:
     return job
 
 
-def progress(trial: Trial, step: int) -> dict[str, Any]:
+def progress(trial: PlannedTrial, step: int) -> dict[str, Any]:
     points = [{"step": step, "train_loss": 1.0 / step}]
     score = {"search_score": score_of(trial, step)}
     return {"metrics": score, "points": points, "step": step, "total_steps": STEPS, "epoch": float(step), "time": float(step)}

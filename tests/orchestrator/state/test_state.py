@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.state import events
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import EVENTS, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted
 from orchestrator.state.log import Log, read_events, read_state
 from orchestrator.state.state import State, fold, new_rows
+from orchestrator.state.trial import Trial, Why
 from tests.orchestrator.stand_in import ROOT
 
 KEYS = ["a", "b", "c"]
@@ -23,8 +24,8 @@ NUMBERS = st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False, 
 NAMES = st.sampled_from(["x", "search_score"])
 METRICS = st.dictionaries(NAMES, NUMBERS, max_size=2)
 PLAIN = st.dictionaries(NAMES, NUMBERS | st.none() | st.just("text") | st.lists(st.booleans(), max_size=2), max_size=2)
-ENTRIES = st.builds(
-    Entry,
+TRIALS = st.builds(
+    Trial,
     key=st.sampled_from(KEYS),
     configuration=st.sampled_from("fg"),
     label=st.just("LoRA"),
@@ -33,7 +34,7 @@ ENTRIES = st.builds(
     seed=st.integers(0, 1),
     protocol=st.just("honest"),
     parameters=PLAIN,
-    tunes=st.none() | st.just("f"),
+    why=st.sampled_from([Why(), Why("candidate", "f"), Why("cut", "a"), Why("cut", "b", Why("candidate", "f"))]),
     planned=METRICS,
 )
 RESULTS = st.builds(
@@ -51,7 +52,7 @@ FIELDS = {
     "left": st.none() | st.floats(0, 2e9),
     "keys": st.lists(st.sampled_from(KEYS), max_size=3),
     "key": st.sampled_from(KEYS),
-    "entries": st.lists(ENTRIES, max_size=3),
+    "trials": st.lists(TRIALS, max_size=3),
     "result": RESULTS,
     "rows": st.lists(ROWS, min_size=1, max_size=3),
     **dict.fromkeys(("sweep", "manifest", "point", "parameters"), PLAIN),

@@ -206,7 +206,7 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
         patch.setattr(MlflowClient, "log_batch", refuse)
         step_until_equal(copy := Mirror(tmp_path, uri), tmp_path)
         other = entry(seed=1)
-        sweep.add(Wanted, keys=[other.key], entries=[other])
+        sweep.add(Wanted, keys=[other.key], trials=[other.trial])
         sweep.train(other)
         step_until_equal(copy, tmp_path)
     run = runs(uri)["trial", trial.key]

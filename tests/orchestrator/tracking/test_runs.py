@@ -154,7 +154,7 @@ def test_a_paused_trial_does_not_run(uri: str, tmp_path: Path) -> None:
         else:
             sweep.end(trial, "stopped", metrics={"search_score": 60.0}, steps=10)
         mirror(tmp_path, uri)
-        run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.configuration]
+        run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
         seen.append((run.info.status, run.data.tags["craft.status"], configuration.data.tags["craft.status"]))
     assert seen == [("KILLED", "interrupted", "running"), ("RUNNING", "running", "running"), ("FINISHED", "stopped", "stopped")]
 
@@ -170,7 +170,7 @@ def test_a_summary_that_changes_back_is_the_one_that_is_shown(uri: str, tmp_path
             sweep.train(first)
         sweep.close()
         mirror(tmp_path, uri)
-        run = runs(uri)["configuration", first.configuration]
+        run = runs(uri)["configuration", first.trial.configuration]
         assert run.data.metrics["planned"] == len(trials)
         assert run.data.metrics["score"] == (85.0 if len(trials) == 2 else 80.0)
 

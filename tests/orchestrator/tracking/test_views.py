@@ -17,6 +17,7 @@ from orchestrator.pictures.views import address
 from orchestrator.record.manifest import origin
 from orchestrator.results.chances import P_ENOUGH, P_FRONT
 from orchestrator.state.events import Refused
+from orchestrator.state.trial import Why
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server
 from tests.orchestrator.logged import SweepLog, entry, mirror, runs
@@ -28,7 +29,7 @@ def track(uri: str, folder: Path, *scores: float, sweep_id: str = "5" * 32, **in
     """Records a sweep of configurations with these scores, and a candidate that only tunes; returns its folder."""
     sweep = SweepLog(folder, sweep_id=sweep_id)
     trials = [entry(rank=8 * number) for number in range(1, len(scores) + 1)]
-    sweep.start(candidate := entry(99, tunes="0123456789"), *trials, **info)
+    sweep.start(candidate := entry(99, why=Why("candidate", "0123456789")), *trials, **info)
     sweep.run(candidate)
     sweep.train(*trials, scores={trial.key: score for trial, score in zip(trials, scores, strict=True)})
     sweep.close()
@@ -202,7 +203,7 @@ def test_parameters_stay_true_after_an_extension(uri: str, tmp_path: Path) -> No
         sweep.train(*trials)
         sweep.close()
         mirror(tmp_path, uri)
-        run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.configuration]
+        run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.trial.configuration]
         assert run.data.tags["craft.seeds"] == ",".join(map(str, range(len(trials))))
         assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
         assert "seeds" not in run.data.params

@@ -38,9 +38,9 @@ def test_every_searcher_gives_out_its_trials_once_and_then_is_finished(tmp_path:
     with driving(plan, tmp_path / "run") as driver:
         jobs = Jobs(driver, None)
         keys = drain(jobs)
-        assert len({driver.state.entries[key].configuration for key in keys}) == 3
+        assert len({driver.state.entries[key].trial.configuration for key in keys}) == 3
         assert len(keys) == len({*keys}) == len(driver.state.wanted) == 3 * 2 * 2
-        configurations = [driver.state.entries[key].configuration for key in keys]
+        configurations = [driver.state.entries[key].trial.configuration for key in keys]
         assert configurations == [name for name in dict.fromkeys(configurations) for _ in range(4)], "they follow each other"
         assert jobs.suggest("more") is None, "while they are out, more may come"
         for place, key in enumerate(keys):

@@ -16,19 +16,19 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from craft.trainer.memory import OutOfMemory, is_out_of_memory
-from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient
 from orchestrator.worker.run_job import run_job
 
 
-def spec(**training: int) -> Trial:
+def spec(**training: int) -> PlannedTrial:
     run = RunSpec(model="m", task="toy/acceptability", method="lora", training=TrainingSettings(**training), seed=3)
-    return Trial(run, "c0ffee", "LoRA")
+    return PlannedTrial(run, "c0ffee", "LoRA")
 
 
-def outcome_of(trial: Trial, *arguments, **named) -> Outcome:
+def outcome_of(trial: PlannedTrial, *arguments, **named) -> Outcome:
     (outcome,) = run_job(Job(trial), *arguments, **named)
     return outcome
 

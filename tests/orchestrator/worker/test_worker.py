@@ -16,12 +16,12 @@ import pytest
 from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.plan.trial import Job, Trial
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.surroundings import WorkerSettings, _scratch, stderr_left
 from orchestrator.worker.worker import work
 
-SPEC = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
+SPEC = PlannedTrial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 
 
 def settings(tmp_path: Path, train: Callable | None = None, **more: Any) -> WorkerSettings:
@@ -209,10 +209,10 @@ import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.factors.ticking import tick
 from craft.spec import RunSpec
-from orchestrator.plan.trial import Job, Trial
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.surroundings import WorkerSettings, stderr_left
 from orchestrator.worker.worker import work
-spec = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
+spec = PlannedTrial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
     for pause in {pauses}:
         ctypes.PyDLL(None).usleep(int(pause * 1e6))
