@@ -182,12 +182,13 @@ def simulate(world: str, sweeps: int, seed: int = 7) -> dict[str, Pairs]:
 def table(sweeps: int) -> None:
     kinds = {"answers": "right", "proposals": "decided", "larger": "better", "enough": "true"}
     heads = " | ".join(f"{kind} | said | {came}" for kind, came in kinds.items()).replace("enough", "P(enough)")
-    print(f"| world | {heads} | score | expected | intervals |\n{'| --- ' * 16}|")
+    heads = heads.replace("larger | said", "larger")
+    print(f"| world | {heads} | score | expected | intervals |\n{'| --- ' * 15}|")
     for world in WORLDS:
         pairs, cells = simulate(world, sweeps), [world]
         for kind in kinds:
             said, came = (f"{100 * share:.0f} %" for share in np.mean(pairs[kind] or [(math.nan, math.nan)], axis=0))
-            cells += [str(len(pairs[kind])), said, came]
+            cells += [str(len(pairs[kind])), came] if kind == "larger" else [str(len(pairs[kind])), said, came]
         cells += [f"{-np.diff(pairs[kind]).mean():+.2f}" for kind in ("score", "expected")]
         print(f"| {' | '.join(cells)} | {100 * np.mean(pairs['intervals'], axis=0)[1]:.1f} % |", flush=True)
 
