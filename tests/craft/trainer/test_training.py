@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
+from craft.data_settings import DataSettings
 from craft.results import Progress, RunFailed, RunPrevented
 from craft.scoring.head_scorer import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
+from craft.tasks.splits import load_splits
 from craft.trainer import optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
@@ -341,3 +344,21 @@ def test_every_evaluation_sees_the_weights_of_a_fused_step(
         losses[fused] = [progress.metrics["search_loss"] for progress in reports if progress.metrics]
     assert len(set(losses[False])) > 1
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_examples(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    """With weights that stay, the losses of an epoch are those of its examples, whatever the micro-batches."""
+    training = {"epochs": 1, "gradient_accumulation": 2, "learning_rate": 1e-12, "head_learning_rate": 1e-12}
+    spec, points = tiny_spec(method="lora", training=training | {"train_examples": 40}), list[dict[str, float]]()
+    result = train_run(spec, tmp_path, report=lambda progress: points.extend(progress.points))
+    rows = load_splits(TASKS[spec.task], DataSettings(), train_examples=40).train
+    model, _ = load_adapter(result.adapter)
+    inputs = AutoTokenizer.from_pretrained(spec.model)(
+        rows["text"][:], padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
+    with torch.no_grad():
+        losses = torch.nn.functional.cross_entropy(model.eval()(**inputs).logits, torch.tensor(rows["label"]), reduction="sum")
+    sizes = [16, 16, 8]
+    assert [point["step"] for point in points] == [1, 2, 3]
+    measured = sum(size * point["train_loss"] for size, point in zip(sizes, points, strict=True))
+    assert measured == pytest.approx(losses.item(), rel=1e-4)
