@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16259, "orchestrator": 24762, "dashboards": 2809}
+LINES = {"craft": 16264, "orchestrator": 24769, "dashboards": 2811}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

@@ -64,12 +64,17 @@ def predictions_of(task: Task, split: Dataset, outputs: np.ndarray) -> list[Pred
 
 
 def worst(lines: Sequence[Prediction], number: int = WORST) -> list[int]:
-    """Returns the places of the surest mistakes, the surest first; of a regression, of the largest errors."""
+    """Returns the places of the surest mistakes, the surest first; of a regression, of the largest errors.
 
-    def size(line: Prediction) -> float:
-        return line.get("margin", 0.0) if "right" in line else abs(line["answer"] - line["label"])
+    An answer whose probability is below 0.5 is no sure one.
+    """
 
-    places = [place for place, line in enumerate(lines) if not line.get("right", False)]
+    def size(line: Prediction) -> tuple[float, float]:
+        margin = line.get("margin", 0.0)
+        return (line.get("probability", margin), margin) if "right" in line else (abs(line["answer"] - line["label"]), 0.0)
+
+    wrong = [place for place, line in enumerate(lines) if not line.get("right", False)]
+    places = [place for place in wrong if lines[place].get("probability", 1.0) >= 0.5]
     return sorted(places, key=lambda place: size(lines[place]), reverse=True)[:number]
 
 

@@ -67,7 +67,7 @@ def draw(plain: Plain) -> Plain:
     """Draws a line for each trial, by task and metric, with marks at the ends of those that stopped or failed."""
     every = [line for lines in plain["lines"].values() for line in lines]
     tasks = sorted({line["task"] for line in every})
-    by_method = colours(line["method"] for line in every)
+    by_method = colours([line["method"] for line in every])
     layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}, "hovermode": "closest"}
     return {
         "choices": [

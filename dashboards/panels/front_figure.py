@@ -1,4 +1,4 @@
-"""Draws the front panel: its data as a figure with three choices, and the sentence under it."""
+"""Draws the front panel: its data as a figure with its choices, and the sentence under it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from orchestrator.results.metrics import Column, titled
 from orchestrator.results.presentation import colours
 
 GREY = "#8A8A8A"
+RANGES = {"fitted": "fits the points", "whole": "down to random guessing"}
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def draw(plain: Plain) -> Plain:
-    """Draws the figure with its three choices: horizontal metric, vertical metric, published rows."""
+    """Draws the figure with its choices: horizontal metric, vertical metric, published rows, vertical range."""
     metrics = [Column(**row) for row in plain["metrics"]]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
@@ -35,6 +36,7 @@ def draw(plain: Plain) -> Plain:
             choice("y", "Vertical axis", labels, y or metrics[0].name),
             choice("x", "Horizontal axis", labels, x or metrics[-1].name),
             published_choice(plain["published"]),
+            *([choice("range", "Vertical range", RANGES)] if plain["chance"] is not None else []),
         ],
         "values": values,
         "figure": {

@@ -113,8 +113,10 @@ Craft.Figure = class {
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, layout.shapes || [], (figure.layout.yaxis || {}).maxallowed), layout.uirevision);
     this.shapes = layout.shapes || [];
+    const lines = this.chosen.range === "whole" ? this.shapes : [];
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed), layout.uirevision);
+    layout.annotations = this.beyond(layout.yaxis.range);
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
@@ -139,6 +141,13 @@ Craft.Figure = class {
     if (axis && axis.range && !axis.autorange && !this.given.has(String(axis.range))) return [...axis.range];
     if (wanted) this.given.add(String(wanted));
     return wanted;
+  }
+
+  /* Notes at the lower edge, of labelled lines that lie below the range. */
+  beyond(range) {
+    const place = {xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", showarrow: false};
+    return this.shapes.filter(line => range && line.label && line.y0 < range[0])
+      .map(line => ({...place, text: `↓ ${line.label.text} ${line.y0.toFixed(1)}`, font: line.label.font}));
   }
 
   dress(trace) {

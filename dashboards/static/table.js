@@ -23,7 +23,7 @@ Craft.Table = class {
   build() {
     const make = Craft.element;
     this.shared = make("details", {class: "shared", hidden: true}, make("summary", {}), make("dl", {}));
-    this.search = make("input", {type: "search", placeholder: "Filter: words, or learning_rate>0.001", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.toTop(); this.render(); }});
+    this.search = make("input", {type: "search", placeholder: "Filter: words, or params<10000", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.toTop(); this.render(); }});
     this.chip = make("button", {type: "button", class: "chip", hidden: true, onclick: () => this.on.choose(null)});
     this.said = make("span", {class: "said", role: "status"});
     const copies = Object.keys(Craft.copies).map(kind => make("button", {type: "button", class: "quiet", onclick: () => this.copy(kind)}, "Copy " + kind));
@@ -75,12 +75,14 @@ Craft.Table = class {
 
   columns() { return this.data.columns.filter(column => this.all || !column.more); }
 
-  /* Rows that are shown, in order. A word must occur somewhere; name>number compares a column. */
+  /* Rows that are shown, in order. A word must occur somewhere; heading>number compares a column. */
   rows() {
-    const table = this.data;
+    const table = this.data, bare = name => name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "");
+    this.unknown = "";
     const tests = this.query.toLowerCase().split(/\s+/).filter(Boolean).map(word => {
       const parts = /^([^<>=]+)(<=|>=|<|>|=)(.+)$/.exec(word);
-      const column = parts && table.columns.find(one => [one.key, one.key.slice(2), one.label].some(name => name.toLowerCase() === parts[1]));
+      const column = parts && table.columns.find(one => [one.key, one.key.slice(2), one.label].some(name => bare(name) === bare(parts[1])));
+      if (parts && !column) this.unknown = parts[1];
       if (!column) return row => this.words[row].includes(word);
       const limit = Number(parts[3]);
       const compare = {"<": value => value < limit, ">": value => value > limit, "<=": value => value <= limit, ">=": value => value >= limit, "=": value => value === limit || String(value).toLowerCase() === parts[3]}[parts[2]];
@@ -113,7 +115,8 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? "; ± half of the 95 % interval over seeds and examples" : ""}.`;
+    const missing = this.unknown && !shown ? ` No column is named ${this.unknown}: ${table.columns.filter(column => column.kind !== "text").map(column => column.label).join(", ")}.` : "";
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? "; ± half of the 95 % interval over seeds and examples" : ""}.${missing}`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }

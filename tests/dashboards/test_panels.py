@@ -229,6 +229,8 @@ def test_names_cannot_become_markup() -> None:
 
 def test_methods_keep_their_colours() -> None:
     assert colours(["lora", "craft"])["craft"] == colours(["craft", "vera", "mine"])["craft"]
+    assert colours(["bitfit"]) == {"bitfit": colours(["adalora", "bitfit", "head", "mine"])["bitfit"]}
+    assert colours(["mine"]) == {"mine": colours(["craft", "lora", "mine"])["mine"]}
     for many in (["craft", "lora", "mine", "yours"], [f"method {number}" for number in range(14)]):
         assert len(set(colours(many).values())) == len(many)
 

@@ -34,6 +34,7 @@ def test_a_class_has_its_probability_and_its_margin() -> None:
     assert lines[1]["answer"] == "contradiction"
     assert (lines[1]["right"], lines[1]["probability"], lines[1]["text"]) == (False, 0.8, "text 1")
     assert worst(lines) == [1, 2], "the surest mistake first"
+    assert worst([*lines, lines[2] | {"probability": 0.49, "margin": 9.0}]) == [1, 2], "no mistake below 0.5 is a sure one"
 
 
 def test_a_value_has_its_error_and_the_largest_come_first() -> None:
