@@ -20,7 +20,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from craft.audit.changes import Changes, changes_of, check_change, ranks_for, switch, warnings_of, write_craft, write_lora
-from craft.audit.data import Data, describe
+from craft.audit.data import NAME, Data, describe
 from craft.audit.folder import Folder, read_folder
 from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
@@ -34,6 +34,7 @@ from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.predictions import read_file
 from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
 from craft.spec import RECOVERY
+from craft.tasks.custom import check_texts
 from craft.tasks.metrics import METRICS, decide, sides_of
 from craft.trainer.checkpoint import rewrite
 from craft.trainer.loop import Loop
@@ -106,6 +107,7 @@ class _Auditor:
         if data.metric == CLOZE and self._folder.is_language_model:
             data, self._options = write_options(data, self._scratch / "options.jsonl")
         spec, self._task = describe(self._folder, data)
+        check_texts(spec.data.custom[NAME], self._tokenizer, spec.data.generation)
         training = spec.training.model_copy(update={"eval_examples": rows})
         self._spec = spec.model_copy(update={"training": training})
         self._splits = splits_of(self._spec, self._task)

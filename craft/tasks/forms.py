@@ -168,8 +168,10 @@ def check_chats(rows: Rows, settings: CustomTask, form: Form) -> None:
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Finds what the tokenizer would read as one of its special tokens, the one for unknown words excepted."""
-    names = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} - {tokenizer.unk_token}
+    """Finds what the tokenizer would read as one of its special tokens, one that is for unknown words alone excepted."""
+    names = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    if tokenizer.unk_token not in (tokenizer.bos_token, tokenizer.eos_token):  # GPT-2 has one token for all three
+        names -= {tokenizer.unk_token}
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
 
 

@@ -73,7 +73,7 @@ def compare_trials(first: Finished, second: Finished, summaries: Sequence[Summar
     paired = all(credits.keys() == scores.keys() for scores, credits, _ in (first, second))
     luck = difference(first[1], second[1], first[2]) if paired else None
     tasks = sorted({task for task, _ in first[0].keys() & second[0].keys()})
-    return compare(first[0], second[0], luck, luck_of_both(*summaries, tasks))
+    return compare(first[0], second[0], luck, luck_of_both(summaries[0], summaries[1], tasks))
 
 
 def _sentence(
@@ -82,8 +82,8 @@ def _sentence(
     ids, sweeps, labels = zip(first, second, strict=True)
     if sweeps[0] != sweeps[1]:
         return f"They are of {sweeps[0]} and {sweeps[1]}. The command compares them if their scores mean the same."
-    both = [trials.get(identity, ({}, {}, {})) for identity in ids]
-    return compare_trials(*both, [summaries[identity] for identity in ids]).sentence(*labels)
+    before, after = (trials.get(identity, ({}, {}, {})) for identity in ids)
+    return compare_trials(before, after, [summaries[identity] for identity in ids]).sentence(*labels)
 
 
 def draw(plain: Plain) -> Plain:

@@ -138,6 +138,14 @@ def test_no_size_of_an_adapter_that_does_nothing_is_enough(tiny_bert: str, tmp_p
     assert not (tmp_path / "small").exists()
 
 
+def test_a_control_token_in_a_held_out_text_is_refused_with_its_line(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
+    token = AutoTokenizer.from_pretrained(tiny_bert).sep_token
+    (tmp_path / "marks.csv").write_text(f"text,label\nfine,0\nan {token} inside,1\n")
+    with pytest.raises(ValueError, match=r"marks\.csv, line 3: column 'text' holds .*; the tokenizer reads it as a control"):
+        audit_adapter(tmp_path / "whole", Data(str(tmp_path / "marks.csv"), label="label"))
+
+
 @pytest.mark.parametrize("within", [float("nan"), float("inf"), -1, 0])
 def test_points_that_are_none_are_refused_at_once(within: float, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="above 0 and at most 100"):

@@ -11,14 +11,23 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from transformers import AutoTokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    DebertaV2Tokenizer,
+    GPT2Tokenizer,
+    LlamaTokenizer,
+    RobertaTokenizer,
+    T5Tokenizer,
+)
 
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError, read_rows
-from craft.tasks.forms import Form
+from craft.tasks.forms import Form, control_tokens
 from craft.tasks.instructions import to_dataset
 from craft.tasks.splits import load_splits
 from tests.craft.tasks.test_instructions import TEMPLATE, data_of, turns
@@ -198,6 +207,37 @@ def test_a_control_token_in_a_text_is_refused(form: Callable[..., Form], tmp_pat
         DataError, match=r"t\.csv, line 3: column 'text' holds '</s>', as do 1 more rows; the tokenizer reads it as"
     ):
         check_texts(data.custom["t"], made.tokenizer, made.settings)
+
+
+def _words(*special: str) -> dict[str, int]:
+    return {word: at for at, word in enumerate([*special, *sorted(ByteLevel.alphabet())])}
+
+
+def _pieces(*special: str) -> list[tuple[str, float]]:
+    return [(word, -float(at >= len(special))) for at, word in enumerate([*special, "▁", *"abcepsSEP<>/[]"])]
+
+
+TOKENIZERS = {
+    "bert": lambda: BertTokenizer(vocab=_words("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")),
+    "roberta, bart": lambda: RobertaTokenizer(vocab=_words("<s>", "<pad>", "</s>", "<unk>", "<mask>"), merges=[]),
+    "gpt2": lambda: GPT2Tokenizer(vocab=_words("<|endoftext|>"), merges=[]),
+    "t5": lambda: T5Tokenizer(vocab=_pieces("<pad>", "</s>", "<unk>"), extra_ids=2),
+    "deberta-v2": lambda: DebertaV2Tokenizer(vocab=_pieces("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
+    "llama": lambda: LlamaTokenizer(vocab=_words("<unk>", "<s>", "</s>"), merges=[]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_is_refused_is_what_the_tokenizer_reads_as_a_token_of_its_own(name: str) -> None:
+    """Marks of another family, in other case or with a blank in them, are text."""
+    tokenizer = TOKENIZERS[name]()  # type: ignore[no-untyped-call]
+    own, pattern = {*tokenizer.all_special_ids}, control_tokens(tokenizer)
+    marks = {*tokenizer.all_special_tokens, "<s>", "</s>", "[SEP]", "<|endoftext|>", "<S>", "[sep]", "</s >", "< s>"}
+    if name != "gpt2":  # its token for unknown words ends texts as well
+        own, marks = own - {tokenizer.unk_token_id}, marks - {tokenizer.unk_token}
+    read = {mark: bool(own & {*tokenizer(f"a {mark} b", add_special_tokens=False)["input_ids"]}) for mark in marks}
+    assert {mark: bool(pattern.search(f"a {mark} b")) for mark in marks} == read
+    assert 0 < sum(read.values()) < len(marks)
 
 
 def test_chats_load_as_a_task(tmp_path: Path) -> None:
