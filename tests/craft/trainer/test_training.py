@@ -26,7 +26,7 @@ from craft.trainer import optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
 from craft.trainer.memory import OutOfMemory, shrink_batches
-from craft.trainer.steps import evaluation_steps, rate_factor, total_steps
+from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import close_weights, same_weights
 
@@ -256,6 +256,16 @@ def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_pat
 def test_rates_of_every_step(schedule: str, warmup: float, steps: int, expected: list[float]) -> None:
     training = TrainingSettings(schedule=schedule, warmup_ratio=warmup)
     assert [rate_factor(training, step, steps) for step in range(steps)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_every_epoch_of_every_seed_has_an_order_of_its_own(grouped: bool) -> None:
+    training = TrainingSettings(batch_size=4, group_by_length=grouped)
+    lengths = np.arange(40) % 7
+    orders = [order_examples(training, lengths, seed, epoch) for seed, epoch in ((0, 0), (0, 1), (0, 2), (7, 0))]
+    assert all(sorted(order) == [*range(40)] for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+    assert order_examples(training, lengths, 7, 0) == orders[3]
 
 
 def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
