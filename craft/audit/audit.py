@@ -146,6 +146,8 @@ class _Auditor:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
         model, stored = self._load(self._folder), self._folder.moves_base
         changes = changes_of(model, self._load_base() if stored else None)
+        if (cut := self._folder.cut) is not None:  # of low-rank matrices the model has the products
+            changes = replace(changes, parameters=min(cut[1], changes.parameters))
         if self._folder.peft_type == CRAFT:
             return model, changes
         as_lora = write_lora(self._folder, changes, ranks_for(changes, changes.most), self._scratch / "whole")
@@ -273,7 +275,7 @@ def _describe_adapter(folder: Folder, changes: Changes) -> str:
     size = format_bytes((folder.path / WEIGHTS_FILE).stat().st_size)
     return (
         f"{folder.peft_type} with {changes.parameters:,} parameters in {len(changes.values)} modules ({shown}), {size}: "
-        f"changes of rank {rank} of {folder.base}"
+        f"changes of rank {rank} of {folder.base}" + (f"; cut from the adapter of run {folder.cut[0]}" if folder.cut else "")
     )
 
 

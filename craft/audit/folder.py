@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, rea
 from craft.models.compute import compute_device
 from craft.models.loading import load_model, load_tokenizer, resolve_model
 from craft.models.quiet import quiet_libraries
+from craft.settings import CutFrom
 from craft.tasks.task import Kind
+from craft.trainer.adapter_folder import read_record
 from craft.words import format_bytes
 
 if TYPE_CHECKING:
@@ -74,6 +77,15 @@ class Folder:
     def words(self) -> int | None:
         """The rows of its own embeddings; None if it has the base's."""
         return next((shape[0] for name, shape in self.shapes.items() if _VOCABULARY.fullmatch(name)), None)
+
+    @property
+    def cut(self) -> tuple[str, int] | None:
+        """The run from whose adapter this package cut it, and the parameters that it left; None if it is no such cut."""
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            record = read_record(self.path)
+            start = CutFrom.model_validate(record["spec"]["cut_from"])
+            return start.run, int(record["counts"]["trainable_parameters"])
+        return None
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Returns the tokenizer that was saved with it, else the base's."""

@@ -25,6 +25,8 @@ from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import load_model
+from craft.spec import RunSpec
+from craft.trainer.cutting import Cut, cut_adapter
 
 BOTH = ["query", "value"]
 CONFIGS = {
@@ -240,6 +242,24 @@ def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     js = {name: j for name, j in load_file(tmp_path / "small" / WEIGHTS_FILE).items() if "craft_J" in name}
     ranks = {name: int(torch.linalg.matrix_rank(j - torch.eye(len(j)), atol=1e-4)) for name, j in js.items()}
     assert ranks == dict(audit.enough.ranks), "training on keeps the ranks"
+
+
+def test_a_cut_of_this_package_has_the_parameters_that_were_left_and_says_of_what_it_is(tiny_bert: str, tmp_path: Path) -> None:
+    saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method="craft", parameters={"ranks": ["all", 8, 8]})
+    counts = {"trainable_parameters": 2 * (3**2 + 8**2 + 8**2), "total_parameters": 9999, "adapter_bytes": 9999}
+    record = {"spec": spec.model_dump(mode="json"), "counts": counts, "metrics": {}}
+    (tmp_path / "whole" / "run.json").write_text(json.dumps(record))
+    cut_adapter(tmp_path / "whole", Cut(parameters=70), tmp_path / "cut")
+    lines: list[str] = []
+    audit = audit_adapter(tmp_path / "cut", Data(rows(tmp_path), label="label", labels=("0", "1")), tell=lines.append)
+    js = [j for name, j in load_file(tmp_path / "cut" / WEIGHTS_FILE).items() if "craft_J" in name]
+    ranks = [int(torch.linalg.matrix_rank(j - torch.eye(len(j)), atol=1e-4)) for j in js]
+    by_hand = sum(min(2 * rank * len(j), j.numel()) for rank, j in zip(ranks, js, strict=True))
+    assert audit.parameters == by_hand <= 70
+    assert all(size.parameters <= 35 for size in audit.sizes)
+    assert f"CRAFT with {by_hand} parameters" in lines[0]
+    assert lines[0].endswith(f"cut from the adapter of run {spec.key}")
 
 
 @pytest.mark.usefixtures("helpful")
