@@ -7,7 +7,6 @@ All sizes answer the same held-out rows, so each is compared with the uncut adap
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peft import PeftModel, get_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from peft import PeftModel
+from safetensors.torch import load_file
 
-from craft.audit.changes import Changes, changes_of, check_change, ranks_for, switch, warnings_of, write_craft, write_lora
+from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_craft, write_lora
 from craft.audit.data import NAME, Data, describe
-from craft.audit.folder import Folder, read_folder
+from craft.audit.folder import CRAFT, Folder, read_folder
 from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
-from craft.methods import find_cutting
+from craft.factors.low_rank import ranks_within
 from craft.models.adapters import WEIGHTS_FILE
 from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
@@ -36,16 +35,13 @@ from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
 from craft.spec import RECOVERY
 from craft.tasks.custom import check_texts
 from craft.tasks.metrics import METRICS, decide, sides_of
-from craft.trainer.checkpoint import rewrite
-from craft.trainer.loop import Loop
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
-from craft.trainer.steps import total_steps
+from craft.trainer.recovery import recover
 from craft.words import format_bytes
 
 SHARES = (2, 4, 8, 16)
 """An adapter is cut to its parameters divided by these."""
-CRAFT = "CRAFT"
 OWN_CUT = ("LORA", CRAFT)
 """Types whose sizes are of the same type."""
 FORM_ROWS = 64
@@ -150,7 +146,7 @@ class _Auditor:
             changes = replace(changes, parameters=min(cut[1], changes.parameters))
         if self._folder.peft_type == CRAFT:
             return model, changes
-        as_lora = write_lora(self._folder, changes, ranks_for(changes, changes.most), self._scratch / "whole")
+        as_lora = write_lora(self._folder, changes, changes.ranks, self._scratch / "whole")
         again = self._load(as_lora)
         check_change(model, again)
         if not stored:
@@ -191,7 +187,8 @@ class _Auditor:
         cut, ranks, parameters = written
         model = self._load(cut, trains=self._data.train is not None)
         if self._data.train is not None:
-            self._train_on(model, cut.path)
+            run = self._spec.cut_to(str(budget), RECOVERY)
+            recover(model, "default", cut.path, run, self._task, self._scorer(model), Meter())
         answers = self._answer(model, str(budget))
         gap = compare_answers(uncut, answers)
         self._tell(f"{parameters:,} parameters: {answers.score():.1f} ({gap.mean:+.1f}, {gap.low:+.1f} to {gap.high:+.1f})")
@@ -202,7 +199,7 @@ class _Auditor:
         if self._folder.peft_type == CRAFT:
             written = write_craft(self._folder, budget, to)
             return written if any(written[1].values()) else None
-        ranks = ranks_for(changes, budget)
+        ranks = ranks_within(changes.values, changes.costs, budget)
         if not any(ranks.values()):
             return None
         parameters = sum(rank * changes.costs[name] for name, rank in ranks.items())
@@ -211,26 +208,6 @@ class _Auditor:
     def _scorer(self, model: Any) -> Scorer:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.
         return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model, lambda *_: None)
-
-    def _train_on(self, model: Any, folder: Path) -> None:
-        scorer = self._scorer(model)
-        steps = math.ceil(RECOVERY * total_steps(self._spec.training, scorer.examples["train_examples"]))
-        short = self._spec.training.model_copy(update={"max_steps": steps, "evaluate_every": "end"})
-        make_hold = find_cutting("craft").hold if self._folder.peft_type == CRAFT else None
-        hold = make_hold(model) if make_hold is not None else lambda: None
-        run = self._spec.model_copy(update={"training": short})
-        loop = Loop(run, self._task.kind, model, scorer.train, Meter(), hold=hold)
-        for _ in loop.train():
-            pass
-        model.eval()
-        learnt = get_peft_model_state_dict(model, save_embedding_layers=False)
-
-        def save(aside: Path) -> None:
-            before = load_file(aside / WEIGHTS_FILE)
-            now = {name: learnt.get(name, old).detach().to("cpu", old.dtype).contiguous() for name, old in before.items()}
-            save_file(now, aside / WEIGHTS_FILE, metadata={"format": "pt"})
-
-        rewrite(folder, save)
 
     def _answer(self, model: Any, name: str) -> Answers:
         place = self._scratch / f"answers-{name}"

@@ -24,9 +24,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from craft.audit.folder import Folder
-from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
+from craft.factors.low_rank import Spectrum, product_svd, ranks_within
 from craft.methods import find_cutting
-from craft.models.adapters import CONFIG_FILE, PREFIX, WEIGHTS_FILE
+from craft.methods.cutting import PREFIX, write_products
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.heads import head_names, is_head
 from craft.trainer.checkpoint import write_folder
 
@@ -59,9 +60,9 @@ class Changes:
         return {name: s for name, (_, s, _) in self.spectra.items()}
 
     @property
-    def most(self) -> int:
-        """The parameters of a LoRA that loses nothing."""
-        return sum(len(s) * self.costs[name] for name, s in self.values.items())
+    def ranks(self) -> dict[str, int]:
+        """The rank of each change."""
+        return {name: len(s) for name, s in self.values.items()}
 
     def shares(self) -> dict[str, float]:
         """Returns each module's share of the squared singular values."""
@@ -166,12 +167,6 @@ def check_change(model: Any, as_lora: Any) -> None:
         )
 
 
-def ranks_for(changes: Changes, parameters: int) -> dict[str, int]:
-    """Returns the rank of every module under the lowest threshold that so many parameters allow; all 0 if one direction is too
-    many."""
-    return ranks_within(changes.values, changes.costs, parameters)
-
-
 def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, equal_ranks: bool = False) -> Folder:
     """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
 
@@ -181,33 +176,23 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
     Returns:
         The new folder.
     """
-    nonzero = {name: rank for name, rank in ranks.items() if rank}
     own = {
         name: weight
         for name, weight in load_file(folder.path / WEIGHTS_FILE).items()
         if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
     }
-    largest = max(nonzero.values())
-    smaller = {} if equal_ranks else {name: rank for name, rank in nonzero.items() if rank < largest}
-    for name, rank in nonzero.items():
-        b, a = halves(changes.spectra[name], rank)
-        more = largest - rank if equal_ranks else 0
-        own[f"{PREFIX}{name}.lora_B.weight"] = nn.functional.pad(b, (0, more)).float().contiguous()
-        own[f"{PREFIX}{name}.lora_A.weight"] = nn.functional.pad(a, (0, 0, 0, more)).float().contiguous()
+    cut = {name: (u[:, : ranks[name]], s[: ranks[name]], vt[: ranks[name]]) for name, (u, s, vt) in changes.spectra.items()}
+    sizes = {name: max(ranks.values()) if equal_ranks else rank for name, rank in ranks.items() if rank}
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,
-        "r": largest,
-        "lora_alpha": largest,
-        "rank_pattern": smaller,
-        "alpha_pattern": smaller,
-        "target_modules": sorted(nonzero),
+        **write_products(own, cut, sizes, torch.float32),
+        "target_modules": sorted(sizes),
         "modules_to_save": folder.config.get("modules_to_save"),
         "task_type": folder.config.get("task_type"),
         "fan_in_fan_out": changes.transposed,
         "inference_mode": True,
     }
-
     return _write(folder, own, config, to)
 
 
@@ -241,19 +226,25 @@ def _write(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, A
     return Folder(to, config, {name: tuple(weight.shape) for name, weight in weights.items()}, folder.base)
 
 
+def share_layers(shares: Mapping[str, float]) -> dict[str, float]:
+    """Returns each layer's share of the change, from those of its modules."""
+    layers: dict[str, float] = {}
+    for name, share in shares.items():
+        layer = next((f"layer {part}" for part in name.split(".") if part.isdigit()), name)
+        layers[layer] = layers.get(layer, 0.0) + share
+    return layers
+
+
 def warnings_of(changes: Changes) -> list[str]:
     """Returns sentences on what is odd about where an adapter's change is."""
     shares, lines = changes.shares(), list[str]()
     dead = [name for name, share in shares.items() if share < 0.01 / len(shares)]
     if dead:
         lines.append(f"{len(dead)} of {len(shares)} modules hardly change ({', '.join(dead[:3])}{', ...' if dead[3:] else ''})")
-    layers: dict[str, float] = {}
-    for name, share in shares.items():
-        layer = next((part for part in name.split(".") if part.isdigit()), name)
-        layers[layer] = layers.get(layer, 0.0) + share
+    layers = share_layers(shares)
     layer, most = max(layers.items(), key=lambda item: item[1])
     if len(layers) > 2 and most > 0.5:
-        lines.append(f"layer {layer} holds {100 * most:.0f} % of the change")
+        lines.append(f"{layer} holds {100 * most:.0f} % of the change")
     full = [name for name, s in changes.values.items() if len(s) > 1 and float(s[-1]) > 0.5 * float(s.mean())]
     if len(full) > len(shares) / 2:
         lines.append(f"{len(full)} modules use their rank to its end: a larger one may be better, sweep it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from craft.audit.folder import Folder
+from craft.audit.folder import CRAFT, Folder
 from craft.data_settings import CustomTask, DataSettings
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -76,16 +76,14 @@ def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
         kind = "regression" if outputs == 1 else "classification"
         columns = {"text": text, "label": data.label, "kind": kind, "labels": data.labels if outputs > 1 else None}
     own = CustomTask(train=data.train or data.held_out, validation=data.held_out, metric=data.metric, **columns)
-    training = TrainingSettings(
-        learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length, head_start="random", weight_decay=0.0
-    )
+    training = TrainingSettings(learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length, head_start="random")
     written: dict[str, Any] = {"generation": {"prompt": "none"}} if data.plain else {}
     if in_words:
         training = training.without_head()
     spec = RunSpec(
         model=folder.base,
         task=f"custom/{NAME}",
-        method="lora",
+        method="craft" if folder.peft_type == CRAFT else "lora",
         training=training,
         data=DataSettings(custom={NAME: own}, **written),
     )

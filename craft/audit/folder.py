@@ -28,6 +28,7 @@ NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING,
 """Types that put vectors before the text, and change no weight."""
 TASKS = ("SEQ_CLS", "CAUSAL_LM", None)
 """PEFT's task types that are scored."""
+CRAFT = "CRAFT"
 LONGEST_NAME = 1000
 STAYS = ("gaussian", "eva", "orthogonal", "mica")
 """Values of LoRA's `init_lora_weights` by which the base stays as it is."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
 from craft.audit.paired import Difference
 
@@ -118,9 +119,5 @@ class Audit:
 
     def picture(self, rows: int) -> Iterator[str]:
         """Yields a line for each of the layers with the largest shares of the change, with a bar."""
-        shares: dict[str, float] = {}
-        for name, share in self.shares.items():
-            layer = next((f"layer {part}" for part in name.split(".") if part.isdigit()), name)
-            shares[layer] = shares.get(layer, 0.0) + share
-        for layer, share in sorted(shares.items(), key=lambda item: -item[1])[:rows]:
+        for layer, share in sorted(share_layers(self.shares).items(), key=lambda item: -item[1])[:rows]:
             yield f"  {layer:<10} {100 * share:3.0f} % of the change  {'#' * round(40 * share)}"

@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from craft.factors.low_rank import Spectrum
+
+PREFIX = "base_model.model."
+"""Begins PEFT's names of saved weights of the base model's modules."""
 ROUNDING = 1e-5
 """Singular values of J - I up to this may be rounding errors of a float32 J."""
 
@@ -97,36 +101,43 @@ def _hold_js(model: nn.Module) -> Callable[[], None]:
 
 
 def _product_costs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    ends = {key.removesuffix(".lora_A.weight"): a.shape[1] for key, a in tensors.items() if key.endswith(".lora_A.weight")}
-    return {name: d_in + len(tensors[f"{name}.lora_B.weight"]) for name, d_in in ends.items()}
+    end = ".lora_A.weight"
+    inputs = {key[len(PREFIX) : -len(end)]: a.shape[1] for key, a in tensors.items() if key.endswith(end)}
+    return {name: d_in + len(tensors[f"{PREFIX}{name}.lora_B.weight"]) for name, d_in in inputs.items()}
 
 
 def _cut_products(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[dict[str, Any], int]:
-    from craft.factors.low_rank import halves, product_svd
+    from craft.factors.low_rank import product_svd
 
     costs = _product_costs(tensors)
-    pairs = {name: (tensors.pop(f"{name}.lora_B.weight"), tensors.pop(f"{name}.lora_A.weight")) for name in costs}
+    pairs = {name: [tensors.pop(f"{PREFIX}{name}.lora_{half}.weight") for half in "BA"] for name in costs}
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
     spectra = {name: product_svd(b, a, scale) for name, (b, a) in pairs.items()}
     ranks = choose({name: singular for name, (_, singular, _) in spectra.items()}, costs)
-    for name, rank in ranks.items():
-        if rank:
-            for half, cut in zip("BA", halves(spectra[name], rank), strict=True):
-                tensors[f"{name}.lora_{half}.weight"] = cut.to(pairs[name][0].dtype).contiguous()
-    own = {name.removeprefix("base_model.model."): rank for name, rank in ranks.items()}
-    return config | _settings_of(config, own), sum(rank * costs[name] for name, rank in ranks.items())
+    settings = write_products(tensors, spectra, ranks, pairs[next(iter(pairs))][0].dtype, config["use_rslora"])
+    return config | settings, sum(rank * costs[name] for name, rank in ranks.items())
 
 
-def _settings_of(config: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:
-    """Makes PEFT's settings for these ranks, with a scale of 1 in every module. A module of rank 0 is left out."""
-    largest = max(ranks.values())
-    alpha = (lambda rank: rank**0.5) if config["use_rslora"] else (lambda rank: rank)
-    smaller = {name: rank for name, rank in ranks.items() if 0 < rank < largest}
-    settings: dict[str, Any] = {"r": largest, "lora_alpha": alpha(largest)}
-    settings |= {"rank_pattern": smaller, "alpha_pattern": {name: alpha(rank) for name, rank in smaller.items()}}
-    if not all(ranks.values()):
-        settings["target_modules"] = sorted(name for name, rank in ranks.items() if rank)
-    return settings
+def write_products(
+    tensors: Tensors, spectra: Mapping[str, Spectrum], ranks: Mapping[str, int], dtype: Any, rslora: bool = False
+) -> dict[str, Any]:
+    """Adds the halves of the nearest product of its rank for every module to an adapter's tensors; nothing for rank 0.
+
+    Returns:
+        PEFT's settings for them, with a scale of 1 in every module.
+    """
+    from craft.factors.low_rank import halves
+
+    own = {name: rank for name, rank in ranks.items() if rank}
+    largest = max(own.values())
+    for name, rank in own.items():
+        for half, cut in zip("BA", halves(spectra[name], rank), strict=True):
+            tensors[f"{PREFIX}{name}.lora_{half}.weight"] = cut.to(dtype).contiguous()
+    alpha = (lambda rank: rank**0.5) if rslora else (lambda rank: rank)
+    smaller = {name: rank for name, rank in own.items() if rank < largest}
+    settings = {"r": largest, "lora_alpha": alpha(largest), "rank_pattern": smaller}
+    settings["alpha_pattern"] = {name: alpha(rank) for name, rank in smaller.items()}
+    return settings if len(own) == len(ranks) else settings | {"target_modules": sorted(own)}
 
 
 J_MINUS_I = Cutting(_j_costs, _cut_js, _hold_js)

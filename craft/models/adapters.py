@@ -25,8 +25,6 @@ from craft.models.quiet import quiet_libraries
 from craft.words import format_bytes
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
-"""Begins the names of saved weights of the base model's modules."""
 LONGEST, LARGEST = 16 * 2**20, 1e9
 """The most bytes of a configuration, and its largest number."""
 PATTERN_SECONDS = 5.0
@@ -138,7 +136,7 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
     if wrappers := find_wrappers(lacking, surplus):
         raise ValueError(_describe_wrappers(folder, wrappers))
     if surplus:
-        modules = list(dict.fromkeys(name.removeprefix(PREFIX).split(f".{prefix}")[0] for name in surplus))
+        modules = list(dict.fromkeys(name.removeprefix("base_model.model.").split(f".{prefix}")[0] for name in surplus))
         raise ValueError(
             f"the adapter in {folder} has {len(surplus)} weights for modules that {base} lacks, or that {CONFIG_FILE} does not "
             f"name: {', '.join(modules[:3])}{f' and {len(modules) - 3} more' if modules[3:] else ''}. {advice}"

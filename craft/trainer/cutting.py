@@ -20,12 +20,12 @@ from torch import Tensor
 
 from craft.factors.low_rank import ranks_within
 from craft.methods import find_cutting
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.scoring.forgetting import BEFORE
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.adapter_folder import read_record, write_record
 from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
 
-_ADAPTER_FILE, _CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 _NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_per_second")
 
 
@@ -73,7 +73,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, spec: RunSpec | None = None) -
         )
     counts = {name: value for name, value in record["counts"].items() if name not in _NOT_ITS_OWN}
     parameters = counts["trainable_parameters"]
-    tensors, config = load_file(folder / _ADAPTER_FILE), json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+    tensors, config = load_file(folder / WEIGHTS_FILE), json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     before = _bytes(tensors)
     smaller, left = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, parameters))
     counts |= {"trainable_parameters": left, "total_parameters": counts["total_parameters"] + left - parameters}
@@ -84,11 +84,11 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, spec: RunSpec | None = None) -
 
     def fill(aside: Path) -> None:
         shutil.copytree(
-            folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE, _ADAPTER_FILE, "README.md")
+            folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE, WEIGHTS_FILE, "README.md")
         )
-        save_file(tensors, aside / _ADAPTER_FILE, metadata={"format": "pt"})
+        save_file(tensors, aside / WEIGHTS_FILE, metadata={"format": "pt"})
         if smaller is not config:
-            (aside / _CONFIG_FILE).write_text(json.dumps(smaller, indent=2, sort_keys=True), encoding="utf-8")
+            (aside / CONFIG_FILE).write_text(json.dumps(smaller, indent=2, sort_keys=True), encoding="utf-8")
         write_record(aside, record)
 
     write_folder(to, fill)

@@ -15,6 +15,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from craft.methods import find_cutting
+from craft.models.adapters import WEIGHTS_FILE
 from craft.scoring.scorer import Scorer
 from craft.spec import RunSpec
 from craft.tasks.task import Task
@@ -22,8 +23,6 @@ from craft.trainer.checkpoint import rewrite
 from craft.trainer.loop import Loop
 from craft.trainer.meter import Meter
 from craft.trainer.steps import total_steps
-
-_ADAPTER_FILE = "adapter_model.safetensors"
 
 
 def recover(
@@ -53,9 +52,9 @@ def recover(
             tick(step, steps)
     learnt = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
 
-    def save(aside: Path) -> None:
-        before = load_file(aside / _ADAPTER_FILE)
-        now = {key: learnt[key].detach().to("cpu", old.dtype).contiguous() for key, old in before.items()}
-        save_file(now, aside / _ADAPTER_FILE, metadata={"format": "pt"})
+    def save(aside: Path) -> None:  # an adapter of a stranger may have embeddings, too, which stay
+        before = load_file(aside / WEIGHTS_FILE)
+        now = {key: learnt.get(key, old).detach().to("cpu", old.dtype).contiguous() for key, old in before.items()}
+        save_file(now, aside / WEIGHTS_FILE, metadata={"format": "pt"})
 
     rewrite(folder, save)

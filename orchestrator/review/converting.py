@@ -19,7 +19,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     from peft import PeftModel
 
     from craft import load_adapter
-    from craft.audit.changes import changes_of, ranks_for, write_lora
+    from craft.audit.changes import changes_of, write_lora
     from craft.audit.folder import read_folder
     from craft.models.compute import compute_as_stored
     from craft.trainer.adapter_folder import RUN_FILE, read_record
@@ -39,8 +39,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
         changes = changes_of(model)
     except (AttributeError, NotImplementedError, ValueError) as error:
         raise ValueError(f"method {method} cannot be written as a LoRA: {error}; take it without --as lora") from error
-    ranks = ranks_for(changes, changes.most)
-    write_lora(read_folder(adapter, base), changes, ranks, folder, equal_ranks=True)
+    write_lora(read_folder(adapter, base), changes, changes.ranks, folder, equal_ranks=True)
     (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)

@@ -18,11 +18,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import craft
 from craft.audit.audit import audit_adapter
-from craft.audit.changes import changes_of, ranks_for, write_lora
+from craft.audit.changes import changes_of, write_lora
 from craft.audit.data import Data
 from craft.audit.folder import Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
+from craft.factors.low_rank import ranks_within
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import load_model
 from craft.spec import RunSpec
@@ -69,7 +70,7 @@ def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_
     folder = read_folder(tmp_path / "whole")
     stored = load_model(tiny_bert, "classification", ("0", "1"))
     changes = changes_of(folder.load("classification", ("0", "1"), 0), stored if folder.moves_base else None)
-    written = write_lora(folder, changes, ranks_for(changes, changes.most), tmp_path / "cut")
+    written = write_lora(folder, changes, changes.ranks, tmp_path / "cut")
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
     again = merged(peft.PeftModel.from_pretrained(base, str(written.path)))
     assert again.keys() == whole.keys()
@@ -81,7 +82,7 @@ def test_zeros_fill_up_to_one_rank_and_one_scale(tiny_bert: str, tmp_path: Path)
     saved(tiny_bert, CONFIGS["patterns"], tmp_path / "whole")
     folder = read_folder(tmp_path / "whole")
     changes = changes_of(folder.load("classification", ("0", "1"), 0))
-    ranks = ranks_for(changes, changes.most // 2)
+    ranks = ranks_within(changes.values, changes.costs, changes.parameters // 2)
     assert len(set(ranks.values())) > 1
     two = [write_lora(folder, changes, ranks, tmp_path / name, equal_ranks=name == "filled") for name in ("ragged", "filled")]
     config = two[1].config
@@ -105,7 +106,7 @@ def test_a_cut_is_peft_s_count_and_the_nearest_of_its_ranks(tiny_bert: str, tmp_
     folder = read_folder(tmp_path / "whole")
     changes = changes_of(folder.load("classification", ("0", "1"), 0))
     assert changes.parameters == 6 * 4 * 64
-    ranks = ranks_for(changes, changes.parameters // 2)
+    ranks = ranks_within(changes.values, changes.costs, changes.parameters // 2)
     written = write_lora(folder, changes, ranks, tmp_path / "cut")
     weights = load_file(written.path / WEIGHTS_FILE)
     own = {key: weight for key, weight in weights.items() if "lora_" in key}
