@@ -95,7 +95,7 @@ def _scored(ready: Any) -> str:
     seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds", "examples", "chance"))
     parts = ["One seed."] if seeds.max() == 1 else []
     if examples.nunique() == 1:
-        at = f", where chance is {chance.max():.1f}" if chance.nunique() == 1 else ""
+        at = f", where random guessing has {chance.max():.1f}" if chance.nunique() == 1 else ""
         parts.append(f"Scored on {examples.max():,.0f} examples{at}.")
     return " ".join(parts)
 

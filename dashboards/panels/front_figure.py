@@ -81,7 +81,7 @@ def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> P
         if plain["intervals"][metric.name]:
             values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
     if plain["chance"] is not None:
-        label = {"text": "chance", "textposition": "end", "yanchor": "bottom", "font": {"size": 11, "color": GREY}}
+        label = {"text": "random guessing", "textposition": "end", "yanchor": "bottom", "font": {"size": 11, "color": GREY}}
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["chance"], "y1": plain["chance"]}
         values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
     for x, by_y in plain["fronts"].items():

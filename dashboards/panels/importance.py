@@ -16,7 +16,7 @@ from dashboards.panels.base import Panel, Plain, View, choice, column, moving_to
 from orchestrator.results.presentation import BLUE
 
 LEAST, EACH = 12, 5
-"""Configurations of a method, and for each of its parameters: with fewer, chance decides what seems to explain the score."""
+"""Configurations of a method, and for each of its parameters: with fewer, luck decides what seems to explain the score."""
 FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
 
 
@@ -30,7 +30,7 @@ def data(view: View) -> Plain:
             if shares := _shares(sample, {name: _distribution(frame[f"p.{name}"]) for name in names}):
                 by_method[str(method)] = {names[name]: share for name, share in shares.items()}
     least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that differs"
-    return {"shares": by_method} if by_method else {"empty": f"needs {least}; with fewer it would be chance."}
+    return {"shares": by_method} if by_method else {"empty": f"needs {least}; with fewer it would be luck."}
 
 
 def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:

@@ -58,7 +58,7 @@ def data(view: View) -> Plain:
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(name for front in marks for name in front.members),
         "enough": [front.enough for front in marks if front.enough],
-        "rule": f"within {view.sweeps[0].rule.within:g} of the best with a chance of at least {view.sweeps[0].rule.sure:g}",
+        "rule": "within {0.within:g} of the best with a probability of at least {0.sure:g}".format(view.sweeps[0].rule),
         "possible": sorted(name for front in marks for name in front.possible),
         "objectives": in_words(view.sweeps),
         "complete": (frame["state"] == "done").tolist(),

@@ -42,7 +42,7 @@ def audit(
     ] = None,
     max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
     within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="So much may be lost.")] = 1.0,
-    sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="With this chance at most that is lost.")] = 0.9,
+    sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="The probability of no larger loss.")] = 0.9,
     base: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The base model here, if it is not found under its name.")
     ] = None,

@@ -17,8 +17,8 @@ class AnswerPart(Part):
     """Which configuration is enough, what is not known, and what to run to know it."""
 
     kind: Kind = Field(
-        description="`enough`: the configuration is. `unsure`: none is with the wanted chance yet. `one seed`, `means`: "
-        "there are no chances, so nothing is known to be enough. `chance`: nothing is shown to be above chance. `head`: no "
+        description="`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: "
+        "there are no probabilities, so nothing is known to be enough. `chance`: nothing is above random guessing. `head`: no "
         "adapter is shown to beat the task head alone."
     )
     configuration: str = Field(
@@ -28,16 +28,16 @@ class AnswerPart(Part):
     label: str = Field(description="The name of that configuration for people.")
     best: str = Field(description="The id of the configuration with the highest expected score.")
     within: float = Field(description="The points of the score below the true best that are allowed.")
-    sure: float = Field(description="The least chance of that, from 0.5 to 1.")
+    sure: float = Field(description="The least probability of that, from 0.5 to 1.")
     p_better: Number = Field(
-        description="The chance, from 0 to 1, that any configuration of the sweep is better by more than `within` points. "
+        description="The probability, from 0 to 1, that any configuration of the sweep is better by more than `within` points. "
         "Null where it is not known, as with one seed."
     )
     verdict: str = Field(description="What is known, in sentences.")
     unknown: str = Field(description="What is not known, in sentences. Empty if all is.")
     proposal: str = Field(description="What to run next, and how long that takes. Empty if there is nothing to propose.")
     command: str = Field(description="The command that runs it. Empty if there is none.")
-    p_decides: Number = Field(description="The chance, from 0 to 1, that it says all that is not known. Null if not known.")
+    p_decides: Number = Field(description="The probability, from 0 to 1, that it says all that is unknown. Null if not known.")
     text: str = Field(description="The answer as the terminal shows it.")
 
     @classmethod

@@ -23,7 +23,7 @@ class SizePart(Part):
     low: Number = Field(description="The lower end of the 95 % interval of that, over rows.")
     high: Number = Field(description="The upper end.")
     p_within: Number = Field(
-        description="The chance that neither this size nor a larger one loses more than `within` points on new rows, at least."
+        description="The least probability that neither this size nor a larger one loses more than `within` points on new rows."
     )
 
 
@@ -42,7 +42,7 @@ class AuditReport(Report):
     without: Number = Field(description="The score without its change of weights: of the base, or of the head alone.")
     form: str | None = Field(description="How pairs of a language model were read, if the audit chose it. Null if it did not.")
     within: float = Field(description="The points that may be lost; of a likelihood at most a tenth of the gain.")
-    sure: float = Field(description="The chance with which at most these are lost.")
+    sure: float = Field(description="The probability with which at most these are lost.")
     sizes: list[SizePart] = Field(description="From large to small.")
     helps: bool = Field(description="Whether the rows show that the adapter's change helps by more than `within`.")
     enough: int | None = Field(

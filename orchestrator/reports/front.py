@@ -74,7 +74,7 @@ class FrontReport(Report):
     rows: list[Row] = Field(description="The configurations, by their cost, smallest first. Incomplete ones come last.")
     knee: str | None = Field(description="The id of the knee of the front: above it, more parameters add little.")
     caption: str = Field(description="The line under the table of the terminal: what the intervals are over.")
-    legend: str = Field(description="What the chances are about. Empty if there are none.")
+    legend: str = Field(description="What the probabilities are about. Empty if there are none.")
     answer: AnswerPart | None = Field(description="The sweep's answer. Null before any configuration is complete.")
     read: list[str] = Field([], description="`judge`: how the columns of the table were read, in sentences.")
     lacks: list[str] = Field([], description="`judge`: what the table lacks, and what it would add, in sentences.")

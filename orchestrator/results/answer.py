@@ -126,8 +126,9 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
 
 def _nothing(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     verdict = (
-        f"Nothing in this sweep is shown to be above chance: the best, {_named(best)}, has {_score(best)}, and answering the "
-        f"most frequent class {number(best.value('chance'), 1)}. So none of these numbers says which adapter is enough."
+        f"Nothing in this sweep is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
+        f"answering the most frequent class {number(best.value('chance'), 1)}. So none of these numbers "
+        "says which adapter is enough."
     )
     return Answer("chance", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, state))
 
@@ -171,7 +172,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -
     if small is not best:
         verdict += f" {_compared(best, small, best.score.mean - small.score.mean)}"
     if not single:
-        unknown = "Not known: with what chance. There are chances where every objective but the score is exact."
+        unknown = "Not known: with what probability. It is known where every objective but the score is exact."
         return Answer("means", small.configuration, best.configuration, None, verdict, unknown)
     unknown = "One seed cannot tell whether this is enough: another seed may score differently."
     ends = _at_end(complete, best, state)
@@ -221,7 +222,7 @@ def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: b
     if sure:
         more = f" {_compared(best, taken, best.counts[EXPECTED] - taken.counts[EXPECTED])}" if best is not taken else ""
         return (
-            f"Enough: {_named(taken)}: {_score(taken)}. The chance that anything in this sweep is better by more than "
+            f"Enough: {_named(taken)}: {_score(taken)}. The probability that anything in this sweep is better by more than "
             f"{margin} is {percent(1 - chance)}.{more}"
         )
     likely = f"is the likeliest to be within {margin} of the best ({percent(chance)})"

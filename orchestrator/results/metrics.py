@@ -160,7 +160,7 @@ ROWS = (
     _fact("cut_from", "text", "The id of the configuration from whose adapters its own are cut. Empty if it was trained.",
           lambda row: row.source),
     _fact("on_front", "flag", "Whether no other complete configuration is better in the objectives."),
-    _fact("may_be_on_front", "flag", "Whether its chance to be on the front is not small."),
+    _fact("may_be_on_front", "flag", "Whether its probability of being on the front is not small."),
     _fact("enough", "flag", "Whether it is the smallest that is enough. At most one configuration is."),
     _fact("complete", "flag", "Whether all planned trials have finished. Only complete configurations are ranked."),
     _fact("tunes", "text", "The id of the configuration for which it is a candidate, with search scores alone; or empty."),
@@ -168,15 +168,15 @@ ROWS = (
            "The reported score, in points, on data that chose nothing (`protocol: honest`).", place="front", interval=True),
     Column("search_score", "search score", "maximize", "score",
            "The score on the split that may choose, in points. Choose by this one.", place="record", interval=True),
-    Column("chance", "chance", "maximize", "score",
+    Column("chance", "random guessing", "maximize", "score",
            "The score of always answering the most frequent class, in points.", place="objective"),
     Column(NORMALIZED, "normalized", "maximize", "score",
            "The mean over tasks, on each of which 0 is the head alone and 100 is full fine-tuning.", 1, "front", interval=True),
     Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
     Column(P_FRONT, "P(front)", "maximize", "chance",
-           "P(front): the chance, from 0 to 1, that nothing of at most its cost is better. Null with one seed.", place="front"),
-    Column(P_ENOUGH, "P(enough)", "maximize", "chance", "P(enough): the chance, from 0 to 1, that nothing at all is better by "
-           "more than `within` points. Null with one seed.", place="front"),
+           "P(front): the probability, 0 to 1, that nothing of at most its cost is better. Null with one seed.", place="front"),
+    Column(P_ENOUGH, "P(enough)", "maximize", "chance", "P(enough): the probability, from 0 to 1, that nothing at all is "
+           "better by more than `within` points. Null with one seed.", place="front"),
     Column(EXPECTED, "expected", "maximize", "score", "The expected true score, in points. The highest of many scores is too "
            "high on average; this is not.", place="page"),
     Column(LUCK, "luck of the examples", "minimize",

@@ -68,7 +68,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     chances = {summary.value("chance") for summary in drawn} if y_name == "score" else set()
     if len(chances) == 1 and math.isfinite(chance := chances.pop()):
         up.append(chance)
-        handles = [axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="chance")]
+        handles = [axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="random guessing")]
     if not drawn:
         axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
     else:

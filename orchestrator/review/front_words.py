@@ -41,9 +41,8 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
     chance = {number(summary.value("chance"), 1) for summary in summaries if "chance" in summary.counts}
     if len(examples) == 1:
-        parts.append(
-            f"scored on {examples.pop():,.0f} examples" + (f", where chance is {chance.pop()}" if len(chance) == 1 else "")
-        )
+        guessing = f", where random guessing has {chance.pop()}" if len(chance) == 1 else ""
+        parts.append(f"scored on {examples.pop():,.0f} examples{guessing}")
     return "; ".join(parts)
 
 
@@ -53,7 +52,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
         return ""
     where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
     return (
-        f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(enough): that nothing at "
+        f"P(front): the probability that nothing of at most its cost is better on {where} examples. P(enough): that nothing at "
         "all is better by more than enough.within points, 1 if not set."
     )
 

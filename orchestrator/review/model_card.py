@@ -252,8 +252,8 @@ def _scores(origin: Origin) -> str:
         lines.append(f"| {plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
     if P_ENOUGH in summary.counts:
         lines.append(
-            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; chance that "
-            f"it is enough {number(summary.value(P_ENOUGH))}; P(front) {number(summary.value(P_FRONT))}."
+            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; "
+            f"probability that it is enough {number(summary.value(P_ENOUGH))}; P(front) {number(summary.value(P_FRONT))}."
         )
     return "\n".join(lines)
 

@@ -182,7 +182,7 @@ def _lacks(record: PastSweep, columns: Columns | None) -> Iterator[str]:
     seeds = [summary.score.n for summary in record.summaries if summary.complete]
     if single := seeds.count(1):
         few = "No seeds" if single == len(seeds) else f"No further seeds of {single} of {len(seeds)} configurations"
-        yield f"{few}: with one number a configuration no chance can be given; two more seeds of each would give them"
+        yield f"{few}: with one number a configuration no probability can be given; two more seeds of each would give them"
     elif min(seeds, default=SEEDS) < SEEDS:
         yield f"{min(seeds)} seeds: a configuration is called enough from {SEEDS} on"
     if columns is not None and columns.seed is None and not single:

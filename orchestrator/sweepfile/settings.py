@@ -50,10 +50,10 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
 
 
 class Enough(Settings):
-    """When a configuration is enough: when it is within `within` points of the best with a chance of at least `sure`."""
+    """When a configuration is enough: when it is within `within` points of the best with a probability of at least `sure`."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
-    sure: float = Field(0.9, ge=0.5, lt=1, description="The least chance of that.")
+    sure: float = Field(0.9, ge=0.5, lt=1, description="The least probability of that.")
 
 
 class SearchSettings(Settings):

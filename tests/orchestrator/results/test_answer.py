@@ -111,7 +111,7 @@ def test_within_and_sure_say_what_enough_means() -> None:
         (
             [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
             "chance",
-            ["Nothing in this sweep is shown to be above chance", "52.9", "52.7", "Try another learning rate"],
+            ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
             "space.2.learning_rate={values: [0.001, 0.003, 0.009, 0.00033, 0.027]}",
         ),
         (

@@ -288,7 +288,7 @@ def test_one_row_is_enough(four: list[Summary]) -> None:
     """The others are 2 points and more below the best; with seeds a point apart nothing smaller is within 1."""
     assert marks(four, OBJECTIVES)["enough"] == ["lora16"]
     for form in (rendered(four), markdown(four, OBJECTIVES)):
-        assert form.index("P(front): the chance") < form.index("configuration"), "explained before it is shown"
+        assert form.index("P(front): the probability") < form.index("configuration"), "explained before it is shown"
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:

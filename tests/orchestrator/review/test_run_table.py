@@ -230,7 +230,7 @@ def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> Non
 def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> None:
     one = [row for row in plain_rows() if row["seed"] == 0]
     table = read_table(write(tmp_path / "one.csv", one))
-    assert table.lacks[0].startswith("No seeds: with one number a configuration no chance can be given")
+    assert table.lacks[0].startswith("No seeds: with one number a configuration no probability can be given")
     assert table.record.answer is not None
     assert (table.record.answer.kind, table.record.answer.better) == ("one seed", None)
     bare = [{"setting": f"s{r}", "accuracy": v} for r, _, v in trainings()]
