@@ -238,6 +238,8 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
 def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     """Runs a command and returns its exit status. Raises OSError if stdout cannot be written."""
     row = next((row for row in COMMANDS if arguments and row.name == arguments[0]), None)
+    if arguments[:1] == ["--version"]:
+        return typer.echo(f"craft-sweeps {craft.__version__}") or GOOD
     try:
         program = typer.main.get_command(build())
         status = program.main(
@@ -250,7 +252,8 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     except typer.Abort:  # a question was not answered
         return STOPPED
     except typer.TyperException as error:  # typer's own words about a wrong call
-        trouble: BaseException = ValueError(f"{error.format_message()} See craft-sweeps {f'{row.name} ' if row else ''}--help.")
+        command = f"craft-sweeps {row.name}" if row else "craft-sweeps"
+        trouble: BaseException = ValueError(f"{error.format_message().rstrip('.')}. See {command} --help.")
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno == ENOSPC:
             write_report("")  # raises if stdout is what is full
@@ -283,9 +286,7 @@ def build() -> typer.Typer:
 
     @program.callback()
     def about(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
-        if version:
-            typer.echo(f"craft-sweeps {craft.__version__}")
-            raise typer.Exit
+        """Has the option that needs no command (`_run` answers it)."""
 
     for row in COMMANDS:
         module, _, function = row.function.partition(":")

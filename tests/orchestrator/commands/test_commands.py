@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,6 +67,11 @@ def test_the_help_of_all_is_light_and_whole() -> None:
     listed = re.findall(r"^  (\w+)  +\S", ended.stdout.split("Commands:")[1], re.M)
     assert listed == NAMES
     assert "..." not in ended.stdout.split("Commands:")[1], "a first sentence is too long for the list"
+
+
+def test_the_version_is_shown_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"craft-sweeps {version('craft-sweeps')}\n", "")
 
 
 def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None:
