@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from craft.models.cached import base_name
 from craft.models.gguf import is_gguf
-from craft.results import MODEL_DIGEST
+from craft.results import MODEL_DIGEST, name_score
 from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
@@ -32,6 +32,7 @@ from orchestrator.review.merging import reads_pairs
 from orchestrator.state.entry import TrialResult
 
 CARD_FILE = "README.md"
+TEMPLATE = Path(__file__).with_name("model_card.jinja")
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "
     "reported split was scored once, when all was decided.",
@@ -77,34 +78,49 @@ def model_card(
         merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
         config: PEFT's configuration of the adapter; None if PEFT does not load the folder.
     """
-    spec, summary, entry = record["spec"], origin.summary, origin.entry
-    kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
-    head = [
-        _front_matter(spec, record["kind"], merged is not None),
-        f"# {plain(full_label(summary))} on {plain(entry.trial.task)}",
-        f"{kind} {_code(base_name(spec['model']))} for the task {_code(entry.trial.task)}: {_code(full_label(summary))}, seed "
-        f"{entry.trial.seed}, from the sweep {_code(origin.sweep)}.",
-    ]
-    return "\n\n".join(
-        [
-            *head,
-            "## Load it",
-            *_loading(record, pair, merged, config),
-            *_serving(record, config, merged is not None),
-            "## Scores",
-            _scores(origin),
-            "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
-            *([f"What the sweep says: {plain(origin.answer)}"] if origin.answer else []),
-            *_notes(record),
-            "## Protocol and data",
-            f"Protocol {_code(spec['protocol'])}. {PROTOCOLS.get(spec['protocol'], '')}",
-            _table({title: record["facts"].get(name) for name, title in FACTS.items()}),
-            "## Configuration",
-            _table({"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
-            "## Costs of the trained adapter",
-            _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
-        ]
-    ) + "\n"  # fmt: skip
+    spec, summary, result = record["spec"], origin.summary, origin.entry.result
+    base, gguf = base_name(str(spec["model"])), is_gguf(str(spec["model"]))
+    expected = [number(summary.value(name)) for name in (EXPECTED, P_ENOUGH, P_FRONT)] if P_ENOUGH in summary.counts else None
+    values: dict[str, Any] = {"origin": origin, "record": record, "base": base, "merged": merged, "expected": expected}
+    values |= {"plain": plain, "code": _code, "number": number, "shown": _shown}
+    card = ModelCard.from_template(
+        _card_data(origin, record, merged is not None),
+        template_path=str(TEMPLATE),
+        **values,
+        title=full_label(summary),
+        what="A fine-tuned" if merged else f"An adapter ({summary.method}) of",
+        is_local=base != spec["model"],
+        by_peft=None if merged or config is None or gguf else loading_by_peft(record, config, pair=pair),
+        ours=loading(record, pair=pair, merged=merged is not None),
+        gguf=gguf and record["facts"].get(MODEL_DIGEST),
+        commands="\n".join(served_by(record, config, merged=merged is not None)),
+        score=f"score ({summary.metric})" if " of " in summary.metric else "score",
+        rows=_scores(origin, result.metrics if result else {}),
+        protocol=PROTOCOLS.get(spec["protocol"], ""),
+        tables=[
+            ("", {title: record["facts"].get(name) for name, title in FACTS.items()}),
+            ("Configuration", {"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
+            ("Costs of the trained adapter", {name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
+        ],
+    )
+    return str(card)
+
+
+def _card_data(origin: Origin, record: Mapping[str, Any], merged: bool) -> ModelCardData:
+    """Returns the card's head, with the trial's score as hubs show it."""
+    model, task, result = str(record["spec"]["model"]), origin.entry.trial.task, origin.entry.result
+    base, pipeline = base_name(model), PIPELINES[record["kind"]]
+    scores = []
+    if result is not None and "score" in result.metrics:
+        scores = [EvalResult(pipeline, task, task, name_score(result.facts) or "score", result.metrics["score"])]
+    return ModelCardData(
+        base_model=base if base == model or "/" in base else None,  # a hub links it by name; a local folder's is no such name
+        library_name="transformers" if merged else "peft",
+        pipeline_tag=pipeline,
+        tags=["craft-sweeps", str(record["spec"]["method"])],
+        model_name=full_label(origin.summary),
+        eval_results=scores or None,
+    )
 
 
 def add_card(adapter: Path, sweep: str, trial: PlannedTrial, result: TrialResult) -> None:
@@ -127,29 +143,6 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
     if not merged:
         load = ["from craft import load_adapter", f"model, tokenizer = load_adapter({folder!r})"]
     return "\n".join([*load, *_asking(record, pair)])
-
-
-def _serving(record: Mapping[str, Any], config: Mapping[str, Any] | None, merged: bool) -> list[str]:
-    """Returns the card's part on servers of language models."""
-    if record["kind"] != "generation":
-        return []
-    commands = served_by(record, config, merged=merged)
-    if not commands:
-        return [
-            "## Serve it",
-            "vLLM, TGI and llama.cpp read no adapters of this form: take it with `--as lora` or `--as merged`.",
-        ]
-    code = "\n".join(commands)
-    return ["## Serve it", f"With vLLM, TGI and llama.cpp, as far as each reads it:\n\n```\n{code}\n```"]
-
-
-def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, config: Mapping[str, Any] | None) -> list[str]:
-    """Returns the card's part on loading: with plain transformers and PEFT if they can, and with `craft`."""
-    ours = f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```"
-    if merged or config is None or is_gguf(str(record["spec"]["model"])):
-        return [ours, merged or _base(record)]
-    also = "`craft.load_adapter` builds the very model that was scored, number format included:"
-    return [f"```python\n{loading_by_peft(record, config, pair=pair)}\n```", also, ours, _base(record)]
 
 
 def loading_by_peft(record: Mapping[str, Any], config: Mapping[str, Any], *, pair: bool, folder: str = ".") -> str:
@@ -195,67 +188,24 @@ def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:
     return [ask, "logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
 
 
-def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
-    header: dict[str, Any] = {
-        "library_name": "transformers" if merged else "peft",
-        "pipeline_tag": PIPELINES.get(kind, "text-classification"),
-        "tags": ["craft-sweeps", str(spec["method"])],
-    }
-    model = base_name(str(spec["model"]))
-    if model == spec["model"] or "/" in model:
-        header["base_model"] = model  # a hub links it by name; that of a local folder is no such name
-    return f"---\n{yaml.safe_dump(header, sort_keys=True, allow_unicode=True).strip()}\n---"
-
-
-def _base(record: Mapping[str, Any]) -> str:
-    """Returns the sentence that says where the base model is found."""
-    spec = record["spec"]
-    name = str(spec["model"])
-    shown = _code(base_name(name))
-    place = f"The base model {shown} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
-    if base_name(name) != name:
-        place = f"The base model {shown} was a local one: write its place here, also as `load_adapter(folder, base=...)`."
-    if not is_gguf(name):
-        return place
-    return (
-        f"{place} It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; "
-        "another file is refused."
-    )
-
-
 def _auto(kind: str) -> str:
     return "AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification"
 
 
-def _scores(origin: Origin) -> str:
-    trial, result, summary = origin.entry.trial, origin.entry.result, origin.summary
-    own = result.metrics if result else {}
-    score = f"score ({summary.metric})" if " of " in summary.metric else "score"
-    lines = [f"| | {plain(score)} | 95 % interval | search score | trials |", "| --- | --- | --- | --- | --- |"]
-    rows: list[tuple[str, float, Interval | None, float | None, str]] = [
-        (f"this adapter ({trial.task}, seed {trial.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
-    ]
-    several = len(summary.tasks) > 1
-    rows += [
-        # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
-        (f"the configuration on {task}, mean over seeds", value.mean, value if several else summary.score, None, str(value.n))
-        for task, value in summary.tasks.items()
-        if origin.reasons and (task == trial.task or several)  # without them it is a card of the trial alone
-    ]
+def _scores(origin: Origin, own: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
+    """Returns the rows of the table of scores: name, mean, ends of its interval, search score and number of trials."""
+    trial, summary = origin.entry.trial, origin.summary
+    several, name = len(summary.tasks) > 1, f"this adapter ({trial.task}, seed {trial.seed})"
+    rows = [(name, own.get("score", math.nan), _ends(None), own.get("search_score"), 1)]
+    for task, value in summary.tasks.items():
+        if origin.reasons and (task == trial.task or several):  # without them it is a card of the trial alone
+            # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
+            ends = _ends(value if several else summary.score)
+            rows.append((f"the configuration on {task}, mean over seeds", value.mean, ends, None, value.n))
     if several:
-        searched = summary.value("search_score")
-        rows.append(
-            ("the configuration, mean over tasks and seeds", summary.score.mean, summary.score, searched, str(summary.finished))
-        )
-    for name, mean, ends, search, count in rows:
-        shown = number(search) if search is not None else ""
-        lines.append(f"| {plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
-    if P_ENOUGH in summary.counts:
-        lines.append(
-            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; "
-            f"probability that it is enough {number(summary.value(P_ENOUGH))}; P(front) {number(summary.value(P_FRONT))}."
-        )
-    return "\n".join(lines)
+        name, mean, searched = "the configuration, mean over tasks and seeds", summary.score, summary.value("search_score")
+        rows.append((name, mean.mean, _ends(mean), searched, summary.finished))
+    return rows
 
 
 def _ends(value: Interval | None) -> str:
@@ -264,22 +214,9 @@ def _ends(value: Interval | None) -> str:
     return f"{number(value.low)} to {number(value.high)}{'' if value.n > 1 else ' over examples, one seed'}"
 
 
-def _notes(record: Mapping[str, Any]) -> list[str]:
-    notes = record.get("notes") or []
-    return ["**To be known:** " + "; ".join(plain(note) for note in notes)] if notes else []
-
-
 def _training(spec: Mapping[str, Any]) -> dict[str, Any]:
     training = flatten({name: value for name, value in spec["training"].items() if value is not None})
     return {f"training.{name}" if name in spec["parameters"] else name: value for name, value in training.items()}
-
-
-def _table(rows: Mapping[str, Any]) -> str:
-    lines = ["| | |", "| --- | --- |"]
-    for name, value in rows.items():
-        if value is not None:
-            lines.append(f"| {plain(name)} | {plain(_shown(name, value))} |")
-    return "\n".join(lines)
 
 
 def _shown(name: str, value: Any) -> str:
