@@ -140,8 +140,10 @@ class _Auditor:
 
     def _read_changes(self) -> tuple[Any, Changes]:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
-        model, stored = self._load(self._folder), self._folder.moves_base
-        changes = changes_of(model, self._load_base() if stored else None)
+        model, stored, task = self._load(self._folder), self._folder.moves_base, self._task
+        pad = self._tokenizer.pad_token_id
+        base = load_model(self._folder.base, task.kind, task.labels, pad_token_id=pad) if stored else None
+        changes = changes_of(model, base)
         if (cut := self._folder.cut) is not None:  # of low-rank matrices the model has the products
             changes = replace(changes, parameters=min(cut[1], changes.parameters))
         if self._folder.peft_type == CRAFT:
@@ -176,9 +178,6 @@ class _Auditor:
 
     def _load(self, folder: Folder, trains: bool = False) -> Any:
         return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id, trains=trains)
-
-    def _load_base(self) -> Any:
-        return load_model(self._folder.base, self._task.kind, self._task.labels, pad_token_id=self._tokenizer.pad_token_id)
 
     def _size(self, changes: Changes, budget: int, uncut: Answers) -> Size | None:
         written = self._cut(changes, budget, self._scratch / str(budget) / "adapter")

@@ -24,10 +24,6 @@ class SuperloraParameters(Projected):
     scaling: float = _SCALING
 
 
-def superlora_label(parameters: Any) -> str:
-    return f"r{parameters.rank} {parameters.groups}x{parameters.order}D, {' '.join(parameters.projections)}"
-
-
 METHODS: tuple[Method, ...] = (
     Method(
         name="lotr",
@@ -43,6 +39,6 @@ METHODS: tuple[Method, ...] = (
         reference="Chen et al. 2024, arXiv 2403.11887",
         parameters=SuperloraParameters,
         build=attaches("SUPERLORA", r="rank", groups="groups", order="order", scaling="scaling"),
-        label=superlora_label,
+        label=lambda each: f"r{each.rank} {each.groups}x{each.order}D, {' '.join(each.projections)}",
     ),
 )

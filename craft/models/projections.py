@@ -68,7 +68,10 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
     stacks: Stacks = {}
     for name in names:
         if name not in patterns:
-            raise ValueError(_unknown_word(name, patterns, model, linear))
+            raise ValueError(
+                f"{_called(model)} has no projection {name!r}.{nearest(name, patterns)} It has {', '.join(patterns)}; "
+                f"others can be named with projection_map. {_found(linear)}"
+            )
         pattern, part, parts = _parse(patterns[name])
         paths = [key for key in linear if re.search(rf"(?:^|\.)(?:{pattern})$", key)]
         if not paths:
@@ -107,13 +110,13 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
     return stacks
 
 
-def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> list[str]:
+def target_modules(model: nn.Module, names: Sequence[str]) -> list[str]:
     """Lists the module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`.
 
     A name is the end of a path, as short as possible without naming another module, or a whole path where no end is unique.
     A fused module that holds one of the projections is named whole.
     """
-    paths = dict.fromkeys(layer.module_name for stack in find_projections(model, names, mapping).values() for layer in stack)
+    paths = dict.fromkeys(layer.module_name for stack in find_projections(model, names).values() for layer in stack)
     every = [name for name, _ in model.named_modules()]
     suffixes: dict[str, None] = {}
     for path in paths:
@@ -222,10 +225,3 @@ def _found(linear: Iterable[str]) -> str:
     paths = list(dict.fromkeys(_without_digits(key) for key in linear))
     shown = ", ".join(paths[:24]) + (f" and {len(paths) - 24} more" if len(paths) > 24 else "")
     return f"Linear modules found, layer numbers left out: {shown or 'none'}."
-
-
-def _unknown_word(name: str, patterns: Mapping[str, str], model: nn.Module, linear: Iterable[str]) -> str:
-    return (
-        f"{_called(model)} has no projection {name!r}.{nearest(name, patterns)} It has {', '.join(patterns)}; "
-        f"others can be named with projection_map. {_found(linear)}"
-    )

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import Dataset
 
 from craft.processes import Group
@@ -64,19 +65,11 @@ def predict(
     return restored
 
 
-def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs.float(), labels, reduction="sum")
-
-
-def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return nn.functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum")
-
-
 # Sums over examples (tokens for a language model). The caller divides by the number in one optimizer step, so that the step
 # does not depend on how it is cut into micro-batches.
 LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "classification": _cross_entropy,
-    "regression": _squared_error,
+    "classification": lambda outputs, labels: functional.cross_entropy(outputs.float(), labels, reduction="sum"),
+    "regression": lambda outputs, labels: functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum"),
     "generation": token_loss,
 }
 

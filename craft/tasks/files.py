@@ -109,7 +109,9 @@ def _read_csv(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
     tabs, line = path.suffix.lower() == ".tsv", 1
     with path.open(encoding="utf-8-sig", newline="") as file:
-        delimiter = "\t" if tabs else _delimiter(file.readline())
+        header = file.readline()
+        # The comma, unless the header has none and another usual delimiter.
+        delimiter = "\t" if tabs else "," if "," in header else max(",;\t|", key=header.count)
         file.seek(0)
         # In TSV a quote is a letter.
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL, strict=True)
@@ -182,11 +184,6 @@ def is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _delimiter(header: str) -> str:
-    """Returns the comma, unless the header has none and another usual delimiter."""
-    return "," if "," in header else max(",;\t|", key=header.count)
 
 
 def _named(header: list[str]) -> list[str]:

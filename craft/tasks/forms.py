@@ -128,9 +128,6 @@ class Form:
     def _called(self) -> str:
         return f"the chat template of {self.tokenizer.name_or_path}"
 
-    def _day(self, call: re.Match[str]) -> str:
-        return json.dumps(self.settings.date.strftime(call[2]))
-
     def _writes(self, turns: list[Turn], options: Mapping[str, Any]) -> str | None:
         try:
             return self._write(turns, options)
@@ -140,7 +137,8 @@ class Form:
     def _write(self, turns: list[Turn], options: Mapping[str, Any], **flags: Any) -> str:
         arguments = {"date_string": f"{self.settings.date:%d %b %Y}", **options}
         arguments |= arguments.pop("chat_template_kwargs", {})
-        template = _NOW.sub(self._day, self.tokenizer.get_chat_template(tools=options.get("tools")))
+        template = self.tokenizer.get_chat_template(tools=options.get("tools"))
+        template = _NOW.sub(lambda call: json.dumps(self.settings.date.strftime(call[2])), template)
         if "strftime_now(" in template:
             raise ValueError(f"{self._called} writes today's date in a way that data.generation.date cannot decide")
         problem: Exception | None = None

@@ -176,7 +176,7 @@ def _adapted(model: nn.Module) -> Adapted:
     return Adapted(sum(d_in for d_in, _ in shapes.values()), sum(inputs.values()), sum(d_out for _, d_out in shapes.values()))
 
 
-def estimated_memory(spec: RunSpec, num_labels: int | None = None, *, way: Way = "replicate", count: int = 1) -> int:
+def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -> int:
     """Estimates the bytes that a training step of `spec` needs on its device, from `config.json` alone.
 
     frozen              frozen parameters x bytes of their format; of a quantized base, the method's bytes for the linear ones
@@ -197,7 +197,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None, *, way: Way =
     the base, with the embeddings and two layers that are gathered; of what trains too, if that is all. Under `layers` each
     holds its layers.
     """
-    counts, row = planned_counts(spec, num_labels), find_method(spec.method)
+    counts, row = planned_counts(spec), find_method(spec.method)
     task, training = find_task(spec.task, spec.data), spec.training
     config = _config(spec.model, spec.revision).get_text_config()
     stored = base_dtype(training.precision, row.master_weights)
@@ -212,7 +212,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None, *, way: Way =
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     numbers += 3 * inner * tokens
     activations = numbers * (3 if autocast else product.itemsize)
-    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.copies
+    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, len(task.labels))[2], row.copies
     inputs = 2 * adapted.inputs if autocast else product.itemsize * adapted.shared
     copied = tokens * (copies_in * inputs + copies_out * product.itemsize * adapted.outputs)
     activations += copied // (layers if training.gradient_checkpointing else 1)

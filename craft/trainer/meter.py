@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,12 +133,9 @@ def _peak_memory(resettable: bool) -> int:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     if resettable:
-        return int(_field(Path("/proc/self/status").read_text(encoding="utf-8").splitlines(), "VmHWM:")) * 1024
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _field(lines: Iterable[str], name: str) -> str:
-    return next(line.split()[1] for line in lines if line.startswith(name))

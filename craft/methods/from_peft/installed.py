@@ -151,17 +151,14 @@ def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any],
             if number_instead(value, hint):
                 raise ValueError
             with suppress(PydanticUserError):  # pydantic cannot check every hint
-                adapter = TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
+                has_own = isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
+                adapter = TypeAdapter(hint, config=None if has_own else ConfigDict(arbitrary_types_allowed=True))
                 adapter.validate_python(value)
         except ValueError:
             raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_shown(hint)}") from None
         return value
 
     return check
-
-
-def _has_own_config(hint: Any) -> bool:
-    return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
 
 
 def _shown(hint: Any) -> str:
