@@ -56,7 +56,7 @@ def test_an_audit_of_a_language_model(
         audit_adapter(tmp_path / "whole", Data(str(file)))
 
 
-@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str, tmp_path: Path) -> None:
     pairs = [(f"number {at}: ", "odd" if at % 2 else "even") for at in range(24)]
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)

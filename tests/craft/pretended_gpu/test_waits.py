@@ -40,7 +40,7 @@ def spec_of(model: str, method: str, task: str, steps: int) -> RunSpec:
     return RunSpec(model=model, task=task, method=method, parameters=parameters, training=training)
 
 
-@pytest.mark.parametrize("method", ["craft", "lora"])
+@pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """A run of fewer than a hundred steps logs each of them. Plain Trainer with PEFT's LoRA waits seven times a step."""
     waits = waits_a_step(lambda steps: train_run(spec_of(tiny_bert, method, "toy/sentiment", steps), tmp_path / str(steps)))

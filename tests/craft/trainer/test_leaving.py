@@ -71,7 +71,7 @@ TRAINING = {"gradient_accumulation": 2, "epochs": 2.4, "head_learning_rate": 1e-
     [
         pytest.param(2.0, [1, 3, 7], id="in mid-epoch, at an epoch's end, after an evaluation"),
         pytest.param(1.0, [3, 8], id="where an evaluation and an epoch's end are due, and at the last step"),
-        pytest.param(0.34, [2], id="where each step is evaluated"),
+        pytest.param(0.34, [2], id="where each step is evaluated", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(

@@ -300,6 +300,7 @@ def test_a_collapse_is_noted() -> None:
     assert constant == "collapsed to one value: every prediction is 2.5"
 
 
+@pytest.mark.slow
 def test_a_llama_with_grouped_query_attention_learns(stories: str, tmp_path: Path) -> None:
     spec = RunSpec(
         model=stories,

@@ -96,7 +96,7 @@ def points(state: State) -> list[dict[str, Any]]:
     return [proposal.point for proposal in state.proposals]
 
 
-@pytest.mark.parametrize("algorithm", ADAPTIVE)
+@pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_equal_states_lead_to_equal_draws_and_nothing_runs_twice(tmp_path: Path, algorithm: str) -> None:
     strategy = learned(tmp_path, algorithm, 14)
     uncut = run(strategy)
@@ -119,7 +119,7 @@ def test_a_crash_between_two_draws_changes_nothing(tmp_path: Path) -> None:
         assert points(fold(learned(tmp_path, "tpe", 6, CRAFT).draw(state), state)) == points(uncut)[: cut + 1]
 
 
-@pytest.mark.parametrize("algorithm", ADAPTIVE)
+@pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_a_larger_number_of_configurations_continues(tmp_path: Path, algorithm: str) -> None:
     few = run(learned(tmp_path, algorithm, 11))
     assert not learned(tmp_path, algorithm, 11).is_open(few)
@@ -247,7 +247,7 @@ def test_a_training_that_is_cut_counts_with_the_area_under_all_sizes_once_these_
     assert [(draw.values, draw.ended) for draw in strategy.draws(end(state, cut, None))] == [(None, True)]
 
 
-@pytest.mark.parametrize("algorithm", ADAPTIVE)
+@pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, algorithm: str) -> None:
     def reached(algorithm: str, seed: int) -> float:
         plan = plan_of(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)

@@ -96,6 +96,7 @@ def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     assert "by a few steps that were timed here" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_machine")
 def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callable[..., str], tiny_bert: str) -> None:
     data, before = write(classes), Work()
