@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboards.feed import Feed
+from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
@@ -51,13 +52,19 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
         "running": any(frame.status == "running" for frame in view.sweeps),
         "status": " · ".join(parts),
-        "answers": [{"sweep": frame.name, "text": frame.answer.text} for frame in view.sweeps if frame.answer is not None],
+        "answers": [{"sweep": frame.name, "text": answer_text(frame)} for frame in view.sweeps if frame.answer is not None],
         "sections": SECTIONS,
         "panels": [
             {key: getattr(row, key) for key in ("name", "title", "section", "about", "wide")} for row in PANELS.values()
         ],
         "foot": foot,
     }
+
+
+def answer_text(frame: Frames) -> str:
+    """Returns a sweep's answer, and why trials were added for it; empty without an answer."""
+    added = [f"Added: {decision.why}" for decision in frame.state.decisions]
+    return "\n".join([frame.answer.text, *added]) if frame.answer is not None else ""
 
 
 def safe_spec(panel: Panel, view: View) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Call:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use.
         again: the command that continues the sweep, for people.
+        until_answered: whether the sweep goes on until its answer is decided.
+        hours: the hours of the session, instead of the file's.
     """
 
     file: str
@@ -70,6 +72,8 @@ class Call:
     cpus: int | None = None
     verbosity: Verbosity = "normal"
     again: str = ""
+    until_answered: bool = False
+    hours: float | None = None
 
     @property
     def changes(self) -> list[str]:
@@ -77,6 +81,10 @@ class Call:
         changes = list(self.assignments)
         if self.within is not None:
             changes.append(f"enough.within={self.within}")
+        if self.until_answered:
+            changes.append("search.until=answered")
+        if self.hours is not None:
+            changes.append(f"budget.wall_clock={self.hours:f}h")
         if self.name is not None:
             changes.append(f"name={json.dumps(self.name)}")
         if self.storage is not None and not _is_uri(self.storage):

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16228, "orchestrator": 24706, "dashboards": 2811}
+LINES = {"craft": 16228, "orchestrator": 25110, "dashboards": 2818}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

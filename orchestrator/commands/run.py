@@ -58,6 +58,13 @@ def run(
             "is not finite; this is for when you have changed what was wrong.",
         ),
     ] = False,
+    until_answered: Annotated[
+        bool,
+        typer.Option("--until-answered", help="Add seeds, sizes and rates until the answer is decided (search.until)."),
+    ] = False,
+    hours: Annotated[
+        float | None, typer.Option(min=0.01, metavar="N", help="End this session after so many hours (budget.wall_clock).")
+    ] = None,
     within: Within = None,
     name: Name = None,
     storage: Storage = None,
@@ -81,6 +88,7 @@ def run(
     call = Call(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
         max_concurrent, cpus, "quiet" if quiet else "verbose" if verbose else "normal", again(*context.obj),
+        until_answered, hours,
     )  # fmt: skip
     console = screen(quiet, lasting=True)
     if plan:

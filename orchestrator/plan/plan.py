@@ -32,6 +32,10 @@ PROBES = 100
 """How many points are drawn at random, beside those that cover the space, to see whether any meets the constraints."""
 
 
+MOST_SEEDS, MOST_POINTS = 10, 4
+"""With `search.until`: the most seeds of a configuration, and the most sizes and rates that are added."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a sweep file alone says of the trials. More may come while the sweep runs (`orchestrator.search`).

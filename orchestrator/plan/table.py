@@ -13,7 +13,7 @@ from craft.models.gguf import gguf_notes
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.gpu_shares import MACHINE_GPUS, Gpu, idle_lines, memory_lines, together_lines
-from orchestrator.plan.plan import Plan
+from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import lines_of
 from orchestrator.sweepfile.mistakes import dotted
 from orchestrator.sweepfile.space.sizes import SPAN
@@ -123,8 +123,16 @@ def _print_model(plan: Plan, console: Console) -> None:
 
 
 def choices(plan: Plan) -> list[str]:
-    """Returns what `auto` is, in each section of the file that says it."""
-    return [f"{section}: auto is {choice}" for section, choice in plan.sweep.chosen.items()]
+    """Returns what `auto` is, in each section of the file that says it, and the bound of `search.until`."""
+    lines = [f"{section}: auto is {choice}" for section, choice in plan.sweep.chosen.items()]
+    if plan.sweep.search.until:
+        groups = sum(len(family.groups) for family in plan.families) if plan.sweep.tunes else len(plan.trained)
+        most = ((plan.wanted if plan.adaptive else groups) + MOST_POINTS) * MOST_SEEDS * len(plan.sweep.task_names)
+        lines.append(
+            f"then until it is answered: more seeds of configurations that decide, at most {MOST_SEEDS} of each, and at most "
+            f"{MOST_POINTS} sizes and rates: as far as the budget allows, {most} trials at most, of which few are needed"
+        )
+    return lines
 
 
 def gpu_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:

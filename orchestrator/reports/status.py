@@ -134,6 +134,7 @@ class StatusReport(Report):
     running: list[RunningPart] = Field(description="The trials that run.")
     failed: list[FailedPart] = Field(description="The trials that have failed, cuts aside that failed with their training.")
     budget: BudgetPart = Field(description="The limits at which the sweep ends before its plan does.")
+    added: list[str] = Field(description="What `search.until` has added, in order: what runs, and for what.")
     answer: AnswerPart | None = Field(description="The answer so far. Null before any configuration is complete.")
     next: list[Command] = Field(description="What can be done next.")
 
@@ -176,6 +177,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         running=[_running(entry, now) for entry in state.asked_for if _runs(entry, state)],
         failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
         budget=_budget(state, passed if phase == "running" else None),
+        added=[decision.why for decision in state.decisions],
         answer=judged.answer,
         next=_next(state, "running" if alive else phase, folder, judged),
     )

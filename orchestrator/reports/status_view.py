@@ -41,6 +41,7 @@ def _lines(report: StatusReport) -> Iterator[tuple[str, str | None]]:
         yield f"failed: {failure.name}: {(failure.reason.splitlines() or ['no reason is on record'])[0]}{again}", "red"
     if hidden := len(report.failed[FAILURES_SHOWN:]):
         yield f"failed: {hidden} more", "red"
+    yield from ((f"added: {why}", None) for why in report.added)
     if report.answer is not None:
         yield from ((line, "bold") for line in _answer(report).splitlines())
     said = report.answer.command if report.answer is not None and report.phase != "running" else ""

@@ -14,11 +14,12 @@ from statistics import fmean
 from typing import Literal
 
 from craft.words import plain
-from orchestrator.results.chances import evidence, find_falls
+from orchestrator.results.chances import find_falls
 from orchestrator.results.control import HEAD, above_chance, no_better_than_head
 from orchestrator.results.experiments import (
     describe_action,
     duration,
+    further,
     more_command,
     other_rates,
     pace_of,
@@ -30,7 +31,7 @@ from orchestrator.results.front import SEEDS, enough_of, judge_state
 from orchestrator.results.intervals import spread
 from orchestrator.results.limits import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, percent, points, sized
-from orchestrator.results.next_step import LIKELY, Action, propose
+from orchestrator.results.next_step import LIKELY, Action, most_gain
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
@@ -196,11 +197,8 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
     verdict = _verdict(taken, best, chance[taken.configuration], state.sweep.enough, name is not None)
     verdict += _falls(complete, taken, state.sweep.enough) if name is not None else ""
     doubt = _smaller(complete, chance, taken, state) if name is not None else _doubt(taken, state.sweep.enough)
-    observed = evidence(complete, state.sweep.objectives, state.sweep.enough.within)
-    assert observed is not None
-    untried = untried_of(complete, taken, best) if observed.has_trend else []
-    action, exceeding = propose(observed, untried, seconds_of_seed(complete, complete), state.sweep.enough, SEEDS)
-    larger = next((chance for row, chance in zip(untried, exceeding, strict=True) if row.kind == "larger"), None)
+    actions, larger, observed = further(complete, taken, best, state.sweep)
+    action = most_gain(actions)
     ends = _at_end(complete, best, state, larger)
     unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
     decides: float | None = None

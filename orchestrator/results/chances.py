@@ -6,7 +6,7 @@ front.
     P(enough)             the chance that no configuration at all is better by more than `enough.within` points (1)
 
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
-configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
+configurations with the same tasks: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
 Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
 and leaves the chances alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations
 cancels between them too. The part of it that a configuration has for itself is in the chances where credits are stored
@@ -42,11 +42,12 @@ FAR = 4.0
 """The standard deviations by which a seed that fell is below the others of its configuration."""
 
 
-def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
+def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     """Returns sample variances, each moved towards their common value (Smyth 2004), and their degrees of freedom after that.
 
     Args:
-        variances: `(n,)`, each with `freedom` degrees of freedom. Fewer than three stay as they are.
+        variances: `(n,)`; fewer than three stay as they are.
+        freedom: their degrees of freedom, of all or `(n,)`.
 
     Returns:
         The posterior variances of Smyth 2004, equation 3 and section 6.2, `(n,)`; degrees of freedom, at most those of all.
@@ -57,13 +58,13 @@ def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
     if len(sample) < 3 or not (sample > 0).any():
         return sample, freedom
     positive = np.maximum(sample, 1e-5 * (np.median(sample) or sample.max()))  # as limma: a variance of 0 has no logarithm
-    logs = np.log(positive) - digamma(freedom / 2) + math.log(freedom / 2)
-    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2))
+    logs = np.log(positive) - digamma(freedom / 2) + np.log(freedom / 2)
+    excess, total = float(logs.var(ddof=1) - np.mean(polygamma(1, freedom / 2))), np.sum(np.zeros(len(sample)) + freedom)
     if excess <= 0:
-        return np.full(len(sample), float(np.mean(positive))), freedom * len(sample)
+        return np.full(len(sample), (positive * freedom).sum() / total), freedom * 0 + total
     prior = 2 * _trigamma_inverse(excess)
     common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
-    return (freedom * sample + prior * common) / (freedom + prior), min(freedom + prior, freedom * len(sample))
+    return (freedom * sample + prior * common) / (freedom + prior), np.minimum(freedom + prior, total)
 
 
 def _trigamma_inverse(value: float) -> float:
@@ -136,19 +137,22 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
 def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
     """Returns, by configuration, the interval of its score and, for two seeds or more, the variance of its mean with the
     degrees of freedom."""
-    groups: dict[tuple[Any, ...], list[tuple[Summary, list[float]]]] = {}
+    groups: dict[frozenset[str], list[tuple[Summary, dict[int, float]]]] = {}
     for summary in complete:
         seeds = by_seed(summary.scores, summary.tasks)
         if len(seeds) > 1:
-            groups.setdefault((frozenset(summary.tasks), *seeds), []).append((summary, list(seeds.values())))
+            groups.setdefault(frozenset(summary.tasks), []).append((summary, seeds))
     single = [summary for summary in complete if summary.score.n == 1 and any(summary.sampling)]
     intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
-        variances, freedom, shared = _variances(np.array([scores for _, scores in group]))
-        for (summary, scores), variance in zip(group, variances.tolist(), strict=True):
-            intervals[summary.configuration] = _interval(summary, variance, freedom, shared)
-            errors[summary.configuration] = variance / len(scores), freedom
+        variances, freedom, shared = _variances([scores for _, scores in group])
+        fewest = min(len(scores) for _, scores in group)
+        for (summary, scores), variance, degrees in zip(group, variances.tolist(), freedom.tolist(), strict=True):
+            intervals[summary.configuration] = _interval(summary, variance, degrees, shared)
+            # What the seeds that others lack do to all does not cancel.
+            apart = shared * (1 / fewest - 1 / len(scores))
+            errors[summary.configuration] = variance / len(scores) + apart, degrees
     return intervals, errors
 
 
@@ -220,17 +224,29 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
     )
 
 
-def _variances(table: Numbers) -> tuple[Numbers, float, float]:
-    """Returns the moderated variances between seeds of `(configurations, seeds)` scores, without the effect that a seed has on
-    all of them; their degrees of freedom; and the variance of this common effect, 0 for fewer than three configurations."""
-    many, seeds = table.shape
-    rest = table - table.mean(axis=1, keepdims=True)
-    if many < 3:
-        return (rest**2).sum(axis=1) / (seeds - 1), seeds - 1, 0.0
-    effect = rest.mean(axis=0)
-    freedom = (seeds - 1) * (many - 1) / many
-    variances, degrees = moderate(((rest - effect) ** 2).sum(axis=1) / freedom, freedom)
-    return variances, degrees, max(0.0, float((effect**2).sum()) / (seeds - 1) - float(variances.mean()) / many)
+def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, float]:
+    """Returns the moderated variances between the seeds of configurations, without the effect that a seed has on all of them,
+    where three or more show it; their degrees of freedom; and the variance of this common effect, 0 if it is not known."""
+    seeds = sorted({seed for by in scores for seed in by})
+    table = np.array([[by.get(seed, math.nan) for seed in seeds] for by in scores])
+    shown, counts = ~np.isnan(table), (~np.isnan(table)).sum(axis=1)
+    rest = table - np.nanmean(table, axis=1, keepdims=True)
+    rows, columns = np.nonzero(shown)
+    effects = np.eye(len(seeds))[columns][:, shown.sum(axis=0) >= 3]
+    effects -= (
+        (np.stack([np.bincount(rows, column) for column in effects.T]).T / counts[:, None])[rows] if effects.size else 0.0
+    )
+    basis, lengths, _ = np.linalg.svd(effects, full_matrices=False)
+    basis = basis[:, lengths > 1e-9]
+    left = rest[shown] - basis @ (basis.T @ rest[shown])
+    freedom = np.bincount(rows, 1 - 1 / counts[rows] - (basis**2).sum(axis=1))
+    variances, degrees = moderate(np.bincount(rows, left**2) / freedom, freedom)
+    every = table[:, shown.all(axis=0)]
+    if len(table) < 3 or every.shape[1] < 2:
+        return variances, degrees, 0.0
+    effect = (every - every.mean(axis=1, keepdims=True)).mean(axis=0)
+    common = float((effect**2).sum()) / (len(effect) - 1) - float(variances.mean()) / len(table)
+    return variances, degrees, max(0.0, common)
 
 
 def _interval(summary: Summary, variance: float, freedom: float, shared: float) -> Interval:

@@ -10,9 +10,12 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_duration
+from orchestrator.results.chances import evidence
 from orchestrator.results.control import FULL, HEAD
+from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import SIZE
-from orchestrator.results.next_step import Action, Kind, Untried
+from orchestrator.results.next_step import Action, Kind, Untried, propose
+from orchestrator.results.posterior import Evidence
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
@@ -21,6 +24,8 @@ from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
+NAMED = 4
+"""So many configurations of a sentence are named."""
 COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
 
 
@@ -47,6 +52,12 @@ def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:
     return {} if new is None or new in values else {f"space.{block[0]}.{key}": {"values": [*values, new]}}
 
 
+def another_size(parameters: Mapping[str, Any], summary: Summary, factor: float) -> dict[str, Any]:
+    """Returns a configuration's rank times `factor`, by its name; empty where it has none or that is no whole number."""
+    new = _scaled(parameters.get(key := _rank_key(summary)), factor)
+    return {} if new is None else {key: new}
+
+
 def more_command(again: str, settings: Settings) -> str:
     """Returns the command that continues the sweep with these settings; empty where none continues it."""
     flags = [f"--set {shlex.quote(f'{key}={_yaml(value)}')}" for key, value in settings.items()]
@@ -66,6 +77,24 @@ def more_seeds(sweep: Sweep, count: int) -> Settings:
     return {"replication.seeds" if further and not sweep.compare else "seeds": [*seeds, *new]}
 
 
+def further(
+    complete: Sequence[Summary], taken: Summary, best: Summary, sweep: Sweep, may: Callable[[Untried], bool] = lambda row: True
+) -> tuple[list[Action], float | None, Evidence]:
+    """Returns what may be run next, weighed; the chance that a larger size is better by more than `within`, None without one;
+    and the evidence by which that is.
+
+    Args:
+        may: whether a size that was not tried can be run.
+    """
+    observed = evidence(complete, sweep.objectives, sweep.enough.within)
+    assert observed is not None
+    untried = list(filter(may, untried_of(complete, taken, best))) if observed.has_trend else []
+    trained = [summary.source or summary.configuration for summary in complete]
+    seconds = {name: seconds_of_seed([row], complete) for name, row in zip(trained, complete, strict=True)}
+    actions, better = propose(observed, untried, trained, seconds, sweep.enough, SEEDS)
+    return actions, next((chance for row, chance in zip(untried, better, strict=True) if row.kind == "larger"), None), observed
+
+
 def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
     """Returns the end of the learning rates tried at which a configuration is, as `highest learning_rate`; empty if at none.
 
@@ -73,11 +102,17 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:
     """
     if summary.tuning is not None:
         return next((end for end in summary.tuning.at_end if RATE in end), "")
+    return beyond_rates(summary, summaries)[0]
+
+
+def beyond_rates(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float]:
+    """Returns the end of three or more rates tried at which a configuration is, empty if at none, and the next rate beyond."""
     rates = sorted({_rate(row) for row in summaries if _apart_from_rate(row) == _apart_from_rate(summary)})
-    if len(rates) < 3 or math.isnan(_rate(summary)):
-        return ""
-    place = rates.index(_rate(summary))
-    return f"lowest {RATE}" if place == 0 else f"highest {RATE}" if place == len(rates) - 1 else ""
+    if len(rates) < 3 or math.isnan(_rate(summary)) or _rate(summary) not in (rates[0], rates[-1]):
+        return "", math.nan
+    low = _rate(summary) == rates[0]
+    last, inner = (rates[0], rates[1]) if low else (rates[-1], rates[-2])
+    return f"{'lowest' if low else 'highest'} {RATE}", _round(last * last / inner)
 
 
 def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
@@ -127,12 +162,13 @@ def _rank_key(summary: Summary) -> str:
 
 def pace_of(state: State) -> float:
     """Returns how many seconds of training the last session did in a second."""
-    if state.started is None or state.ended is None:
+    if state.started is None:
         return 1.0
     seconds = sum(
         entry.result.seconds for entry in state.trainings if entry.result is not None and entry.changed >= state.started.time
     )
-    wall = state.ended.time - state.started.time
+    last = state.ended.time if state.ended is not None else max((entry.changed for entry in state.trainings), default=0.0)
+    wall = last - state.started.time
     return seconds / wall if seconds > 0 and wall > 0 else 1.0
 
 
@@ -192,14 +228,28 @@ def _yaml(value: Any) -> str:
     return json.dumps(value, separators=(", ", ": ")).replace('"', "") if isinstance(value, list) else json.dumps(value)
 
 
+def describe_seeds(action: Action, complete: Sequence[Summary]) -> str:
+    """Returns which configurations get how many more seeds, such as `Two more seeds of A and B`."""
+    count = max(action.more)
+    rows = [summary for summary, more in zip(complete, action.more, strict=False) if more]
+    names = list(dict.fromkeys(full_label(summary) for summary in rows))
+    group = f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names)
+    return f"{COUNTS[count]} more seed{'s' if count > 1 else ''} of {group}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > NAMED:
+        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def describe_action(action: Action, complete: Sequence[Summary], place: Summary, state: State, says: str) -> tuple[str, str]:
     """Returns a sentence on an action, and its command."""
     time = duration(action.seconds / pace_of(state), ": about ")
     if action.kind == "seeds":
-        count = max(action.more)
-        seeds = f"{COUNTS[count]} more seed{'s' if count > 1 else ''}"
-        group = "what may be on the front" if adds_to_front(state.sweep) else f"all {len(complete)} configurations"
-        sentence = f"{seeds} of {group} {says}{'' if adds_to_front(state.sweep) else time}."
-        return sentence, more_command(state.again, more_seeds(state.sweep, count))
+        # A file gives seeds to all; to some it does by `until`.
+        all_alike = all(action.more[: len(complete)])
+        settings = more_seeds(state.sweep, max(action.more)) if all_alike else {"search.until": "answered"}
+        return f"{describe_seeds(action, complete)} {says}{time}.", more_command(state.again, settings)
     settings = resized(state.sweep, place, 2 if action.kind == "larger" else 0.5)
     return f"Most for its time says a {action.kind} size of {full_label(place)}{time}.", more_command(state.again, settings)

@@ -1,7 +1,7 @@
 """What to run next: the action from which the answer gains most certainty for a minute of training.
 
     certainty    the chance that the configuration called the smallest that is enough is that one in truth
-    actions      more seeds of all; a larger size; a smaller size
+    actions      more seeds of those whose scores decide; a larger size; a smaller size
 
 Each action is tried on the posterior (`orchestrator.results.chances.Evidence`): a truth is drawn from it, the trials that the
 action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried continues
@@ -11,7 +11,7 @@ its method's curve. Rates have no such curve: the next rate on a grid is as like
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,6 +28,8 @@ LARGE = 1000
 """From so many configurations on nothing is proposed: it would take minutes to weigh."""
 LEAST_GAIN, LIKELY = 0.02, 0.7
 """An action is worth a sentence if it is expected to add so much certainty, or has this chance to decide."""
+LEAST_CHANCE = 0.1
+"""An action is worth its time if it has this chance to decide."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,17 @@ def is_decided(scores: Numbers, evidence: Evidence, rule: Enough, least_seeds: i
     )
 
 
+def in_doubt(scores: Numbers, size: Numbers, rule: Enough) -> NDArray[np.int_]:
+    """Returns the places of the configurations whose scores decide: the one that is enough, or is the likeliest to be, smaller
+    ones that may be, and those that may be the best."""
+    chances = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
+    sure = np.flatnonzero(chances >= rule.sure)
+    taken = min(sure, key=lambda place: size[place]) if len(sure) else chances.argmax()
+    smaller = (size < size[taken]) & (chances > 1 - rule.sure)
+    best = np.bincount(scores.argmax(axis=1), minlength=len(size)) / len(scores)
+    return np.flatnonzero(smaller | (best >= LEAST_CHANCE) | (np.arange(len(size)) == taken))
+
+
 def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator) -> Iterator[Evidence]:
     """Yields what the evidence may be after so many more seeds of each configuration, for truths drawn from the posterior."""
     added = np.asarray(more)
@@ -131,21 +144,30 @@ def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_se
 
 
 def propose(
-    evidence: Evidence, untried: Sequence[Untried], seconds: float, rule: Enough, least_seeds: int
-) -> tuple[Action | None, NDArray[np.float64]]:
-    """Returns the action with the largest expected gain for its time, None if none gains; and the chance of each untried
-    configuration to be better by more than `within` than all that were tried.
+    evidence: Evidence,
+    untried: Sequence[Untried],
+    trained: Sequence[str],
+    seconds: Mapping[str, float],
+    rule: Enough,
+    least_seeds: int,
+) -> tuple[list[Action], NDArray[np.float64]]:
+    """Returns what may be run next, weighed; and the chance of each untried configuration to be better by more than `within`
+    than all that were tried.
 
     Args:
-        seconds: the training time of one more seed of all configurations.
+        trained: by place, the training that another seed would repeat; sizes of one training share it.
+        seconds: the time of one seed of each training.
     """
     tried, extended = len(evidence.size), with_untried(evidence, untried)
     scores = extended.draw()
     better = (scores[:, tried:] > scores[:, :tried].max(axis=1, keepdims=True) + rule.within).mean(axis=0)
-    few = int(max(evidence.seeds))
-    actions = [Action("seeds", (count,) * tried + (0,) * len(untried), count * seconds) for count in MORE_SEEDS]
-    decided = is_decided(scores[:, :tried], evidence, rule, least_seeds)  # then more seeds would say nothing new
-    actions = [action for action in actions if not decided and few + max(action.more) >= least_seeds]
+    few, actions = int(max(evidence.seeds)), list[Action]()
+    again = {trained[place] for place in in_doubt(scores[:, :tried], evidence.size, rule)}
+    chosen = np.array([name in again for name in trained] + [False] * len(untried), dtype=int)
+    if not is_decided(scores[:, :tried], evidence, rule, least_seeds):  # else more seeds would say nothing new
+        counts = [count for count in MORE_SEEDS if max(evidence.seeds[chosen[:tried] > 0]) + count >= least_seeds]
+        price = sum(seconds[name] for name in again)
+        actions = [Action("seeds", tuple((count * chosen).tolist()), count * price) for count in counts]
     for place, candidate in enumerate(untried):
         if candidate.kind == "larger" and better[place] <= 1 - rule.sure:
             continue
@@ -153,17 +175,29 @@ def propose(
         more[tried + place] = few
         actions.append(Action(candidate.kind, tuple(more.tolist()), few * candidate.seconds))
     if tried > LARGE:
-        return None, better
-    weighed = [weigh(action, extended, tried, rule, least_seeds) for action in actions]
-    worth = [action for action in weighed if action.gain >= LEAST_GAIN or action.decides >= LIKELY]
-    timed = all(math.isfinite(action.seconds) for action in actions)  # else a training is the price, whatever its time
+        return [], better
+    return [weigh(action, extended, tried, rule, least_seeds) for action in actions], better
+
+
+def most_gain(actions: Sequence[Action]) -> Action | None:
+    """Returns the action with the largest expected gain for its time; None if none gains."""
+    worth = [action for action in actions if action.gain >= LEAST_GAIN or action.decides >= LIKELY]
     # A proposal that would most likely leave the answer open is the last to be made.
-    best = max(
+    return max(
         worth,
-        key=lambda action: (
-            action.decides >= LIKELY,
-            max(action.gain, LEAST_GAIN) / max(action.seconds if timed else sum(action.more), 1e-9),
-        ),
+        key=lambda action: (action.decides >= LIKELY, max(action.gain, LEAST_GAIN) / price_of(action, actions)),
         default=None,
     )
-    return best, better
+
+
+def soonest(actions: Sequence[Action], seconds: float) -> Action | None:
+    """Returns the action with the largest chance to decide for its time; None if none of at most so many seconds has
+    LEAST_CHANCE."""
+    worth = [action for action in actions if action.decides >= LEAST_CHANCE and not action.seconds > seconds]
+    return max(worth, key=lambda action: action.decides / price_of(action, actions), default=None)
+
+
+def price_of(action: Action, actions: Sequence[Action]) -> float:
+    """Returns the seconds of an action; its number of trainings where the time of any is not known."""
+    timed = all(math.isfinite(action.seconds) for action in actions)
+    return max(action.seconds if timed else sum(action.more), 1e-9)

@@ -33,6 +33,7 @@ from orchestrator.results.front import POSSIBLE
 from orchestrator.results.search_values import SEARCH_SCORE, worth_of
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Strategy, all_ended, entries_of
+from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event
 from orchestrator.state.state import State
@@ -146,10 +147,10 @@ class TuneThenMeasure(_Staged):
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    first, rule = cast(Strategy, imported(plan.sweep.search.row.make)(plan)), plan.sweep.replication
-    if rule is None:
-        return first
-    return TuneThenMeasure(first, plan) if rule.tunes else MoreSeeds(first, plan)
+    strategy, rule = cast(Strategy, imported(plan.sweep.search.row.make)(plan)), plan.sweep.replication
+    if rule is not None:
+        strategy = TuneThenMeasure(strategy, plan) if rule.tunes else MoreSeeds(strategy, plan)
+    return UntilAnswered(strategy, plan) if plan.sweep.search.until else strategy
 
 
 def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:

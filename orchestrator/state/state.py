@@ -10,6 +10,7 @@ from orchestrator.state.entry import Entry, Report, TrialResult
 from orchestrator.state.events import (
     Applied,
     Asked,
+    Decided,
     Ended,
     Event,
     Filed,
@@ -43,6 +44,7 @@ class State:
         entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         proposals: what the searcher drew, in order.
+        decisions: what was added for the answer, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
         ended: the end of the last session; None while one runs.
@@ -58,6 +60,7 @@ class State:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     wanted: Mapping[str, None] = field(default_factory=dict)
     proposals: tuple[Proposed, ...] = ()
+    decisions: tuple[Decided, ...] = ()
     refused: Mapping[str, Refused] = field(default_factory=dict)
     started: SessionStarted | None = None
     ended: SessionEnded | None = None
@@ -266,6 +269,7 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Reopened: _reopened,
     Wanted: _wanted,
     Proposed: _proposed,
+    Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
     Refused: _refused,
     Started: _started,
     Reported: _reported,

@@ -61,7 +61,7 @@ def _choose_searcher(blocks: Sequence[Block], configurations: int) -> tuple[str,
 def _reason_for_no_scheduler(sweep: Sweep) -> str:
     if "score" not in sweep.objectives:
         return "because score is no objective"
-    if sweep.replication is not None or sweep.warm_start:
+    if sweep.replication is not None or sweep.warm_start or sweep.search.until:
         return "because other trials depend on the end of each"
     if len(sweep.task_names) * len(sweep.seeds) == 1:
         return "because on recorded fine-tunings stopping lost as much as it saved"
@@ -80,6 +80,7 @@ def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep
     if sweep is not None:
         yield from _check_stopping(sweep)
         yield from _check_replication(sweep)
+        yield from _check_until(sweep)
         for name in sweep.budget.target:
             if name not in sweep.objectives:
                 yield Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
@@ -127,6 +128,15 @@ def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
     if scheduler.grace >= epochs:
         message = f"grace is {scheduler.grace:g} epochs and training has {epochs:g}, so nothing would ever be stopped"
         yield Mistake(("scheduler", "grace"), message)
+
+
+def _check_until(sweep: Sweep) -> Iterator[Mistake]:
+    if sweep.search.until is None:
+        return
+    if sweep.objectives.get("score") != "maximize":
+        yield Mistake(("objectives",), "search.until: answered goes by the score; give score: maximize too")
+    if sweep.scheduler.name != "none":
+        yield Mistake(("search", "until"), f"waits for trials to end, and with {sweep.scheduler.name} some never do; take none")
 
 
 def _check_replication(sweep: Sweep) -> Iterator[Mistake]:

@@ -71,6 +71,11 @@ class SearchSettings(Settings):
         description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
+    until: Literal["answered"] | None = Field(
+        None,
+        description="`answered`: when its trials have ended, the sweep adds seeds, sizes and rates, until it is decided which "
+        "configuration is enough or nothing is likely to decide it.",
+    )
 
     @property
     def row(self) -> SearcherRow:

@@ -105,8 +105,8 @@ def test_within_and_sure_say_what_enough_means() -> None:
         (
             [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
             "unsure",
-            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do"],
-            "seeds=[0, 1, 2",
+            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "One more seed of lora large would"],
+            "search.until=",
         ),
         (
             [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],

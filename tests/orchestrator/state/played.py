@@ -51,6 +51,10 @@ FILES = {
         "space: [{method: lora, rank: {values: [1, 2]}, learning_rate: {min: 0.001, max: 0.1, distribution: log_uniform}}]\n"
         for configurations, more in ((3, ""), (5, ""), (5, "scheduler: {name: promotion, factor: 2}\n"))
     ],
+    "until answered": [
+        f"seeds: {seeds}\nsearch: {{until: answered}}\n" + LORA % ranks
+        for seeds, ranks in (([0], [1, 2, 4]), ([0, 1], [1, 2]), ([0], [2, 4, 8]))
+    ],
     "fair": [
         f"seeds: {seeds}\ncompare: fair\n"
         f"space: [{{method: lora, rank: {{values: {ranks}}}, learning_rate: {{values: {rates}}}}}]\n"

@@ -1,0 +1,242 @@
+"""`UntilAnswered` (`search.until: answered`): when a strategy wants nothing more, what the answer needs is run, step by step.
+
+    trials that have ended  -->  decided?  -- no -->  the step with the largest chance to decide for its time  -->  `Decided`
+
+A step is more seeds of the configurations whose scores decide, a size beyond the ends of what was tried, or the next learning
+rate where the best one is at the end of three or more. It ends when one configuration is enough and no smaller one may be, when
+no step that the budget allows has a chance of LEAST_CHANCE to decide, or when nothing is above chance.
+
+What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all of
+them, and not from the order in which they did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
+from orchestrator.plan.trial import PlannedTrial, jobs_of
+from orchestrator.results.control import above_chance
+from orchestrator.results.experiments import (
+    another_size,
+    beyond_rates,
+    describe_seeds,
+    duration,
+    further,
+    pace_of,
+)
+from orchestrator.results.front import enough_of, mark_front
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
+from orchestrator.results.next_step import LEAST_CHANCE, Action, soonest
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.table import full_label
+from orchestrator.search.strategy import Strategy, all_ended, entries_of
+from orchestrator.state.events import Decided, Event
+from orchestrator.state.state import State
+from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space.dimensions import Point
+
+
+class UntilAnswered:
+    """A strategy after another one."""
+
+    def __init__(self, first: Strategy, plan: Plan) -> None:
+        self._first, self._plan = first, plan
+        self._families: dict[str, list[Configuration]] = {}
+        self._last: tuple[tuple[Any, ...], Decided | str] | None = None
+
+    def configurations(self, state: State) -> Sequence[Configuration]:
+        added = [configuration for decision in state.decisions for configuration in self._family(decision)]
+        known = [*self._first.configurations(state), *added]
+        return [*{configuration.id: configuration for configuration in known}.values()]
+
+    def wanted(self, state: State) -> list[PlannedTrial]:
+        configurations, trials = self.configurations(state), {trial.key: trial for trial in self._first.wanted(state)}
+        for decision in state.decisions:
+            for trial in self._trials(decision, configurations):
+                trials.setdefault(trial.key, trial)
+        return [*trials.values()]
+
+    def draw(self, state: State) -> list[Event]:
+        if self._first.is_open(state):
+            return self._first.draw(state)
+        step = self._next(state)
+        return [step] if isinstance(step, Decided) else []
+
+    def is_open(self, state: State) -> bool:
+        return self._first.is_open(state) or not isinstance(self._next(state), str)
+
+    def notes(self, state: State) -> list[str]:
+        step = None if self._first.is_open(state) else self._next(state)
+        added = [f"Added for the answer: {decision.why}" for decision in state.decisions]
+        return [*self._first.notes(state), *added, *([step] if isinstance(step, str) else [])]
+
+    def _next(self, state: State) -> Decided | str | None:
+        """Returns the next step, or why there is none; None while trials run."""
+        trials, at = self.wanted(state), (state.entries, state.decisions, state.started)
+        if not all_ended(trials, state):
+            return None
+        if self._last is None or any(now is not then for now, then in zip(at, self._last[0], strict=True)):
+            self._last = at, self._decide(state, trials)
+        return self._last[1]
+
+    def _decide(self, state: State, trials: Sequence[PlannedTrial]) -> Decided | str:
+        sweep = self._plan.sweep
+        summaries = mark_front(summarize_entries(entries_of(trials, state)), sweep.objectives, sweep.enough)
+        complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
+        if not complete or not above_chance(complete):
+            return "Not answered: nothing is above chance, and more seeds or sizes do not change that"
+        points = sum(decision.point is not None for decision in state.decisions)
+        steps = _Steps(self._plan, self.configurations(state), trials, complete, points < MOST_POINTS)
+        if not all(P_ENOUGH in row.counts for row in complete):
+            step = steps.second_seeds()
+            exact = "Not answered: there are chances only where every objective but the score is exact"
+            return exact if step is None else step if self._fits(step, state) else "Not answered: budget.trials allows no more"
+        chance, size = {row.configuration: row.counts[P_ENOUGH] for row in complete}, SIZE
+        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(size)))
+        if (step := steps.rate(best)) is not None and self._fits(step, state):
+            return step
+        name = enough_of(complete, sweep.enough)
+        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(size)))
+        smaller = [row for row in complete if row.value(size) < taken.value(size)]
+        decided = name is not None and all(chance[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
+        actions, _, observed = further(
+            complete, taken, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None
+        )
+        possible = {}
+        for action in actions:
+            step = steps.of(action, best if action.kind == "larger" else taken)
+            few = all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
+            # What is decided is so among what was tried: a larger size may be better than all of it.
+            if few and (action.kind == "larger" or not decided) and self._fits(step, state):
+                possible[action] = step
+        chosen = soonest([*possible], self._seconds_left(state))
+        if chosen is None and decided:
+            return f"Answered: {full_label(taken)} is enough, and it is decided"
+        if chosen is None:
+            allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
+            return f"Not answered: no step{allowed} has a chance of {percent(LEAST_CHANCE)} to decide which one is enough"
+        return possible[chosen]
+
+    def _fits(self, step: Decided, state: State) -> bool:
+        """Returns whether `budget.trials` allows a step."""
+        most = self._plan.sweep.budget.trials
+        return most is None or len(jobs_of(self.wanted(state.after(step)))) <= most
+
+    def _seconds_left(self, state: State) -> float:
+        """Returns the seconds of training for which the session has time, by the events that there are."""
+        limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
+        if limit is None or started is None:
+            return math.inf
+        passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
+        return (limit - max(0.0, passed)) * pace_of(state)
+
+    def _family(self, decision: Decided) -> list[Configuration]:
+        """Returns the configuration that a decision adds, after what its adapters are cut to; empty if it adds none, or none
+        that the file allows."""
+        if decision.point is None:
+            return []
+        key = repr(decision.point)
+        if key not in self._families:
+            self._families[key] = build(self._plan, Point(**decision.point))
+        return [row for row in self._families[key] if (row.source or row).id in decision.seeds]
+
+    def _trials(self, decision: Decided, configurations: Sequence[Configuration]) -> Iterator[PlannedTrial]:
+        for name, seeds in decision.seeds.items():
+            yield from self._plan.planner.trials([row for row in configurations if (row.source or row).id == name], seeds)
+
+
+def build(plan: Plan, point: Point) -> list[Configuration]:
+    """Returns the configuration of a point after what its adapters are cut to; empty if the file does not allow it."""
+    blocks = plan.sweep.blocks
+    if point.block >= len(blocks) or blocks[point.block].method != point.method:
+        return []
+    try:
+        return plan.planner.allowed(point)[0]
+    except SweepError:
+        return []
+
+
+class _Steps:
+    """What may be run next.
+
+    Args:
+        configurations: those that are known.
+        trials: those that are wanted.
+        complete: the judged configurations.
+        grows: whether configurations may be added.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        configurations: Sequence[Configuration],
+        trials: Sequence[PlannedTrial],
+        complete: Sequence[Summary],
+        grows: bool,
+    ) -> None:
+        self._plan, self._complete, self._grows = plan, complete, grows
+        self._by_id = {configuration.id: configuration for configuration in configurations}
+        self._seeds: dict[str, list[int]] = {}
+        for trial in trials:
+            seeds = self._seeds.setdefault(trial.configuration, [])
+            seeds += [trial.run.seed] if trial.run.seed not in seeds else []
+
+    def second_seeds(self) -> Decided | None:
+        """Returns the step that gives each configuration a second seed; None if each has one."""
+        single = [row for row in self._complete if row.score.n < 2]
+        why = f"one more seed of {len(single)} configurations, because one seed gives no chances"
+        return Decided(why=why, seeds={_trained(row): self._new(_trained(row), 1) for row in single}) if single else None
+
+    def rate(self, best: Summary) -> Decided | None:
+        """Returns the step that tries the next learning rate beyond those that were tried, where the best is at their end."""
+        end, rate = beyond_rates(best, self._complete)
+        why = f"because {full_label(best)}, the best, has the {end} tried"
+        return self._added(best, {}, {RATE: rate}, why) if end and best.tuning is None else None
+
+    def size(self, kind: str, base: Summary, says: str = "") -> Decided | None:
+        """Returns the step that adds a size; None if there is no such size."""
+        configuration = self._by_id.get(base.configuration)
+        parameters = another_size(configuration.parameters, base, 2 if kind == "larger" else 0.5) if configuration else {}
+        return self._added(base, parameters, {}, f"a {kind} size: {says}") if parameters else None
+
+    def of(self, action: Action, base: Summary) -> Decided:
+        """Returns the step of an action."""
+        says = f"{percent(action.decides)} to decide{duration(action.seconds, ', ')}"
+        if action.kind != "seeds":
+            step = self.size(action.kind, base, says)
+            assert step is not None
+            return step
+        rows = [row for row, more in zip(self._complete, action.more, strict=False) if more]
+        seeds = {_trained(row): self._new(_trained(row), max(action.more)) for row in rows}
+        return Decided(why=f"{describe_seeds(action, self._complete)}: {says}", seeds=seeds)
+
+    def _new(self, name: str, count: int) -> list[int]:
+        used = {*self._plan.sweep.seeds, *self._seeds.get(name, ())}
+        return [seed for seed in range(len(used) + count) if seed not in used][:count]
+
+    def _added(self, base: Summary, parameters: dict[str, Any], training: dict[str, Any], why: str) -> Decided | None:
+        """Returns the step that adds a configuration with other settings, with the seeds of its base; None if it is not allowed
+        or known already."""
+        old = self._by_id.get(base.configuration)
+        if (
+            not self._grows
+            or old is None
+            or old.source is not None
+            or old.candidates
+            or not isinstance(block := old.path[-1], int)
+        ):
+            return None
+        point = Point(block, old.method, old.parameters | parameters, old.training | training)
+        family = build(self._plan, point)
+        if not family or family[-1].id in self._by_id:
+            return None
+        return Decided(why=f"{family[-1].label}, {why}", seeds={family[-1].id: self._seeds[old.id]}, point=dict(vars(point)))
+
+
+def _trained(row: Summary) -> str:
+    return row.source or row.configuration

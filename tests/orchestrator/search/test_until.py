@@ -1,0 +1,143 @@
+"""`search.until: answered`: what the answer needs is run, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.table import choices
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.record.folder import SweepFolder
+from orchestrator.reports.status import read_status
+from orchestrator.results.chances import _variances, moderate
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
+from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.driven import outcomes, run_some
+from tests.orchestrator.plans import rank, toy_plan
+
+Score = Callable[[PlannedTrial], float]
+
+
+def plan_of(folder: Path, ranks: list[int], more: str = "", rates: str = "0.001", seeds: str = "[0, 1]") -> Plan:
+    space = f"[{{method: lora, rank: {{values: {ranks}}}, learning_rate: {rates}}}]"
+    head = f"tasks: [toy/sentiment]\nseeds: {seeds}\nspace: {space}\nsearch: {{until: answered}}\n"
+    return toy_plan(folder, head + more, rank)
+
+
+def noise(trial: PlannedTrial) -> float:
+    return float(np.random.default_rng([trial.run.parameters["rank"], trial.run.seed]).normal(0, 0.8))
+
+
+def levelling(trial: PlannedTrial) -> float:
+    """1 and 2 are far behind; 4 is a point and a half below 8 and 16, which are equal."""
+    return {1: 60.0, 2: 70.0, 4: 88.5}.get(trial.run.parameters["rank"], 90.0) + noise(trial)
+
+
+def run(plan: Plan, folder: Path, score: Score, at_most: int = 1000) -> tuple[State, list[str], Counter[int]]:
+    notes = list[str]()
+    run_some(plan, folder, lambda job: outcomes(job, score, lambda trial: 1000.0 * rank(trial.run)), at_most, notes)
+    state = read_state(SweepFolder(folder).record)
+    return state, notes, Counter(entry.trial.parameters["rank"] for entry in state.asked_for)
+
+
+def test_only_what_decides_gets_seeds_until_one_is_enough(tmp_path: Path) -> None:
+    state, notes, seeds = run(plan_of(tmp_path, [1, 2, 4, 8, 16]), tmp_path / "s", levelling)
+    assert notes[-1].startswith("Answered: LoRA r8"), notes
+    assert seeds[1] == seeds[2] == 2, "they are far behind"
+    assert seeds[8] >= 3
+    assert [f"Added for the answer: {decision.why}" for decision in state.decisions] == notes[:-1]
+    assert all("to decide" in decision.why for decision in state.decisions)
+    assert read_status(tmp_path / "s").added == [decision.why for decision in state.decisions]
+    assert max(seeds.values()) <= 10
+
+
+def test_every_session_decides_alike(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [1, 2, 4, 8, 16], seeds="[0]")
+    whole, notes, seeds = run(plan, tmp_path / "whole", levelling)
+    assert "one seed gives no chances" in whole.decisions[0].why
+    for _ in range(sum(seeds.values())):
+        run(plan, tmp_path / "part", levelling, at_most=1)
+    part, said, _ = run(plan, tmp_path / "part", levelling)
+    assert [(row.why.split(" to decide")[0], row.seeds) for row in part.decisions] == [
+        (row.why.split(" to decide")[0], row.seeds) for row in whole.decisions
+    ]
+    assert part.wanted.keys() == whole.wanted.keys()
+    assert said[-1] == notes[-1]
+
+
+def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, notes, seeds = run(plan_of(tmp_path, [1, 2, 4, 8, 16], "budget: {trials: 10}\n"), tmp_path / "s", levelling)
+    assert sum(seeds.values()) == 10
+    assert state.decisions == ()
+    assert notes == ["Not answered: no step that the budget allows has a chance of 10 % to decide which one is enough"]
+    monkeypatch.setattr("orchestrator.search.until.pace_of", lambda state: 1.0)
+    short = plan_of(tmp_path, [1, 2, 4, 8, 16], "budget: {wall_clock: 1s}\n")
+    assert run(short, tmp_path / "short", levelling)[0].decisions == (), "a training takes 9 s"
+
+
+def test_nothing_above_chance_gets_no_seeds(tmp_path: Path) -> None:
+    def end(job: Job) -> list[Outcome]:
+        (outcome,) = outcomes(job, lambda trial: 49 + noise(trial) / 10)
+        outcome.result.counts.update(examples=100.0, chance=50.0)
+        return [outcome]
+
+    notes = list[str]()
+    ran = run_some(plan_of(tmp_path, [1, 2, 4]), tmp_path / "s", end, notes=notes)
+    assert len(ran) == 6
+    assert notes == ["Not answered: nothing is above chance, and more seeds or sizes do not change that"]
+
+
+def test_a_curve_that_rises_gets_a_larger_size(tmp_path: Path) -> None:
+    def rising(trial: PlannedTrial) -> float:
+        return min(60 + 6 * math.log2(trial.run.parameters["rank"]), 84) + 0.2 * noise(trial)
+
+    _, notes, seeds = run(plan_of(tmp_path, [1, 2, 4, 8], seeds="[0, 1, 2]"), tmp_path / "s", rising)
+    assert (seeds[16], seeds[32], seeds[64]) == (3, 3, 0), "32 is no better than 16"
+    assert notes[-1].startswith("Answered")
+    bounded = plan_of(tmp_path, [1, 2, 4, 8], f"constraints: {{trainable_parameters: {{max: {10**9}}}}}\n")
+    assert any("at most" in line for line in choices(bounded))
+
+
+def test_the_next_rate_is_tried_where_the_best_is_at_the_end(tmp_path: Path) -> None:
+    def peak(trial: PlannedTrial) -> float:
+        return 90 - 8 * abs(math.log10(trial.run.training.learning_rate) + 2) + 0.2 * noise(trial)
+
+    state, notes, _ = run(plan_of(tmp_path, [4], rates="{values: [0.0001, 0.001, 0.01]}"), tmp_path / "s", peak)
+    rates = Counter(entry.trial.parameters["learning_rate"] for entry in state.asked_for)
+    assert state.decisions[0].why.endswith("the best, has the highest learning_rate tried")
+    assert rates[0.1] == 2, "as many seeds as the best had"
+    assert 1.0 not in rates, "0.1 is worse"
+    assert notes[-1].startswith("Answered: LoRA r4, q v, lr 0.01")
+
+
+def test_it_goes_with_a_score_and_without_promotion(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="with promotion some never do"):
+        plan_of(tmp_path, [1, 2], "scheduler: {name: promotion}\ntraining: {epochs: 3}\n")
+    with pytest.raises(SweepError, match="give score: maximize too"):
+        plan_of(tmp_path, [1, 2], "objectives: {trainable_parameters: minimize}\n")
+
+
+def test_variances_of_different_seeds_are_those_of_least_squares() -> None:
+    """Configurations and seeds as dummies of one linear model; a seed that fewer than three have has none."""
+    random, shown = np.random.default_rng(3), [range(3)] * 4 + [range(5)] * 3 + [range(6)]
+    scores = [{seed: float(random.normal(80, 1) + seed) for seed in seeds} for seeds in shown]
+    rows = [(place, seed) for place, seeds in enumerate(shown) for seed in seeds]
+    design = np.array(
+        [[float(place == row) for row in range(8)] + [float(seed == one) for one in range(5)] for place, seed in rows]
+    )
+    hat = design @ np.linalg.pinv(design)
+    rest = (np.eye(len(rows)) - hat) @ [scores[place][seed] for place, seed in rows]
+    places = np.array([place for place, _ in rows])
+    freedom = np.array([(1 - np.diag(hat))[places == place].sum() for place in range(8)])
+    squares = np.array([(rest**2)[places == place].sum() for place in range(8)])
+    found, degrees, _ = _variances(scores)
+    expected, sure = moderate(squares / freedom, freedom)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(degrees, sure, rtol=1e-9)
