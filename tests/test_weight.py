@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16228, "orchestrator": 25110, "dashboards": 2818}
+LINES = {"craft": 16213, "orchestrator": 25110, "dashboards": 2818}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45
@@ -23,7 +23,6 @@ LONGER_MODULES = {
     "orchestrator/driver/driver.py": 378,
 }
 LONGER_FUNCTIONS = {
-    "craft/audit/data.py describe": 47,
     "orchestrator/plan/table.py _print_configurations": 47,
     "orchestrator/review/merging.py write_merged": 46,
 }

@@ -83,15 +83,6 @@ class TuckerFactors:
         moved = {name: getattr(self, name).to(device=device, dtype=dtype) for name in ("core", "u1", "u2", "u3")}
         return replace(self, **moved)
 
-    def reconstruct(self) -> Tensor:
-        """Returns R = G x1 U1 x2 U2 x3 U3, (L, d_out, d_in), which is as large as the stack."""
-        mixed = torch.tensordot(self.u1, self.core, dims=1)
-        return self.u2 @ mixed @ self.u3.T
-
-    def error_bound(self) -> float:
-        """Returns Theorem 1's upper bound on ||W - R||^2: the squared tails of the three spectra, summed."""
-        return sum(float(s[r:].square().sum()) for s, r in zip(self.singular_values, self.ranks, strict=True))
-
     def sketch(self) -> Tensor:
         """Returns a few numbers for each column, which change with the column's sign, place or direction, and with the core.
 

@@ -72,14 +72,6 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
     return _train(model, lambda name, head: head or name in biases)
 
 
-def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """Adapts nothing, as the control of every comparison, so its adapter has 0 parameters.
-
-    A model that answers in words has no head. There nothing trains, and the base model is scored as it is.
-    """
-    return _train(model, lambda _name, head: head)
-
-
 def build_galore(model: nn.Module, parameters: GaloreParameters, context: BuildContext) -> nn.Module:
     for place, shape in _places(model, parameters):
         if parameters.rank > min(shape):
@@ -105,10 +97,12 @@ def _places(model: nn.Module, parameters: GaloreParameters) -> list[tuple[str, t
     return list({layer.module_name: layer.shape for layers in stacks.values() for layer in layers}.items())
 
 
+_HEAD = "Alain and Bengio 2016, arXiv 1610.01644"
 _FULL = "Devlin et al. 2019, arXiv 1810.04805"
 _BITFIT = "Ben Zaken et al. 2022, arXiv 2106.10199"
 METHODS: tuple[Method, ...] = (
-    Method("head", "Head", "Alain and Bengio 2016, arXiv 1610.01644", NoParameters, build_head, lambda _: "alone"),
+    # The control of every comparison: nothing is adapted. A model that answers in words is scored as it is.
+    Method("head", "Head", _HEAD, NoParameters, lambda model, *_: _train(model, lambda _name, head: head), lambda _: "alone"),
     Method("full", "Full fine-tuning", _FULL, NoParameters, build_full, lambda _: "all", master_weights=True, rates=LOW_RATES),
     Method("bitfit", "BitFit", _BITFIT, NoParameters, build_bitfit, lambda _: "biases", master_weights=True),
     Method(

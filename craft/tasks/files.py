@@ -109,9 +109,9 @@ def _read_csv(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
     tabs, line = path.suffix.lower() == ".tsv", 1
     with path.open(encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
-        # The comma, unless the header has none and another usual delimiter.
-        delimiter = "\t" if tabs else "," if "," in header else max(",;\t|", key=header.count)
+        opening = file.readline()
+        # The comma, unless the first line has none and another usual delimiter.
+        delimiter = "\t" if tabs else "," if "," in opening else max(",;\t|", key=opening.count)
         file.seek(0)
         # In TSV a quote is a letter.
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL, strict=True)
