@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16213, "orchestrator": 25110, "dashboards": 2818}
+LINES = {"craft": 16213, "orchestrator": 25096, "dashboards": 2818}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45
@@ -24,7 +24,6 @@ LONGER_MODULES = {
 }
 LONGER_FUNCTIONS = {
     "orchestrator/plan/table.py _print_configurations": 47,
-    "orchestrator/review/merging.py write_merged": 46,
 }
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-TOLERANCE = 1e-3
-"""The largest allowed difference of outputs, as a share of the largest output."""
-
 
 def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     """Writes the adapter of a run as a LoRA, with the run's record, into `folder`.
@@ -15,26 +12,20 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     Raises:
         ValueError: the method changes no weights of linear layers, or the LoRA answers differently after it is read back.
     """
-    import torch
     from peft import PeftModel
 
     from craft import load_adapter
     from craft.audit.changes import changes_of, write_lora
     from craft.audit.folder import read_folder
-    from craft.models.compute import compute_as_stored
     from craft.trainer.adapter_folder import RUN_FILE, read_record
     from craft.trainer.checkpoint import MANIFEST_FILE
-    from orchestrator.review.merging import output_difference, probe_texts
+    from orchestrator.review.merging import TOLERANCE, exact_logits, output_difference
 
     method = read_record(adapter)["spec"]["method"]
     model, tokenizer = load_adapter(adapter, base)
     if not isinstance(model, PeftModel):
         raise ValueError(f"method {method} is no change of weights that a LoRA could be; take the adapter without --as lora")
-    model = model.float()
-    compute_as_stored(model)
-    probe = probe_texts(tokenizer)
-    with torch.no_grad():
-        before = model(**probe).logits
+    before = exact_logits(model, tokenizer)
     try:
         changes = changes_of(model)
     except (AttributeError, NotImplementedError, ValueError) as error:
@@ -43,11 +34,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)
-    again = again.float()
-    compute_as_stored(again)
-    with torch.no_grad():
-        after = again(**probe).logits
-    difference = output_difference(before, after)
+    difference = output_difference(before, exact_logits(again, tokenizer))
     if not difference <= TOLERANCE:
         raise ValueError(
             f"{method} is not the same as a LoRA: outputs differ by {difference:.1e} of the largest. Take it without --as lora"

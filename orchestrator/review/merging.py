@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "trained_as.json"
 TOLERANCE = 1e-3
-"""The largest allowed difference of the merged model's outputs, as a share of the largest output."""
+"""The largest allowed difference of outputs after merging or converting, as a share of the largest output."""
 
 
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
@@ -32,22 +32,16 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         ValueError: the method cannot be merged, or the merged model answers differently after it is read back.
         ValueError: the base model is not available.
     """
-    import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from craft import load_adapter
     from craft.methods import shown_method
-    from craft.models.compute import compute_as_stored
     from craft.models.quiet import quiet_libraries
     from craft.trainer.adapter_folder import RUN_FILE
 
     record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     model, tokenizer = load_adapter(adapter, base)
-    model = model.float()
-    compute_as_stored(model)
-    probe = probe_texts(tokenizer)
-    with torch.no_grad():
-        before = model(**probe).logits
+    before = exact_logits(model, tokenizer)
     with quiet_libraries():
         method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
         merged = _merged(model, method)
@@ -61,9 +55,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
         again = auto.from_pretrained(str(folder), use_safetensors=True, trust_remote_code=False).eval()
-    with torch.no_grad():
-        after = again(**probe).logits
-    difference = output_difference(before, after)
+    difference = output_difference(before, exact_logits(again, tokenizer))
     if not difference <= TOLERANCE:
         raise ValueError(
             f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
@@ -104,10 +96,17 @@ def _merged(model: nn.Module, method: str) -> Any:
         raise ValueError(f"method {method} cannot be merged here: {error}; take the adapter without --as merged") from error
 
 
-def probe_texts(tokenizer: Any) -> dict[str, Tensor]:
-    """Returns two sentences as a model's input."""
+def exact_logits(model: nn.Module, tokenizer: Any) -> Tensor:
+    """Computes a model's logits of two sentences, after making all of it float32."""
+    import torch
+
+    from craft.models.compute import compute_as_stored
+
+    compute_as_stored(model.float())
     texts = ["A short text.", "A longer one, with numbers 1 2 3 and more words than the other, to fill a few more positions."]
-    return dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    with torch.no_grad():
+        logits: Tensor = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    return logits
 
 
 def output_difference(before: Tensor, after: Tensor) -> float:
