@@ -70,8 +70,9 @@ def worst(lines: Sequence[Prediction], number: int = WORST) -> list[int]:
     """
 
     def size(line: Prediction) -> tuple[float, float]:
-        margin = line.get("margin", 0.0)
-        return (line.get("probability", margin), margin) if "right" in line else (abs(line["answer"] - line["label"]), 0.0)
+        if "right" not in line:
+            return abs(line["answer"] - line["label"]), 0.0
+        return line.get("probability", 0.0), line.get("margin", 0.0)
 
     wrong = [place for place, line in enumerate(lines) if not line.get("right", False)]
     places = [place for place in wrong if lines[place].get("probability", 1.0) >= 0.5]

@@ -214,8 +214,7 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     """Runs the command line (the process's own if None) and returns the exit status.
 
     Args:
-        start: the words before the command's options, for a command that people are shown; the program's name and the command's
-            if not given.
+        start: the words before the options in commands that people are shown; the names of program and command if empty.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     be_printable()
@@ -237,9 +236,10 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
 
 def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     """Runs a command and returns its exit status. Raises OSError if stdout cannot be written."""
-    row = next((row for row in COMMANDS if arguments and row.name == arguments[0]), None)
+    row = next((row for row in COMMANDS if row.name in arguments[:1]), None)
     if arguments[:1] == ["--version"]:
-        return typer.echo(f"craft-sweeps {craft.__version__}") or GOOD
+        typer.echo(f"craft-sweeps {craft.__version__}")
+        return GOOD
     try:
         program = typer.main.get_command(build())
         status = program.main(
