@@ -26,7 +26,7 @@ Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
 NAMED = 4
 """So many configurations of a sentence are named."""
-COUNTS = ("no", "One", "Two", "Three", "Four", "Five")
+COUNTS = ("no", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
 
 
 def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:

@@ -22,7 +22,7 @@ from orchestrator.results.posterior import UNTRIED, Evidence, Numbers
 from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["seeds", "larger", "smaller"]
-MORE_SEEDS = (1, 2, 3, 5)
+MORE_SEEDS = (1, 2, 3, 5, 8)
 DRAWS = 200
 LARGE = 1000
 """From so many configurations on nothing is proposed: it would take minutes to weigh."""

@@ -1,0 +1,124 @@
+"""How much training does a sweep need that adds seeds until it is answered, and how often is it right?
+
+    python -m tests.benchmarks.answered docs/measurements/records/fair.csv
+
+Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
+these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
+sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
+more than a point in truth. `until` begins with two seeds, and takes the steps of `orchestrator.search.until` that add seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.plan.plan import MOST_SEEDS
+from orchestrator.results.experiments import further
+from orchestrator.results.front import enough_of, mark_front
+from orchestrator.results.intervals import by_seed, interval
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
+from orchestrator.results.next_step import soonest
+from orchestrator.results.summary import Summary
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import Sweep
+from tests.benchmarks.answer import Simulation
+from tests.benchmarks.recorded_front import summaries_of
+
+RULE, SWEEP = Enough(), Sweep.model_construct(objectives=DEFAULT_OBJECTIVES, enough=Enough())
+Seeds = Mapping[str, int]
+
+
+def drawn(recorded: Sequence[Summary], random: np.random.Generator) -> list[Summary]:
+    """Returns the configurations of a record with new seeds."""
+    rows = []
+    for summary in recorded:
+        seeds, scores = sorted({seed for _, seed in summary.scores}), {}
+        means = {task: np.mean([summary.scores[task, seed] for seed in seeds]) for task in summary.tasks}
+        widened = math.sqrt(len(seeds) / (len(seeds) - 1))
+        for new in range(MOST_SEEDS):
+            seed, sign = random.choice(seeds), random.choice([-1, 1]) * widened
+            scores |= {(task, new): float(mean + sign * (summary.scores[task, seed] - mean)) for task, mean in means.items()}
+        rows.append(replace(summary, scores=scores))
+    return rows
+
+
+def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
+    """Returns the configurations after so many seeds of each training."""
+    rows = []
+    for summary in full:
+        many = seeds[summary.source or summary.configuration]
+        scores = {key: score for key, score in summary.scores.items() if key[1] < many}
+        credits = {key: summary.credits[key] for key in scores if key in summary.credits}
+        mean = interval([*by_seed(scores, summary.tasks).values()])
+        rows.append(replace(summary, scores=scores, credits=credits, metrics={"score": mean}, planned=many, finished=many,
+                            seeds=many, on_front=False, may_be_on_front=False, enough=False))  # fmt: skip
+    return mark_front(rows, DEFAULT_OBJECTIVES, RULE)
+
+
+def until(full: Sequence[Summary]) -> Seeds:
+    """Returns the seeds of each training when the sweep ends."""
+    seeds = dict.fromkeys((summary.source or summary.configuration for summary in full), 2)
+    while True:
+        complete = judged(full, seeds)
+        chance, name = {row.configuration: row.counts[P_ENOUGH] for row in complete}, enough_of(complete, RULE)
+        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
+        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
+        actions, _, observed = further(complete, taken, best, SWEEP, lambda size: False)
+        few = [
+            action for action in actions if (np.add(observed.seeds, action.more)[np.array(action.more) > 0] <= MOST_SEEDS).all()
+        ]
+        action = soonest(few, math.inf)
+        if action is None:
+            return seeds
+        seeds |= {row.source or row.configuration: seeds[row.source or row.configuration] + more
+                  for row, more in zip(complete, action.more, strict=True) if more}  # fmt: skip
+
+
+def outcome(full: Sequence[Summary], truths: Mapping[str, float], seeds: Seeds) -> tuple[float, bool, float, bool]:
+    """Returns the seconds of training, whether a configuration is called enough, with what chance, and whether that is true."""
+    complete = judged(full, seeds)
+    name = enough_of(complete, RULE)
+    rows = {row.source or row.configuration: row for row in full if row.source is None}
+    seconds = sum(rows[key].value("seconds") * len(rows[key].tasks) * many for key, many in seeds.items() if key in rows)
+    said = next((row.counts[P_ENOUGH] for row in complete if row.configuration == name), math.nan)
+    return seconds, name is not None, said, name is not None and truths[name] >= max(truths.values()) - RULE.within
+
+
+def table(sweeps: Sequence[tuple[list[Summary], dict[str, float]]], title: str) -> None:
+    for policy in ("three seeds", "five seeds", "until"):
+        rows = []
+        for full, truths in sweeps:
+            names = [row.source or row.configuration for row in full]
+            seeds = until(full) if policy == "until" else dict.fromkeys(names, 3 if policy == "three seeds" else 5)
+            rows.append(outcome(full, truths, seeds))
+        seconds, answered, said, right = np.array(rows, dtype=float).T
+        print(f"| {title} | {policy} | {seconds.mean() / 60:.0f} | {answered.mean():.0%} | {np.nanmean(said):.0%} | "
+              f"{right.sum() / max(answered.sum(), 1):.0%} | {right.mean():.0%} |", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", nargs="?", type=Path, help="a CSV file of trials")
+    parser.add_argument("--sweeps", type=int, default=40, help="sweeps of the record, or of each world (40)")
+    parser.add_argument("--worlds", nargs="*", default=["equal", "unequal", "cuts", "three tasks"], help="without a record")
+    options, random = parser.parse_args(), np.random.default_rng(5)
+    print(print(f"| sweeps | seeds | minutes | answered | said | right of answered | right of all |\n{'| --- ' * 7}|"))
+    if options.record:
+        recorded = summaries_of([options.record])
+        truths = {row.configuration: row.score.mean for row in recorded}
+        table([(drawn(recorded, random), truths) for _ in range(options.sweeps)], options.record.stem)
+    else:
+        for world in options.worlds:
+            made = [Simulation(world, random) for _ in range(options.sweeps)]
+            table([([*sweep.summaries.values()], sweep.truths) for sweep in made], world)
+
+
+if __name__ == "__main__":
+    main()
