@@ -96,13 +96,13 @@ class UntilAnswered:
             step = steps.second_seeds()
             exact = "Not answered: there are chances only where every objective but the score is exact"
             return exact if step is None else step if self._fits(step, state) else "Not answered: budget.trials allows no more"
-        chance, size = {row.configuration: row.counts[P_ENOUGH] for row in complete}, SIZE
-        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(size)))
+        chance = {row.configuration: row.counts[P_ENOUGH] for row in complete}
+        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
         if (step := steps.rate(best)) is not None and self._fits(step, state):
             return step
         name = enough_of(complete, sweep.enough)
-        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(size)))
-        smaller = [row for row in complete if row.value(size) < taken.value(size)]
+        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
+        smaller = [row for row in complete if row.value(SIZE) < taken.value(SIZE)]
         decided = name is not None and all(chance[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
         actions, _, observed = further(
             complete, taken, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None

@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=40, help="sweeps of the record, or of each world (40)")
     parser.add_argument("--worlds", nargs="*", default=["equal", "unequal", "cuts", "three tasks"], help="without a record")
     options, random = parser.parse_args(), np.random.default_rng(5)
-    print(print(f"| sweeps | seeds | minutes | answered | said | right of answered | right of all |\n{'| --- ' * 7}|"))
+    print(f"| sweeps | seeds | minutes | answered | said | right of answered | right of all |\n{'| --- ' * 7}|")
     if options.record:
         recorded = summaries_of([options.record])
         truths = {row.configuration: row.score.mean for row in recorded}
