@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from errno import ENOSPC
-from importlib import import_module
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -218,8 +220,7 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     be_printable()
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({**QUIET, **os.environ})
     is_document = ("--json" in arguments or arguments[:1] == ["suggest"]) and not {"--help", "-h"} & {*arguments}
     try:
         with only_report() if is_document else nullcontext():
@@ -241,8 +242,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         typer.echo(f"craft-sweeps {craft.__version__}")
         return GOOD
     try:
-        program = typer.main.get_command(build())
-        status = program.main(
+        status = build().main(
             [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=(start, arguments[1:])
         )
     except SystemExit as ended:  # how Typer and Rich end when the reader of a pipe leaves
@@ -277,7 +277,8 @@ def _say(trouble: BaseException) -> int:
     return WRONG
 
 
-def build() -> typer.Typer:
+@cache
+def build() -> Any:
     """Returns the program with all of its commands."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     program = typer.Typer(
@@ -289,9 +290,8 @@ def build() -> typer.Typer:
         """Has the option that needs no command (`_run` answers it)."""
 
     for row in COMMANDS:
-        module, _, function = row.function.partition(":")
-        program.command(row.name, epilog=_epilog(row), context_settings=settings)(getattr(import_module(module), function))
-    return program
+        program.command(row.name, epilog=_epilog(row), context_settings=settings)(resolve_name(row.function))
+    return typer.main.get_command(program)
 
 
 def _epilog(row: Row) -> str:

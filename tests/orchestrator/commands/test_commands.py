@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-import typer
 
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
@@ -32,7 +31,7 @@ AGAIN = "craft-sweeps run s.yaml --resume"
 
 def parse(arguments: list[str]) -> dict[str, Any]:
     """The options of a call, after their checks."""
-    program: Any = typer.main.get_command(build())
+    program: Any = build()
     return dict(program.commands[arguments[0]].make_context(arguments[0], arguments[1:]).params)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from orchestrator.commands.app import build
@@ -36,7 +35,7 @@ def run_arguments(command: str) -> list[str]:
 
 
 def parse(command: str, arguments: Sequence[str]) -> None:
-    typer.main.get_command(build()).commands[command].make_context(command, [*arguments])  # type: ignore[attr-defined]
+    build().commands[command].make_context(command, [*arguments])
 
 
 def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
