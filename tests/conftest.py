@@ -54,8 +54,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_collection_finish() -> None:
-    """Exempts the imported libraries from garbage collection, which scans half a million objects twice a run."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen_libraries() -> None:
+    """Exempts what is imported by now from garbage collection, which scans half a million objects twice a run."""
+    gc.collect()
     gc.freeze()
 
 
