@@ -242,7 +242,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         typer.echo(f"craft-sweeps {craft.__version__}")
         return GOOD
     try:
-        status = build().main(
+        status = build(COMMANDS).main(
             [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=(start, arguments[1:])
         )
     except SystemExit as ended:  # how Typer and Rich end when the reader of a pipe leaves
@@ -278,8 +278,8 @@ def _say(trouble: BaseException) -> int:
 
 
 @cache
-def build() -> Any:
-    """Returns the program with all of its commands."""
+def build(commands: tuple[Row, ...]) -> Any:
+    """Returns the program with its commands."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     program = typer.Typer(
         help=ABOUT, context_settings=settings, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -289,7 +289,7 @@ def build() -> Any:
     def about(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
         """Has the option that needs no command (`_run` answers it)."""
 
-    for row in COMMANDS:
+    for row in commands:
         program.command(row.name, epilog=_epilog(row), context_settings=settings)(resolve_name(row.function))
     return typer.main.get_command(program)
 

@@ -31,7 +31,7 @@ AGAIN = "craft-sweeps run s.yaml --resume"
 
 def parse(arguments: list[str]) -> dict[str, Any]:
     """The options of a call, after their checks."""
-    program: Any = build()
+    program: Any = build(COMMANDS)
     return dict(program.commands[arguments[0]].make_context(arguments[0], arguments[1:]).params)
 
 

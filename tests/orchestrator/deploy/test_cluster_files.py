@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.commands.app import build
+from orchestrator.commands.app import COMMANDS, build
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "orchestrator" / "deploy"
@@ -35,7 +35,7 @@ def run_arguments(command: str) -> list[str]:
 
 
 def parse(command: str, arguments: Sequence[str]) -> None:
-    build().commands[command].make_context(command, [*arguments])
+    build(COMMANDS).commands[command].make_context(command, [*arguments])
 
 
 def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -379,7 +379,10 @@ def test_nothing_is_lost_and_nothing_done_twice(kind: str, examples: int, monkey
     monkeypatch.setattr("orchestrator.record.manifest.source_state", lambda folder: {})  # two calls of git each session
     machine = type("Machine", (SweepMachine,), {"kinds": [kind]})
     run_state_machine_as_test(
-        machine, settings=settings(QUIET, max_examples=examples, stateful_step_count=20, derandomize=True)
+        machine,
+        settings=settings(
+            QUIET, max_examples=examples // (4 if kind == "until answered" else 1), stateful_step_count=20, derandomize=True
+        ),
     )
 
 
