@@ -243,7 +243,7 @@ def test_two_commands_of_the_readme_do_all_and_ci_types_the_second() -> None:
     lines = [re.sub(r" +#.*", "", line) for block in blocks(README) if block.language == "" for line in block.text.splitlines()]
     runs, tests = [line for line in lines if line.startswith("pip install")]
     assert runs == "pip install -c constraints.txt -e '.[demo]' && python -m orchestrator.run sweeps/ranks.yaml"
-    assert tests == "pip install -c constraints.txt -e '.[test]' && pytest -n 2"
+    assert tests == "pip install -c constraints.txt -e '.[test]' && pytest -n 3"
     script = (ROOT / ".ci/run").read_text()
     assert tests in [line.strip() for line in script.splitlines()]
     # The script's own way of running it ends with the status of what failed, first or last.
