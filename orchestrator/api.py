@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
+    from orchestrator.adapters.taking import Form
     from orchestrator.plan.plan import Plan
     from orchestrator.results.answer import Answer
     from orchestrator.review.comparing import Compared
     from orchestrator.review.past_sweep import PastSweep
     from orchestrator.review.pick import Pick
-    from orchestrator.review.taking import Form
     from orchestrator.state.state import State
 
 SweepLike = str | Path | Mapping[str, Any]
@@ -121,7 +121,7 @@ class Choice:
         Raises:
             ValueError: `to` is there, or no trial has finished.
         """
-        from orchestrator.review.taking import take_adapters
+        from orchestrator.adapters.taking import take_adapters
 
         if Path(to).exists():
             raise ValueError(f"{to} is there already; nothing is written over")

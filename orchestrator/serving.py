@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.review.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 
 
 class Answerer:

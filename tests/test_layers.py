@@ -55,6 +55,7 @@ FLOORS = {
         ("orchestrator.pictures",),
         ("orchestrator.tracking",),
         ("orchestrator.review", "orchestrator.search", "orchestrator.worker"),
+        ("orchestrator.adapters",),
         ("orchestrator.control",),
         ("orchestrator.driver", "orchestrator.reports", "orchestrator.suggest"),
         ("orchestrator.tune",),

@@ -67,12 +67,12 @@ def take(
 
     Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
     """
+    from orchestrator.adapters.model_card import CARD_FILE
+    from orchestrator.adapters.registering import register_adapters
+    from orchestrator.adapters.taking import how_to_load, take_adapters
     from orchestrator.results.table import full_label
-    from orchestrator.review.model_card import CARD_FILE
     from orchestrator.review.past_sweep import find_sweep
     from orchestrator.review.pick import pick as choose
-    from orchestrator.review.registering import register_adapters
-    from orchestrator.review.taking import how_to_load, take_adapters
 
     if to is None and register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
@@ -118,9 +118,9 @@ def cut(
 
     Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
     """
+    from orchestrator.adapters.cutting import cut_adapters
     from orchestrator.results.metrics import amount
     from orchestrator.results.table import full_label
-    from orchestrator.review.cutting import cut_adapters
     from orchestrator.review.past_sweep import find_sweep
     from orchestrator.review.pick import pick as choose
 

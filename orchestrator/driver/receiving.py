@@ -11,10 +11,10 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.adapters.model_card import add_card
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.trial import Outcome
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
-from orchestrator.review.model_card import add_card
 from orchestrator.state.entry import TrialResult
 
 log = logging.getLogger(__name__)

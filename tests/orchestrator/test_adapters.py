@@ -18,12 +18,12 @@ from safetensors.numpy import load_file
 
 import craft
 from craft.models.loading import MINILM, resolve_model
+from orchestrator.adapters.model_card import Origin, model_card
+from orchestrator.adapters.taking import take_adapters
 from orchestrator.commands.app import main
 from orchestrator.record.checkpoints import stored_checkpoints
-from orchestrator.review.model_card import Origin, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
-from orchestrator.review.taking import take_adapters
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record

@@ -15,7 +15,7 @@ import craft
 from craft.models.loading import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
-from orchestrator.review.merging import write_merged
+from orchestrator.adapters.merging import write_merged
 from orchestrator.serving import Answerer
 from orchestrator.tracking.registry import Candidate, register
 

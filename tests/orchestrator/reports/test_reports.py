@@ -18,6 +18,7 @@ from rich.console import Console
 from scipy import stats
 
 from craft.spec import RunSpec
+from orchestrator.adapters.taking import Taken
 from orchestrator.check import show
 from orchestrator.plan.table import print_plan
 from orchestrator.reports.base import Report
@@ -38,7 +39,6 @@ from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
 from orchestrator.review.pick import choose_seed, pick
 from orchestrator.review.prospect import Prospect, look_ahead
-from orchestrator.review.taking import Taken
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError

@@ -10,8 +10,8 @@ from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
+from orchestrator.adapters.model_card import add_card
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.review.model_card import add_card
 from orchestrator.state.entry import TrialResult
 from tests.golden import check_golden
 

@@ -19,7 +19,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     from craft.audit.folder import read_folder
     from craft.trainer.adapter_folder import RUN_FILE, read_record
     from craft.trainer.checkpoint import MANIFEST_FILE
-    from orchestrator.review.merging import TOLERANCE, exact_logits, output_difference
+    from orchestrator.adapters.merging import TOLERANCE, exact_logits, output_difference
 
     method = read_record(adapter)["spec"]["method"]
     model, tokenizer = load_adapter(adapter, base)

@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
+from orchestrator.adapters.elsewhere import peft_config, served_by
+from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, loading_by_peft, model_card
 from orchestrator.record.resume import check_data
 from orchestrator.results.summary import Entry
-from orchestrator.review.elsewhere import peft_config, served_by
-from orchestrator.review.merging import RECORD_FILE, reads_pairs
 from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
-from orchestrator.review.model_card import CARD_FILE, Origin, loading, loading_by_peft, model_card
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import unknown
@@ -120,11 +120,11 @@ def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, b
     merged = None
     taken.folder.mkdir(parents=True)
     if form == "merged":
-        from orchestrator.review.merging import write_merged
+        from orchestrator.adapters.merging import write_merged
 
         merged = write_merged(adapter, taken.folder, base)
     elif form == "lora":
-        from orchestrator.review.converting import write_as_lora
+        from orchestrator.adapters.converting import write_as_lora
 
         write_as_lora(adapter, taken.folder, base)
     else:

@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.adapters.taking import slug
 from orchestrator.plan.configuration import CUT
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.taking import slug
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.space.sizes import size_labels
 

@@ -20,6 +20,8 @@ from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.trainer.checkpoint import add_file
 from craft.words import plain
+from orchestrator.adapters.elsewhere import peft_config, served_by
+from orchestrator.adapters.merging import reads_pairs
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.chances import EXPECTED, P_ENOUGH, P_FRONT
@@ -27,8 +29,6 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.review.elsewhere import peft_config, served_by
-from orchestrator.review.merging import reads_pairs
 from orchestrator.state.entry import TrialResult
 
 CARD_FILE = "README.md"

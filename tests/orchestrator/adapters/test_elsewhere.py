@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from craft.spec import RunSpec
-from orchestrator.review.elsewhere import served_by
+from orchestrator.adapters.elsewhere import served_by
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA",

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaModel
 from craft.models.loading import MINILM, load_tokenizer
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
-from orchestrator.review.merging import write_merged
+from orchestrator.adapters.merging import write_merged
 
 
 def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from craft.words import redact
-from orchestrator.review.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.taking import Taken, slug
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles
-from orchestrator.review.taking import Taken, slug
 from orchestrator.tracking.uri import resolve_uri
 
 

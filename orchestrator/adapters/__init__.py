@@ -1,0 +1,1 @@
+"""Adapters of a sweep that has run: written whole, as LoRA, merged or cut, with their cards, and registered."""
