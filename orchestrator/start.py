@@ -54,7 +54,7 @@ class Call:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use.
         again: the command that continues the sweep, for people.
-        until_answered: whether the sweep goes on until its answer is decided.
+        until_answered: whether the sweep continues until its answer is decided.
         hours: the hours of the session, instead of the file's.
     """
 

@@ -89,9 +89,9 @@ def draw_luck(gaps: Numbers, graded: float, counts: Sequence[int] = ()) -> Numbe
             are the models.
         counts: how many blocks have each of the `gaps`; one each if empty.
     """
-    alike = tuple(counts) or (1,) * len(gaps)
-    row = 100 * sum(alike) / graded
-    drawn: Numbers = _weights(alike) @ np.array([*(gaps - np.average(gaps, weights=alike)), row, -row])
+    blocks = tuple(counts) or (1,) * len(gaps)
+    row = 100 * sum(blocks) / graded
+    drawn: Numbers = _weights(blocks) @ np.array([*(gaps - np.average(gaps, weights=blocks)), row, -row])
     return drawn
 
 

@@ -88,7 +88,7 @@ def model_card(
         template_path=str(TEMPLATE),
         **values,
         title=full_label(summary),
-        what="A fine-tuned" if merged else f"An adapter ({summary.method}) of",
+        kind="A fine-tuned" if merged else f"An adapter ({summary.method}) of",
         is_local=base != spec["model"],
         by_peft=None if merged or config is None or gguf else loading_by_peft(record, config, pair=pair),
         ours=loading(record, pair=pair, merged=merged is not None),

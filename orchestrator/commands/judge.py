@@ -34,7 +34,7 @@ def judge(
     otherwise. MLflow's, W&B's and Optuna's tables, and trials.csv of craft-sweeps export, are read as they come.
 
     It prints what a sweep gives: front, intervals, the chance that each is on the front and that it is enough, the answer, and
-    what to run next. How columns were read, and what the file lacks, stands below. Scores up to 1 are shown times 100; losses
+    what to run next. How columns were read, and what the file lacks, is said below. Scores up to 1 are shown times 100; losses
     have a minus, and those up to 10 are shown times 100.
 
     Exit status: 0 judged; 2 a row or a column cannot be read.

@@ -151,8 +151,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
         for (summary, scores), variance, degrees in zip(group, variances.tolist(), freedom.tolist(), strict=True):
             intervals[summary.configuration] = _interval(summary, variance, degrees, shared)
             # What the seeds that others lack do to all does not cancel.
-            apart = shared * (1 / fewest - 1 / len(scores))
-            errors[summary.configuration] = variance / len(scores) + apart, degrees
+            imbalance = shared * (1 / fewest - 1 / len(scores))
+            errors[summary.configuration] = variance / len(scores) + imbalance, degrees
     return intervals, errors
 
 

@@ -15,7 +15,7 @@ FIXED_METHODS = (
     *("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full"),
     *("head", "bitfit", "ia3", "rslora", "adalora", "craft_star", "houlsby"),
 )
-"""Methods that have PALETTE's colours, in its order, whatever is beside them."""
+"""Methods that have PALETTE's colours, in its order, whichever others are drawn."""
 
 PHASES = {
     "start": "starting",

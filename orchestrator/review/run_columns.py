@@ -48,7 +48,7 @@ MEASURES = {*_words("seconds minutes hours time runtime second memory bytes flop
 class Columns:
     """The columns of a table by their part in it, None where no column has it.
 
-    `configuration` are those that tell configurations apart, `label` names them for people, `unit` is what the size counts.
+    `configuration` are the settings that distinguish configurations, `label` names them for people, `unit` is what the size counts.
     """
 
     score: str
@@ -94,10 +94,10 @@ def guess(rows: Rows, score: str | None, size: str | None, seed: str | None, min
     configuration = [*_configuration(held, {score, seed, task, examples, status}, len(rows), seed)]
     trials = {*zip(*(held[name] for name in (*configuration, task, seed) if name), strict=True)}
     if label and (not configuration or (seed and len(trials) < len(rows))):
-        configuration = [label]  # what is read as settings does not tell rows apart, and their names do
+        configuration = [label]  # the settings do not distinguish rows, and their names do
     configuration = configuration or [name for name in [size] if name]
     if not configuration:
-        raise DataError(f"{rows.source}: no column tells configurations apart; add one called configuration")
+        raise DataError(f"{rows.source}: no column distinguishes configurations; add one called configuration")
     pairs = {(*map(str, cells),) for cells in zip(*(held[name] for name in (*configuration, label) if name), strict=True)}
     if len({pair[:-1] for pair in pairs}) < len(pairs) or len({pair[-1] for pair in pairs}) < len(pairs):
         label = None
@@ -117,7 +117,7 @@ def _numbers(cells: Sequence[Any]) -> bool:
 
 
 def _first(held: Held, names: Sequence[str], numbers: bool = False) -> str | None:
-    """Returns the column whose name stands first in `names`."""
+    """Returns the column whose name comes first in `names`."""
     fit = [name for name, cells in held.items() if plain_name(name) in names and not (numbers and not _numbers(cells))]
     return min(fit, key=lambda name: names.index(plain_name(name)), default=None)
 
@@ -136,7 +136,7 @@ def _score(rows: Rows, held: Held) -> str:
 
 
 def _configuration(held: Held, taken: set[str | None], rows: int, seed: str | None) -> Iterator[str]:
-    """Yields the columns that tell configurations apart: one called so, or the settings that differ."""
+    """Yields the columns that distinguish configurations: one called so, or the settings that differ."""
     if own := _first(held, ["configuration"]):
         yield own
         return

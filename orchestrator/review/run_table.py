@@ -113,7 +113,7 @@ def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: floa
         repeats[id_, task] += 1
         if (first := places.setdefault((id_, task, seed), place)) != place:
             equal = ", ".join(filter(None, (*columns.configuration, columns.task, columns.seed)))
-            hint = "a column called configuration would tell them apart"
+            hint = "a column called configuration would distinguish them"
             raise DataError(f"{rows.place(place)}: it repeats line {rows.number(first)}, with equal {equal}; {hint}")
         label = cells[columns.label] if columns.label else ", ".join(
             f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()

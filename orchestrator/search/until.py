@@ -51,8 +51,8 @@ class UntilAnswered:
 
     def configurations(self, state: State) -> Sequence[Configuration]:
         added = [configuration for decision in state.decisions for configuration in self._family(decision)]
-        known = [*self._first.configurations(state), *added]
-        return [*{configuration.id: configuration for configuration in known}.values()]
+        drawn = [*self._first.configurations(state), *added]
+        return [*{configuration.id: configuration for configuration in drawn}.values()]
 
     def wanted(self, state: State) -> list[PlannedTrial]:
         configurations, trials = self.configurations(state), {trial.key: trial for trial in self._first.wanted(state)}

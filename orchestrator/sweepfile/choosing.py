@@ -134,7 +134,7 @@ def _check_until(sweep: Sweep) -> Iterator[Mistake]:
     if sweep.search.until is None:
         return
     if sweep.objectives.get("score") != "maximize":
-        yield Mistake(("objectives",), "search.until: answered goes by the score; give score: maximize too")
+        yield Mistake(("objectives",), "search.until: answered decides by the score; give score: maximize too")
     if sweep.scheduler.name != "none":
         yield Mistake(("search", "until"), f"waits for trials to end, and with {sweep.scheduler.name} some never do; take none")
 

@@ -268,16 +268,16 @@ def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
 def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
     """Twelve equal configurations whose means have an error of 0.9 points. A trend that always has three terms says 0.56 of
     them; their number is weighed. Where scores rise with the size the smallest are not enough."""
-    random, alike, rising = np.random.default_rng(12), list[float](), list[float]()
+    random, level, rising = np.random.default_rng(12), list[float](), list[float]()
     for _ in range(40):
         noise = random.normal(0, 1.5, (12, 3))
-        for slope, said in ((0.0, alike), (0.7, rising)):
+        for slope, said in ((0.0, level), (0.7, rising)):
             scores = [{("toy", seed): 80 + slope * place + noise[place, seed] for seed in range(3)} for place in range(12)]
             found = with_chances(
                 [made(f"c{place}", one, 1e3 * 2**place) for place, one in enumerate(scores)], DEFAULT_OBJECTIVES
             )
             said += [summary.counts[P_ENOUGH] for summary in found[: 12 if slope == 0 else 4]]
-    assert np.mean(alike) > 0.67
+    assert np.mean(level) > 0.67
     assert np.mean(rising) < 0.02, "5.6 to 7.7 points behind"
 
 

@@ -44,7 +44,7 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     assert comparison.higher is None
     assert "A is ahead on these rows, against B: +10.00 points" in comparison.sentence("A", "B")
     assert (gap.low, gap.high) == (10 - reach[0], 10 + reach[1])
-    # A second task whose values agree halves the mean and its error; a second seed that answers alike changes neither.
+    # A second task whose values agree halves the mean and its error; a second seed with equal answers changes neither.
     credits = [
         credit | {("a", 1): credit["a", 0], ("b", 0): credit["a", 0] * 0, ("b", 1): credit["a", 0] * 0} for credit in credits
     ]
