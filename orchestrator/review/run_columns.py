@@ -48,7 +48,7 @@ MEASURES = {*_words("seconds minutes hours time runtime second memory bytes flop
 class Columns:
     """The columns of a table by their part in it, None where no column has it.
 
-    `configuration` are the settings that distinguish configurations, `label` names them for people, `unit` is what the size counts.
+    `configuration` are settings that distinguish configurations, `label` is their name for people, `unit` what the size counts.
     """
 
     score: str

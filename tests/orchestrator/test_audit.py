@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.store import Store
 from orchestrator.commands.app import main
-from tests.craft.audit.test_audit import CONFIGS, rows, saved
+from tests.craft.audit.plain_folders import CONFIGS, rows, saved
 
 
 def test_its_report_is_in_the_store(

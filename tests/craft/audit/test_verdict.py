@@ -1,0 +1,78 @@
+"""Verdicts of audits are right as often as they say: simulated rows are the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from craft.audit.folder import Folder
+from craft.audit.paired import Answers, compare_answers
+from craft.audit.verdict import Audit, Size
+
+
+def test_the_chance_is_right_about_new_rows() -> None:
+    """Of audits that say `within a point` with a chance from 0.9 to 0.99, about so many are right."""
+    random, said, came = np.random.default_rng(3), list[float](), list[bool]()
+    for _ in range(400):
+        worse, better = random.uniform(0, 0.05, 2)
+        labels = np.ones(400)
+        change = random.choice([-1, 0, 1], 400, p=[worse, 1 - worse - better, better])
+        first = np.where(change < 0, 1, np.where(change > 0, 0, 1))
+        gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (first + change, labels)))
+        chance = gap.chance(1.0)
+        if 0.9 <= chance <= 0.99:
+            said.append(chance)
+            came.append(100 * (better - worse) >= -1)
+    assert len(said) > 30
+    assert np.mean(came) == pytest.approx(np.mean(said), abs=0.07)
+
+
+def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 400) -> Audit:
+    """An audit of sizes that lose so many points on endless rows; each answers 6 % of the rows otherwise."""
+    labels, sizes = np.ones(rows), list[Size]()
+    for place, loss in enumerate(losses):
+        change = random.choice([-1, 0, 1], rows, p=[0.03 + loss / 200, 0.94, 0.03 - loss / 200])
+        sides = np.where(change < 0, 1, np.where(change > 0, 0, 1))
+        gap = compare_answers(Answers("accuracy", (sides, labels)), Answers("accuracy", (sides + change, labels)))
+        sizes.append(Size(800 >> place, {"query": 1}, 80.0, gap))
+    whole = Folder(Path("whole"), {"peft_type": "LORA"}, {}, "base")
+    return Audit(whole, "accuracy", rows, 1600, 80.0, 50.0, tuple(sizes), 1.0, 0.9, False, {}, ())
+
+
+def test_the_smallest_of_several_sizes_is_as_often_enough_as_the_audit_says() -> None:
+    """Four sizes lose a little too much: one in ten audits may call one enough. By each size's own chance one in four does."""
+    random = np.random.default_rng(5)
+    audits = [audit_of(random, [1.2] * 4) for _ in range(200)]
+    assert np.mean([audit.enough is not None for audit in audits]) <= 0.1
+    assert np.mean([any(size.difference.chance(1) >= 0.9 for size in audit.sizes) for audit in audits]) > 0.2
+    for audit in audits:
+        misses = np.cumsum([1 - size.difference.chance(1) for size in audit.sizes])
+        assert [audit.chance(size) for size in audit.sizes] == pytest.approx(np.maximum(0, 1 - misses))
+
+
+def test_verdicts_are_right_as_often_as_they_say() -> None:
+    """Adapters whose smaller sizes lose more."""
+    random, said, came = np.random.default_rng(6), list[float](), list[bool]()
+    for _ in range(250):
+        losses = np.cumsum(random.exponential(random.choice([0.3, 1.0]), 4)) - 0.5
+        audit = audit_of(random, np.clip(losses, -3, 5.9).tolist(), 800)
+        if (size := audit.enough) is not None:
+            said.append(audit.chance(size))
+            came.append(losses[audit.sizes.index(size)] <= 1)
+            assert f"P(within 1) {said[-1]:.2f}" in audit.verdict
+    assert len(said) > 60
+    assert np.mean(came) == pytest.approx(np.mean(said), abs=0.05)
+
+
+def test_rows_to_decide_would_decide() -> None:
+    labels, first = np.ones(200), np.ones(200)
+    second = np.r_[np.zeros(1), np.ones(199)]
+    gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (second, labels)))
+    need = gap.rows_to_decide(1.0, 0.9)
+    assert need is not None
+    times = need // 200 + 1
+    more = [Answers("accuracy", (np.tile(side, times), np.tile(labels, times))) for side in (first, second)]
+    assert gap.chance(1.0) < 0.9 <= compare_answers(*more).chance(1.0)
