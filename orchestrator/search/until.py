@@ -4,7 +4,7 @@
 
 A step is more seeds of the configurations whose scores decide, a size beyond the ends of what was tried, or the next learning
 rate where the best one is at the end of three or more. It ends when one configuration is enough and no smaller one may be, when
-no step that the budget allows has a chance of LEAST_CHANCE to decide, or when nothing is above chance.
+no step that the budget allows has a chance of LEAST_CHANCE to decide, or when nothing is above random guessing.
 
 What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all of
 them, and not from the order in which they did.
@@ -20,14 +20,7 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.results.control import above_chance
-from orchestrator.results.experiments import (
-    another_size,
-    beyond_rates,
-    describe_seeds,
-    duration,
-    further,
-    pace_of,
-)
+from orchestrator.results.experiments import another_size, beyond_rates, describe_seeds, duration, further, pace_of
 from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
 from orchestrator.results.next_step import LEAST_CHANCE, Action, soonest
@@ -89,12 +82,12 @@ class UntilAnswered:
         summaries = mark_front(summarize_entries(entries_of(trials, state)), sweep.objectives, sweep.enough)
         complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
         if not complete or not above_chance(complete):
-            return "Not answered: nothing is above chance, and more seeds or sizes do not change that"
+            return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
         points = sum(decision.point is not None for decision in state.decisions)
         steps = _Steps(self._plan, self.configurations(state), trials, complete, points < MOST_POINTS)
         if not all(P_ENOUGH in row.counts for row in complete):
             step = steps.second_seeds()
-            exact = "Not answered: there are chances only where every objective but the score is exact"
+            exact = "Not answered: there are probabilities only where every objective but the score is exact"
             return exact if step is None else step if self._fits(step, state) else "Not answered: budget.trials allows no more"
         chance = {row.configuration: row.counts[P_ENOUGH] for row in complete}
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
@@ -119,7 +112,7 @@ class UntilAnswered:
             return f"Answered: {full_label(taken)} is enough, and it is decided"
         if chosen is None:
             allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
-            return f"Not answered: no step{allowed} has a chance of {percent(LEAST_CHANCE)} to decide which one is enough"
+            return f"Not answered: no step{allowed} decides with a probability of {percent(LEAST_CHANCE)} which one is enough"
         return possible[chosen]
 
     def _fits(self, step: Decided, state: State) -> bool:
@@ -189,7 +182,7 @@ class _Steps:
     def second_seeds(self) -> Decided | None:
         """Returns the step that gives each configuration a second seed; None if each has one."""
         single = [row for row in self._complete if row.score.n < 2]
-        why = f"one more seed of {len(single)} configurations, because one seed gives no chances"
+        why = f"one more seed of {len(single)} configurations, because one seed gives no probabilities"
         return Decided(why=why, seeds={_trained(row): self._new(_trained(row), 1) for row in single}) if single else None
 
     def rate(self, best: Summary) -> Decided | None:

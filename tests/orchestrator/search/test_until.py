@@ -61,7 +61,7 @@ def test_only_what_decides_gets_seeds_until_one_is_enough(tmp_path: Path) -> Non
 def test_every_session_decides_alike(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, [1, 2, 4, 8, 16], seeds="[0]")
     whole, notes, seeds = run(plan, tmp_path / "whole", levelling)
-    assert "one seed gives no chances" in whole.decisions[0].why
+    assert "one seed gives no probabilities" in whole.decisions[0].why
     for _ in range(sum(seeds.values())):
         run(plan, tmp_path / "part", levelling, at_most=1)
     part, said, _ = run(plan, tmp_path / "part", levelling)
@@ -76,7 +76,7 @@ def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     state, notes, seeds = run(plan_of(tmp_path, [1, 2, 4, 8, 16], "budget: {trials: 10}\n"), tmp_path / "s", levelling)
     assert sum(seeds.values()) == 10
     assert state.decisions == ()
-    assert notes == ["Not answered: no step that the budget allows has a chance of 10 % to decide which one is enough"]
+    assert notes == ["Not answered: no step that the budget allows decides with a probability of 10 % which one is enough"]
     monkeypatch.setattr("orchestrator.search.until.pace_of", lambda state: 1.0)
     short = plan_of(tmp_path, [1, 2, 4, 8, 16], "budget: {wall_clock: 1s}\n")
     assert run(short, tmp_path / "short", levelling)[0].decisions == (), "a training takes 9 s"
@@ -91,7 +91,7 @@ def test_nothing_above_chance_gets_no_seeds(tmp_path: Path) -> None:
     notes = list[str]()
     ran = run_some(plan_of(tmp_path, [1, 2, 4]), tmp_path / "s", end, notes=notes)
     assert len(ran) == 6
-    assert notes == ["Not answered: nothing is above chance, and more seeds or sizes do not change that"]
+    assert notes == ["Not answered: nothing is above random guessing, and more seeds or sizes do not change that"]
 
 
 def test_a_curve_that_rises_gets_a_larger_size(tmp_path: Path) -> None:
