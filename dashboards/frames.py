@@ -27,9 +27,9 @@ import pandas as pd
 
 from craft.results import name_score
 from craft.scoring.credits import CREDITS, graded_rows
+from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.front import Verdict, judge_state, judge_summaries
 from orchestrator.plan.parameters import flatten
-from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.front import Verdict, judge_state, judge_summaries
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from orchestrator.adapters.taking import Form
+    from orchestrator.judging.answer import Answer
     from orchestrator.plan.plan import Plan
-    from orchestrator.results.answer import Answer
     from orchestrator.review.comparing import Compared
     from orchestrator.review.past_sweep import PastSweep
     from orchestrator.review.pick import Pick

@@ -51,6 +51,7 @@ FLOORS = {
         ("orchestrator.state",),
         ("orchestrator.plan",),
         ("orchestrator.results",),
+        ("orchestrator.judging",),
         ("orchestrator.record",),
         ("orchestrator.pictures",),
         ("orchestrator.tracking",),
@@ -119,7 +120,7 @@ def test_no_circle() -> None:
 
 
 def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
-    rooms = ("results", "state", "sweepfile", "plan.parameters", "tracking.reader", "tracking.uri")
+    rooms = ("results", "judging", "state", "sweepfile", "plan.parameters", "tracking.reader", "tracking.uri")
     for path in (ROOT / "dashboards").rglob("*.py"):
         for other in imported(path):
             if other.split(".")[0] == "orchestrator":

@@ -15,7 +15,7 @@ from dashboards.panels.base import Panel, Plain, View, column, done, metrics_of,
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, front_over, fronts, in_words
-from orchestrator.results.front import axes
+from orchestrator.judging.front import axes
 from orchestrator.results.metrics import Column
 
 STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")

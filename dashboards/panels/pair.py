@@ -14,8 +14,8 @@ from craft.scoring.credits import Numbers, read_credits
 from dashboards.panels.base import Panel, Plain, View, column, done
 from dashboards.panels.commands import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
+from orchestrator.judging.luck import difference, luck_of_both
 from orchestrator.results.intervals import Comparison, compare
-from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.summary import Summary
 
 Key = tuple[str, int]

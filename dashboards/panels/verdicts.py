@@ -13,8 +13,8 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
-from orchestrator.results.answer import REASONS
-from orchestrator.results.front import axes, judge
+from orchestrator.judging.answer import REASONS
+from orchestrator.judging.front import axes, judge
 from orchestrator.results.metrics import Column, points, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}

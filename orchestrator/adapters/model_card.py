@@ -22,9 +22,9 @@ from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.adapters.elsewhere import peft_config, served_by
 from orchestrator.adapters.merging import reads_pairs
+from orchestrator.judging.chances import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.results.chances import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries

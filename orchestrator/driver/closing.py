@@ -10,9 +10,9 @@ from rich.console import Console
 
 from craft.words import format_duration, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.judging.control import above_chance
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.results.control import above_chance
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.settings import TrackingSettings

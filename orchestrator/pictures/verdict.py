@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.judging.answer import answer_of
+from orchestrator.judging.front import marks
 from orchestrator.results import tags as names
-from orchestrator.results.answer import answer_of
-from orchestrator.results.front import marks
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.judging.chances import P_ENOUGH, P_FRONT
 from orchestrator.results import tags as names
-from orchestrator.results.chances import P_ENOUGH, P_FRONT
 
 SCORE, SIZE = "score", "trainable_parameters"
 SCATTER = {"type": "SCATTER", "xaxis": {"key": SIZE, "type": "METRIC"}, "yaxis": {"key": SCORE, "type": "METRIC"}}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from orchestrator.judging.answer import Answer, Kind
 from orchestrator.reports.base import Number, Part
-from orchestrator.results.answer import Answer, Kind
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.sweepfile.settings import Enough

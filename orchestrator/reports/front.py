@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model
 
+from orchestrator.judging.front import knee
 from orchestrator.plan.parameters import text
 from orchestrator.reports.answer import AnswerPart
 from orchestrator.reports.base import Count, Estimate, Number, Part, Report
 from orchestrator.reports.compare import CompareReport
-from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import metric_among, ranked

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from craft.disk import replacing
+from orchestrator.judging import answer as judging
+from orchestrator.judging.answer import answer_of
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.answer import AnswerPart
-from orchestrator.results import answer as judging
-from orchestrator.results.answer import answer_of
 from orchestrator.state.snapshot import code_digest
 from orchestrator.state.state import State
 

@@ -1,1 +1,1 @@
-"""From scores to results: summaries with intervals, dominance, the front."""
+"""From scores to results: summaries with intervals, the columns of their table, the cost of tuning."""

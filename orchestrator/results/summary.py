@@ -39,7 +39,7 @@ class Summary:
     what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
     how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The
     count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `enough` marks
-    the configuration that the rule of `orchestrator.results.front.enough` takes. `unit` is what the size counts, empty without
+    the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty without
     sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the configuration from
     whose adapters its own are cut.
     """

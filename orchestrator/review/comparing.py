@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from craft.scoring.credits import graded_rows
+from orchestrator.judging.luck import difference, luck_of_both
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
-from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import sized
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column

@@ -19,8 +19,8 @@ import numpy as np
 
 from craft.methods import METHODS
 from craft.words import shorten
-from orchestrator.results.front import axes as axes_of
-from orchestrator.results.front import knee, logarithmic
+from orchestrator.judging.front import axes as axes_of
+from orchestrator.judging.front import knee, logarithmic
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import titled, unit_of
 from orchestrator.results.presentation import colours

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.words import plain
+from orchestrator.judging.answer import Answer
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
-from orchestrator.results.answer import Answer
 from orchestrator.results.metrics import ALWAYS, SIZE, Column, flat_cells, heading
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import (

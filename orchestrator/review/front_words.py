@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.results.control import above_chance, no_better_than_head
-from orchestrator.results.front import knee
-from orchestrator.results.limits import limit, more_examples
+from orchestrator.judging.control import above_chance, no_better_than_head
+from orchestrator.judging.front import knee
+from orchestrator.judging.limits import limit, more_examples
 from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, number
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import front_metrics, full_label
@@ -18,7 +18,7 @@ NAMED = 3
 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """Returns one line for under the table: the numbers of configurations, of those on the front and of incomplete ones; the
-    knee; the meaning of the interval. The answer (`orchestrator.results.answer`) follows it."""
+    knee; the meaning of the interval. The answer (`orchestrator.judging.answer`) follows it."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]

@@ -16,11 +16,11 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
+from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.record.resume import check_name
-from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state

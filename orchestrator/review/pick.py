@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
-from orchestrator.results.answer import REASONS, Answer
-from orchestrator.results.chances import within_best
-from orchestrator.results.control import above_chance
-from orchestrator.results.front import SEEDS, enough_of, knee
+from orchestrator.judging.answer import REASONS, Answer
+from orchestrator.judging.chances import within_best
+from orchestrator.judging.control import above_chance
+from orchestrator.judging.front import SEEDS, enough_of, knee
 from orchestrator.results.metrics import number, points
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label

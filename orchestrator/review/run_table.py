@@ -18,8 +18,8 @@ from typing import Any
 
 from craft.results import METRIC
 from craft.tasks.files import DataError, Rows, is_number, read_rows
+from orchestrator.judging.front import SEEDS
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import RANGE, UNIT
 from orchestrator.results.tuning import EXAMPLES

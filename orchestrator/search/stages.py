@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from orchestrator.judging.chances import front_chances
+from orchestrator.judging.front import POSSIBLE
 from orchestrator.plan.carrying import Family, choose, families_of, to_try
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
-from orchestrator.results.chances import front_chances
-from orchestrator.results.front import POSSIBLE
 from orchestrator.results.search_values import SEARCH_SCORE, worth_of
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Strategy, all_ended, entries_of

@@ -16,14 +16,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from orchestrator.judging.control import above_chance
+from orchestrator.judging.experiments import another_size, beyond_rates, describe_seeds, duration, further, pace_of
+from orchestrator.judging.front import enough_of, mark_front
+from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial, jobs_of
-from orchestrator.results.control import above_chance
-from orchestrator.results.experiments import another_size, beyond_rates, describe_seeds, duration, further, pace_of
-from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
-from orchestrator.results.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.search.strategy import Strategy, all_ended, entries_of

@@ -25,9 +25,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtri
 
-from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.experiments import COUNTS
-from orchestrator.results.front import mark_front
+from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.experiments import COUNTS
+from orchestrator.judging.front import mark_front
 from orchestrator.results.intervals import interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH
 from orchestrator.results.summary import Summary

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.judging.experiments import further
+from orchestrator.judging.front import enough_of, mark_front
+from orchestrator.judging.next_step import soonest
 from orchestrator.plan.plan import MOST_SEEDS
-from orchestrator.results.experiments import further
-from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
-from orchestrator.results.next_step import soonest
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from orchestrator.results.front import mark_front
+from orchestrator.judging.front import mark_front
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES

@@ -20,6 +20,7 @@ from scipy import stats
 from craft.spec import RunSpec
 from orchestrator.adapters.taking import Taken
 from orchestrator.check import show
+from orchestrator.judging.front import mark_front
 from orchestrator.plan.table import print_plan
 from orchestrator.reports.base import Report
 from orchestrator.reports.change import apply_report
@@ -31,7 +32,6 @@ from orchestrator.reports.front import front_report, row_of
 from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.reports.take import take_report
-from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import amount, number
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.comparing import compare_sweeps, show_comparison
@@ -43,9 +43,9 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tracking.uri import TrackingError
+from tests.orchestrator.judging.test_answer import STEEP
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, record, write_log
-from tests.orchestrator.results.test_answer import STEEP
 from tests.orchestrator.stand_in import ROOT
 
 SCHEMA = reports_schema()

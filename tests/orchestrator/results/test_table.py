@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from dashboards.panels.table import data
+from orchestrator.judging.front import mark_front
 from orchestrator.pictures.picture import picture_configuration
 from orchestrator.reports.front import front_report, row_model
-from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount
 from orchestrator.results.summary import summarize_entries

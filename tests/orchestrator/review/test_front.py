@@ -16,12 +16,12 @@ from rich.console import Console
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
+from orchestrator.judging.control import no_better_than_head
+from orchestrator.judging.front import knee, mark_front, marks
+from orchestrator.judging.limits import limit
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.results.control import no_better_than_head
-from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
-from orchestrator.results.limits import limit
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.transforms import Bbox
 
-from orchestrator.results.front import judge, mark_front
+from orchestrator.judging.front import judge, mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.review.front_picture import LABELS, draw
 from orchestrator.review.front_tables import write_front

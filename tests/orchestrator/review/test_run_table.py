@@ -16,7 +16,7 @@ import pytest
 from craft.scoring.credits import credits_of
 from orchestrator import judge
 from orchestrator.commands.app import main
-from orchestrator.results.answer import Answer
+from orchestrator.judging.answer import Answer
 from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.judging.chances import _variances, moderate
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
-from orchestrator.results.chances import _variances, moderate
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import SweepError

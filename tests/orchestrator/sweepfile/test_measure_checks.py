@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.judging.front import mark_front
 from orchestrator.record.resume import contradictions
-from orchestrator.results.front import mark_front
 from orchestrator.results.table import metric_column
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep

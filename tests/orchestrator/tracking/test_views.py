@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.judging.chances import P_ENOUGH, P_FRONT
 from orchestrator.pictures.picture import describe_configuration, short_name
 from orchestrator.pictures.views import address
 from orchestrator.record.manifest import origin
-from orchestrator.results.chances import P_ENOUGH, P_FRONT
 from orchestrator.state.events import Refused
 from orchestrator.state.trial import Why
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser

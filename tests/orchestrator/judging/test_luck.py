@@ -11,13 +11,13 @@ import pytest
 from craft.audit.paired import Answers, compare_answers
 from craft.scoring.credits import CREDITS, credits_of, graded_rows, read_credits, shared_variance
 from craft.tasks.metrics import METRICS
-from orchestrator.results.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_chances
+from orchestrator.judging.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_chances
+from orchestrator.judging.luck import by_seed, difference, luck
 from orchestrator.results.intervals import compare
-from orchestrator.results.luck import by_seed, difference, luck
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.orchestrator.results.test_chances import made
+from tests.orchestrator.judging.test_chances import made
 
 
 def right(*runs: tuple[int, bool]) -> np.ndarray:

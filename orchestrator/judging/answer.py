@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Literal
 
 from craft.words import plain
-from orchestrator.results.chances import find_falls
-from orchestrator.results.control import HEAD, above_chance, no_better_than_head
-from orchestrator.results.experiments import (
+from orchestrator.judging.chances import find_falls
+from orchestrator.judging.control import HEAD, above_chance, no_better_than_head
+from orchestrator.judging.experiments import (
     describe_action,
     duration,
     further,
@@ -27,11 +27,11 @@ from orchestrator.results.experiments import (
     seconds_of_seed,
     untried_of,
 )
-from orchestrator.results.front import SEEDS, enough_of, judge_state
+from orchestrator.judging.front import SEEDS, enough_of, judge_state
+from orchestrator.judging.limits import helps_most, limit, rows_help
+from orchestrator.judging.next_step import LIKELY, Action, most_gain
 from orchestrator.results.intervals import spread
-from orchestrator.results.limits import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, percent, points, sized
-from orchestrator.results.next_step import LIKELY, Action, most_gain
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State

@@ -3,7 +3,7 @@
     certainty    the chance that the configuration called the smallest that is enough is that one in truth
     actions      more seeds of those whose scores decide; a larger size; a smaller size
 
-Each action is tried on the posterior (`orchestrator.results.chances.Evidence`): a truth is drawn from it, the trials that the
+Each action is tried on the posterior (`orchestrator.judging.chances.Evidence`): a truth is drawn from it, the trials that the
 action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried continues
 its method's curve. Rates have no such curve: the next rate on a grid is as likely to diverge as to gain.
 """
@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.results.posterior import UNTRIED, Evidence, Numbers
+from orchestrator.judging.posterior import UNTRIED, Evidence, Numbers
 from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["seeds", "larger", "smaller"]

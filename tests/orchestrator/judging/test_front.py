@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.results.front import axes, judge
+from orchestrator.judging.front import axes, judge
 from orchestrator.sweepfile.objectives import Objectives
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from orchestrator.results.control import above_chance
+from orchestrator.judging.control import above_chance
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.trial import Trial

@@ -3,7 +3,7 @@
 The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
 spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
 close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(enough)
-still can, and the rule of what is enough (`orchestrator.results.front.enough_of`) goes by it.
+still can, and the rule of what is enough (`orchestrator.judging.front.enough_of`) goes by it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Evidence:
         freedom: the degrees of freedom of the variances.
         seeds: numbers of seeds.
         size: numbers of parameters. A configuration without parameters is outside the trend.
-        luck: variances of the means that no seed shows: by the examples (`orchestrator.results.luck`) and by tuning.
+        luck: variances of the means that no seed shows: by the examples (`orchestrator.judging.luck`) and by tuning.
         sign: 1.0 where more is better, else -1.0.
         within: the points behind the best that are enough. The trend is then that of the contenders, which may be so near to
             the best: a method that learned nothing would bend it. None if all have one trend.

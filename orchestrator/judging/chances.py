@@ -10,7 +10,7 @@ configurations with the same tasks: empirical Bayes, Smyth 2004 (Statistical App
 Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
 and leaves the chances alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations
 cancels between them too. The part of it that a configuration has for itself is in the chances where credits are stored
-(`orchestrator.results.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone, and
+(`orchestrator.judging.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone, and
 one seed has no chances, because what another seed would change is 2 to 50 times as much as examples tell in some sweeps.
 
 `expected` is the mean of the same posterior. A score that was chosen for being high is too high on average (the winner's
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from orchestrator.judging.luck import luck
+from orchestrator.judging.posterior import Evidence, Numbers, shares
 from orchestrator.results.intervals import Interval, by_seed
-from orchestrator.results.luck import luck
 from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT
-from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.experiments import resized, untried_of
-from orchestrator.results.front import mark_front
+from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.experiments import resized, untried_of
+from orchestrator.judging.front import mark_front
+from orchestrator.judging.limits import helps_most
 from orchestrator.results.intervals import interval
-from orchestrator.results.limits import helps_most
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.state.events import SessionStarted
@@ -186,7 +186,7 @@ def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
-    monkeypatch.setattr("orchestrator.results.experiments.pace_of", lambda state: 4.0)
+    monkeypatch.setattr("orchestrator.judging.experiments.pace_of", lambda state: 4.0)
     assert "about 30 s" in answered(*one_seed).proposal
 
 

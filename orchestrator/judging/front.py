@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from orchestrator.results import pareto
-from orchestrator.results.chances import with_chances
-from orchestrator.results.control import above_chance, with_normalized
+from orchestrator.judging import pareto
+from orchestrator.judging.chances import with_chances
+from orchestrator.judging.control import above_chance, with_normalized
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.state import State

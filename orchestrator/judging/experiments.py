@@ -10,12 +10,12 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_duration
-from orchestrator.results.chances import evidence
-from orchestrator.results.control import FULL, HEAD
-from orchestrator.results.front import SEEDS
+from orchestrator.judging.chances import evidence
+from orchestrator.judging.control import FULL, HEAD
+from orchestrator.judging.front import SEEDS
+from orchestrator.judging.next_step import Action, Kind, Untried, propose
+from orchestrator.judging.posterior import Evidence
 from orchestrator.results.metrics import SIZE
-from orchestrator.results.next_step import Action, Kind, Untried, propose
-from orchestrator.results.posterior import Evidence
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State

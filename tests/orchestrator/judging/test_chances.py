@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import binomtest, pearsonr
 
 from craft.scoring.credits import CREDITS, credits_of
-from orchestrator.results.chances import P_ENOUGH, moderate, shares, with_chances, within_best
+from orchestrator.judging.chances import P_ENOUGH, moderate, shares, with_chances, within_best
+from orchestrator.judging.posterior import Evidence
 from orchestrator.results.intervals import compare, interval, sampling_reach
-from orchestrator.results.posterior import Evidence
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.state.entry import TrialResult

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
 
+from orchestrator.judging.luck import luck
 from orchestrator.plan.workload import FEW, more_rows
-from orchestrator.results.luck import luck
 from orchestrator.results.summary import Summary
 
 Limit = Literal["examples", "seeds", ""]

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.results.chances import EXPECTED, P_FRONT, with_chances
+from orchestrator.judging.chances import EXPECTED, P_FRONT, with_chances
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.orchestrator.results.test_chances import made
+from tests.orchestrator.judging.test_chances import made
 
 RECORD = Path(__file__).parents[3] / "docs/measurements/records/answers.npz"
 honestboard = pytest.importorskip("honestboard", reason="pip install -e '.[honestboard]'")

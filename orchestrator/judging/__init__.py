@@ -1,0 +1,1 @@
+"""From results to a judgement: front, knee, probabilities, the answer, and the experiment that would settle more."""
