@@ -8,12 +8,16 @@ import pandas as pd
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, chosen, cuts, ranked, recorded_front, tuned
+from tests.benchmarks import audited, chosen, cuts, enough, ranked, recorded_front, tuned
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
+
+
+def test_what_is_enough() -> None:
+    assert "\n".join(enough.table()) in (ROOT / "README.md").read_text()
 
 
 def test_the_fair_front() -> None:
