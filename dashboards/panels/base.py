@@ -231,6 +231,12 @@ def score_axis(label: str = "score") -> Plain:
     return {"title": {"text": text(label)}, "type": "linear", "maxallowed": 100}
 
 
+def focus_trace(colour: str) -> Plain:
+    """Returns the trace in which the page draws again the lines of the configurations that are selected or in focus."""
+    look = {"connectgaps": False, "hoverinfo": "skip", "showlegend": False, "line": {"color": colour, "width": 2.6}}
+    return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
+
+
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
     """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":

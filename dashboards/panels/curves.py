@@ -6,14 +6,20 @@ first, then those of the best configurations.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, not_cut, number, numbers, score_axis, texts
+from dashboards.panels.base import Panel, Plain, View, choice, column, focus_trace, not_cut, number, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
 LINES = 150
+SMOOTHED, LOGGED = "smoothed", "values"
+WAYS = {SMOOTHED: "moving average", LOGGED: "as logged"}
+WINDOW = 0.05
+"""The share of a trial's points that a moving average is over."""
+ROOM = 1.2
+"""The axis reaches so far beyond the last step, for the names."""
+MARKED = 30
+"""Lines of at most so many points have a mark at each."""
 METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"}
 ENDS = {"stopped": "line-ns-open", "failed": "x-thin-open"}
 """States that are marked at the end of a line, with their symbols."""
@@ -26,8 +32,9 @@ def data(view: View) -> Plain:
     if trials.empty:
         return {"empty": "No trial has started yet, so there are no learning curves."}
     measured = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
+    nothing = {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
     if not measured:
-        return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
+        return nothing
     evaluated = trials[trials[[f"m.{metric}" for metric in measured]].notna().any(axis=1)]
     chosen = _chosen(view, evaluated)
     lines: dict[str, list[Plain]] = {}
@@ -38,23 +45,33 @@ def data(view: View) -> Plain:
                 chosen["run"], chosen["state"], chosen["changed"], chosen[f"m.{metric}"].map(number), strict=True
             )
         ]
-        histories = view.curves(asked, metric)
+        histories = {run: history for run, history in view.curves(asked, metric).items() if history}
         lines[metric] = [
             {
                 "id": row["configuration"],
+                "label": row["label"],
                 "method": row["method"],
                 "task": row["task"],
                 "seed": str(row["seed"]),
                 "state": row["state"],
                 "steps": [step for step, _ in histories[row["run"]]],
-                "values": numbers(value for _, value in histories[row["run"]]),
+                LOGGED: numbers(value for _, value in histories[row["run"]]),
+                SMOOTHED: _smooth([value for _, value in histories[row["run"]]]),
             }
             for row in chosen.to_dict("records")
-            if histories.get(row["run"])
+            if row["run"] in histories
         ]
     # what was evaluated once, at the end, is a point of each trial and no curve
     lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines
+    if not any(lines.values()):
+        return nothing
     return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
+
+
+def _smooth(values: list[float]) -> list[float | int | None]:
+    """Returns the centred moving average of values by step."""
+    window = max(1, round(WINDOW * len(values)))
+    return numbers(pd.Series(values).rolling(window, center=True, min_periods=1).mean())
 
 
 def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
@@ -64,8 +81,10 @@ def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(plain: Plain) -> Plain:
-    """Draws a line for each trial, by task and metric, with marks at the ends of those that stopped or failed."""
+    """Draws a line for each trial, by task and metric, with a name at the end of each configuration's best line, and marks at
+    the ends of those that stopped or failed. The page draws the configuration in focus again, over the others."""
     every = [line for lines in plain["lines"].values() for line in lines]
+    ways = WAYS if any(line[SMOOTHED] != line[LOGGED] for line in every) else {LOGGED: WAYS[LOGGED]}
     tasks = sorted({line["task"] for line in every})
     by_method = colours([line["method"] for line in every])
     layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}, "hovermode": "closest"}
@@ -73,6 +92,7 @@ def draw(plain: Plain) -> Plain:
         "choices": [
             choice("task", "Task", tasks),
             choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
+            choice("way", "Smoothing", ways),
         ],
         "values": _values(plain["lines"], tasks, list(by_method)),
         "figure": {"data": _traces(by_method), "layout": layout},
@@ -86,67 +106,80 @@ def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[st
     for metric, lines in lines_of.items():
         label = METRICS_BY_STEP[metric]
         values[f"axis/{metric}"] = score_axis(label) if metric == "search_score" else {"title": {"text": label}}
+        # a mark for each of thousands of points would be slow to draw
+        values[f"mode/{metric}"] = "lines" if max(len(line["steps"]) for line in lines) > MARKED else "lines+markers"
         for task in tasks:
             of_task = [line for line in lines if line["task"] == task]
             for index, method in enumerate(methods):
                 values |= _joined(f"{metric}/{task}/{index}", [line for line in of_task if line["method"] == method])
             for state in ENDS:
-                ends = [line for line in of_task if line["state"] == state]
-                values |= {f"{state}/x/{metric}/{task}": [line["steps"][-1] for line in ends]}
-                values |= {f"{state}/y/{metric}/{task}": [line["values"][-1] for line in ends]}
-                values |= {f"{state}/id/{metric}/{task}": [line["id"] for line in ends]}
+                values |= _ends(f"{metric}/{task}/{state}", [line for line in of_task if line["state"] == state])
+            named = [*{line["id"]: line for line in reversed(of_task)}.values()][::-1]
+            last = max((line["steps"][-1] for line in named), default=0)
+            named += [line | {"id": None, "label": "", "steps": [ROOM * last]} for line in named[:1]]
+            values |= _ends(f"{metric}/{task}/name", named)
+            values[f"text/{metric}/{task}/name"] = texts([line["label"] for line in named], 34)
     return values
 
 
 def _traces(by_method: dict[str, str]) -> list[Plain]:
+    """Returns a trace for the lines of each method, for those of the configuration in focus, for the ends and for the names."""
+
+    def trace(key: str, more: Plain) -> Plain:
+        at = {"x": {"$": f"x/{key}"}, "y": {"$": f"{{way}}/{key}"}, "customdata": {"$": f"id/{key}"}}
+        return {"type": "scatter", "mode": "markers", "connectgaps": False, **at, **more}
+
     traces: list[Plain] = []
     for index, (name, colour) in enumerate(zip(texts([*by_method], 30), by_method.values(), strict=True)):
-        key = f"{{metric}}/{{task}}/{index}"
-        trace: Plain = {"type": "scatter", "mode": "lines+markers", "name": name, "connectgaps": False}
-        trace |= {"x": {"$": "x/" + key}, "y": {"$": "y/" + key}, "customdata": {"$": "id/" + key}}
-        traces.append(trace | {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7})
+        look = {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7}
+        traces.append(trace(f"{{metric}}/{{task}}/{index}", {"mode": {"$": "mode/{metric}"}, "name": name, **look}))
+    traces.append(focus_trace("ink"))
     for state, symbol in ENDS.items():
-        at = {axis: {"$": f"{state}/{axis}/{{metric}}/{{task}}"} for axis in ("x", "y")}
-        mark: Plain = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": state,
-            "customdata": {"$": f"{state}/id/{{metric}}/{{task}}"},
-        }
-        traces.append(mark | at | {"marker": {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}})
-    return traces
+        marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}
+        traces.append(trace(f"{{metric}}/{{task}}/{state}", {"name": state, "marker": marker}))
+    names = {
+        "mode": "text",
+        "text": {"$": "text/{metric}/{task}/name"},
+        "textposition": "middle right",
+        "textfont": {"size": 10},
+    }
+    names |= {"showlegend": False, "hoverinfo": "skip", "cliponaxis": False}
+    return [*traces, trace("{metric}/{task}/name", names)]
 
 
 def _note(plain: Plain) -> str:
     lines = next(iter(plain["lines"].values()))
     stopped, failed = (sum(line["state"] == state for line in lines) for state in ENDS)
-    sentences = {
+    parts = {
         f"{stopped} stopped early (|)": stopped,
         f"{failed} failed (×)": failed,
-        f"{plain['bare']} without an evaluation": plain["bare"],
-        f"{plain['left_out']} left out, running ones and those of the best configurations first": plain["left_out"],
+        f"{plain['bare']} without an evaluation so far": plain["bare"],
+        f"{plain['left_out']} not drawn (running trials and those of the best configurations are)": plain["left_out"],
     }
-    counted = [sentence for sentence, count in sentences.items() if count]
-    return f"Of the trials {', '.join(counted)}." if counted else ""
+    counted = [part for part, count in parts.items() if count]
+    return f"Trials: {', '.join(counted)}." if counted else ""
+
+
+def _ends(key: str, lines: list[Plain]) -> Plain:
+    """Returns the last points of lines."""
+    ends: Plain = {f"{way}/{key}": [line[way][-1] for line in lines] for way in WAYS}
+    return ends | {f"x/{key}": [line["steps"][-1] for line in lines], f"id/{key}": [line["id"] for line in lines]}
 
 
 def _joined(key: str, lines: list[Plain]) -> Plain:
     """Joins many lines into one trace, with a gap between two: a trace for each would be slow to draw."""
-    x: list[Any] = []
-    y: list[Any] = []
-    ids: list[Any] = []
-    for line in lines:
-        x += [*line["steps"], None]
-        y += [*line["values"], None]
-        ids += [*([line["id"]] * len(line["steps"])), None]
-    return {f"x/{key}": x, f"y/{key}": y, f"id/{key}": ids}
+    columns = {"x": "steps", **{way: way for way in WAYS}}
+    joined: Plain = {
+        f"{name}/{key}": [value for line in lines for value in (*line[column], None)] for name, column in columns.items()
+    }
+    return joined | {f"id/{key}": [value for line in lines for value in (*[line["id"]] * len(line["steps"]), None)]}
 
 
 PANEL = Panel(
     "curves",
     "Learning curves",
     "curves",
-    "Search score and training loss by step, trial by trial; where stopped and failed trials ended.",
+    "Search score and training loss by step, a line for each trial; the configuration in focus is drawn bold.",
     data,
     draw,
     wide=True,

@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, column, moving_together, numbers, scalar, score_metric, text, trained
+from dashboards.panels.base import (
+    Panel,
+    Plain,
+    View,
+    column,
+    focus_trace,
+    moving_together,
+    numbers,
+    scalar,
+    score_metric,
+    text,
+    trained,
+)
 from orchestrator.results.metrics import label_of
 
 LINES_UP_TO = 400
@@ -68,9 +80,7 @@ def _positions(name: str, series: pd.Series[Any]) -> Plain:
 def draw(plain: Plain) -> Plain:
     axes = plain["axes"]
     traces = [_band(plain, band) for band in range(BANDS)]
-    # The page draws the lines of selected configurations here, over the others.
-    chosen: Plain = {"type": "scatter", "mode": "lines", "x": [], "y": [], "name": "selected", "showlegend": False}
-    traces.append(chosen | {"connectgaps": False, "hoverinfo": "skip", "line": {"color": "ink", "width": 2.4}})
+    traces.append(focus_trace("accent"))
     look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
     marks = [
         {"x": position, "y": at, "text": text(label, 18), **look}

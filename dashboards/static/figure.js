@@ -116,7 +116,7 @@ Craft.Figure = class {
     this.shapes = layout.shapes || [];
     const lines = this.chosen.range === "whole" ? this.shapes : [];
     if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed), layout.uirevision);
-    layout.annotations = this.beyond(layout.yaxis.range);
+    layout.annotations = [...layout.annotations || [], ...this.beyond(layout.yaxis.range)];
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
@@ -155,8 +155,11 @@ Craft.Figure = class {
     if (trace.x && trace.x.length === 0) trace.showlegend = false;
     if (trace.error_y && !(trace.error_y.array || []).some(value => value !== null)) delete trace.error_y;
     if (trace.customdata) trace.hoverinfo = "none";
-    if (trace.name === "selected") [trace.x, trace.y] = this.linesOf(trace);
-    if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = trace.mode.includes("markers") ? "markers" : "none";
+    if (trace.name === "selected") [trace.x, trace.y] = this.linesInFocus();
+    if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) {
+      if (trace.mode === "text") trace.visible = false;
+      trace.mode = "markers";
+    }
     if (trace.customdata && trace.mode === "markers") {
       // plotly's own dimming while one drags would stay behind: `dim` does it
       const opacity = trace.marker && trace.marker.opacity !== undefined ? trace.marker.opacity : 1;
@@ -188,32 +191,39 @@ Craft.Figure = class {
     this.selected = ids;
     if (!this.drawn) return;
     this.dim(ids);
-    const chosen = this.data.findIndex(trace => trace.name === "selected");
-    if (chosen >= 0) { const [x, y] = this.linesOf(this.data[chosen]); Plotly.restyle(this.holder, {x: [x], y: [y]}, [chosen]); }
+    this.drawFocus();
     if (!ids && (this.holder.layout.selections || []).length) Plotly.relayout(this.holder, {selections: []});
   }
 
-  /* The lines of the selected configurations, out of the other traces. */
-  linesOf(own) {
-    const lines = [[], []];
+  /* Draws the lines of the configurations that are selected or kept again, where a figure has a trace for them. */
+  drawFocus() {
+    const place = this.data.findIndex(trace => trace.name === "selected");
+    if (place < 0) return false;
+    const [x, y] = this.linesInFocus();
+    Plotly.restyle(this.holder, {x: [x], y: [y]}, [place]);
+    return true;
+  }
+
+  linesInFocus() {
+    const lines = [[], []], inFocus = new Set([...this.selected || [], this.kept]);
     for (const trace of this.data) {
-      if (trace === own || !trace.customdata || !this.selected) continue;
+      if (!trace.customdata || !trace.mode.includes("lines")) continue;
       trace.customdata.forEach((id, index) => {
         const ends = id === null && lines[0].length && lines[0].at(-1) !== null;
-        if (id !== null ? this.selected.has(id) : ends) { lines[0].push(trace.x[index]); lines[1].push(trace.y[index]); }
+        if (id !== null ? inFocus.has(id) : ends) { lines[0].push(trace.x[index]); lines[1].push(trace.y[index]); }
       });
     }
     return lines;
   }
 
-  /* A line at the value of the configuration that is kept, to compare others with. */
+  /* Keeps a configuration in focus: its lines are drawn again, or a line is drawn at its value, to compare others with. */
   keep(id) {
     this.kept = id;
-    if (this.drawn) Plotly.relayout(this.holder, {shapes: [...this.shapes, ...this.baseline()]});
+    if (this.drawn && !this.drawFocus()) Plotly.relayout(this.holder, {shapes: [...this.shapes, ...this.baseline()]});
   }
 
   baseline() {
-    for (const trace of this.data || []) {
+    for (const trace of this.data.some(trace => trace.name === "selected") ? [] : this.data) {
       const index = this.kept && trace.mode === "markers" && trace.customdata ? trace.customdata.indexOf(this.kept) : -1;
       if (index < 0 || trace.y[index] === null) continue;
       return [{type: "line", xref: "paper", x0: 0, x1: 1, y0: trace.y[index], y1: trace.y[index], layer: "below", line: {color: Craft.palette().accent, width: 1.2, dash: "dash"}}];
@@ -230,8 +240,8 @@ Craft.Figure = class {
     this.placeRing();
   }
 
-  /* Puts the name of each member of the front and of each published row next to its mark, where it covers no mark, other name or frame.
-     A name that finds no room is not shown: pointing at its mark shows it. */
+  /* Puts each name next to its mark or at the end of its line, where it covers no mark, other name or frame. A name that finds no
+     room is not shown: pointing at its mark shows it. */
   placeNames() {
     const names = [...this.holder.querySelectorAll(".textpoint text")];
     if (!names.length) return;
@@ -241,7 +251,10 @@ Craft.Figure = class {
     const boxes = names.map(name => name.getBoundingClientRect());
     names.forEach((name, index) => {
       const {left, top, width, height} = boxes[index], aside = width / 2 + 9, level = height / 2 + 9;
-      const free = [[0, 0], [-aside, -4], [0, -8], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level]].find(([x, y]) => {
+      const inward = Math.min(0, frame.right - left - width) || Math.max(0, frame.left - left);
+      const around = [[0, 0], [-aside, -4], [0, -8], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level], [inward, 0], [inward, -8], [inward, 2 * level]];
+      const behind = [0, -5, 5, -10, 10, -15, 15].map(y => [5, y]);
+      const free = (getComputedStyle(name).textAnchor === "start" ? behind : around).find(([x, y]) => {
         const box = {left: left + x, right: left + x + width, top: top + y, bottom: top + y + height};
         const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
         if (!inside || taken.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;

@@ -278,7 +278,7 @@ Craft.Page = class {
       panel.figure = new Craft.Figure(plot, on, panel.meta.wide);
     }
     panel.figure.selected = this.selected;
-    if (panel.meta.name === "front") panel.figure.kept = this.pinned;
+    panel.figure.kept = panel.meta.name === "front" ? this.pinned : this.inFocus;
     panel.figure.choose(spec);
     this.choices(panel, spec);
     this.annotate(panel, spec);
@@ -294,6 +294,9 @@ Craft.Page = class {
     const also = spec.also ? Craft.resolve(spec.also, spec.values, panel.figure.chosen, {}) : "";
     panel.note.textContent = [also, spec.note].filter(Boolean).join(" ");
   }
+
+  /* The configuration whose card is shown. */
+  get inFocus() { return this.pinned || (this.first && this.first[0]) || null; }
 
   /* Until a configuration is pinned, the card shows the one that the panel names as the first to see. */
   showFirst() {
@@ -358,7 +361,7 @@ Craft.Page = class {
 
   ring(id) {
     const front = this.panels.get("front");
-    if (front && front.figure) front.figure.ring(id || this.pinned || (this.first && this.first[0]) || null);
+    if (front && front.figure) front.figure.ring(id || this.inFocus);
   }
 
   pin(id, open) {
@@ -366,8 +369,7 @@ Craft.Page = class {
     this.card(id);
     this.showPair();
     this.ring(id);
-    const front = this.panels.get("front");
-    if (front && front.figure) front.figure.keep(id);
+    for (const panel of this.panels.values()) if (panel.figure) panel.figure.keep(id);
     if (this.table) this.table.pin(id);
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
