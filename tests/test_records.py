@@ -39,7 +39,7 @@ def test_sizes() -> None:
 
 
 def test_where_the_head_starts() -> None:
-    assert "\n".join(means(pd.read_csv(RECORDS / "head-start.csv"))) in (MEASUREMENTS / "recipe.md").read_text()
+    assert "\n".join(means(pd.read_csv(RECORDS / "head-start.csv"))) in (MEASUREMENTS / "rates.md").read_text()
 
 
 def test_rates_of_ranks() -> None:
