@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 
@@ -20,21 +23,39 @@ def test_what_is_enough() -> None:
     assert "\n".join(enough.table()) in (ROOT / "README.md").read_text()
 
 
+def _cells(lines: Iterable[str]) -> list[list[str]]:
+    """Returns the cells of a table's rows, without its head."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in [*lines][2:]]
+
+
 def test_the_fair_front() -> None:
     record, page = RECORDS / "fair.csv", (MEASUREMENTS / "fair.md").read_text()
     summaries = recorded_front.summaries_of([record])
     assert markdown(summaries, DEFAULT_OBJECTIVES) in page
-    trials = pd.read_csv(record)
-    for table in tuned.TABLES:
-        assert "\n".join(table(trials)) in page, table.__name__
-    assert "\n".join(chosen.changes(summaries, trials)) in page
     (head,) = (summary for summary in summaries if summary.method == "head")
     assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
 
 
+def test_the_choice_of_a_rate() -> None:
+    """The table of the rules, and the figures in the sentences, which are those of the tables that the commands print."""
+    record = RECORDS / "fair.csv"
+    trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "fair.md").read_text().split())
+    assert " ".join("\n".join(tuned.rules(trials)).split()) in page
+    (least, most), (search, reported) = _cells(tuned.gains(trials)), _cells(tuned.flattered(trials))
+    (qqp, sst2, stsb) = (f"{low} to {high}" for low, high in zip(least[1:], most[1:], strict=True))
+    assert f"by {qqp} points on QQP, {sst2} on SST-2 and {stsb} on STS-B" in page
+    assert f"by {search[1]} (search) and {reported[1]} (reported)" in page
+    tried = _cells(tuned.rates(trials))
+    assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
+    lucks = _cells(chosen.changes(recorded_front.summaries_of([record]), trials))
+    assert f"by {fmean(float(luck) for label, luck, *_ in lucks if label != 'Head alone'):.2f} points in the mean" in page
+    without, with_luck = (sum(0.05 < float(row[column]) < 0.95 for row in lucks) for column in (3, 4))
+    assert f"of {len(lucks)} rows {with_luck} instead of {without} have a P(front) between 0.05 and 0.95" in page
+
+
 def test_sizes() -> None:
     trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/sizes.md").read_text()
-    for table in cuts.TABLES:
+    for table in (cuts.differences, cuts.seconds_until_front):
         assert "\n".join(table(trials)) in page, table.__name__
 
 
@@ -53,14 +74,23 @@ def test_rates_of_ranks() -> None:
 
 def test_a_decoder() -> None:
     page = (MEASUREMENTS / "smollm2.md").read_text()
-    tests = ["accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa"]
-    for record in ("smollm2-commonsense", "smollm2-mixture"):
-        assert "\n".join(means(pd.read_csv(RECORDS / f"{record}.csv"), ["score", *tests, "forgetting"])) in page
+    metrics = ["score", "accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa", "forgetting"]
+    assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-commonsense.csv"), metrics)) in page
     assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page
+    lines = [*means(pd.read_csv(RECORDS / "smollm2-mixture.csv"), metrics)]
+    best = dict[str, tuple[float, str]]()
+    for line, (label, _, score, *_) in zip(lines[2:], _cells(lines), strict=True):
+        adapter = re.sub(r", lr [^,]+", "", label)
+        best[adapter] = max(best.get(adapter, (0.0, "")), (float(score), line), key=lambda pair: pair[0])
+    shown = {line for _, line in best.values()}
+    assert "\n".join([*lines[:2], *(line for line in lines[2:] if line in shown)]) in page
 
 
 def test_audits() -> None:
     rows, page = pd.read_csv(RECORDS / "audits.csv"), (MEASUREMENTS / "audit.md").read_text()
     assert rows[rows.kind == "whole"].adapter.nunique() == 34
-    for table in audited.TABLES:
+    for table in (audited.verdicts, audited.beside_own, audited.costs):
         assert "\n".join(table(rows)) in page, table.__name__
+    others = [row for row in _cells(audited.of_methods(rows)) if "vera" in row[0] or "lokr" in row[0]]
+    losses = [float(row[2]) - float(cell) for row in others for part in row[3:] for cell in part.split(", ") if cell != "-"]
+    assert f"loses {min(losses):.0f} to {max(losses):.0f} points" in " ".join(page.split())
