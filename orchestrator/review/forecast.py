@@ -17,8 +17,8 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.work import Work, count_work
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
-from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
+from orchestrator.state.state import State
 from orchestrator.sweepfile.resources import times
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -35,17 +35,31 @@ BESIDE = 1.15
 """How much longer a training takes if another one runs at the same time on other cores of the machine."""
 
 
-def forecast(plan: Plan, share: float) -> tuple[float | None, str]:
+def past_states(sweep: Sweep) -> list[State]:
+    """Returns the states of the sweeps of the same model in the storage of a sweep."""
+    states = []
+    for folder in sorted(Path(sweep.storage).glob("*/")):
+        with suppress(OSError, ValueError):  # a damaged one
+            state = read_state(SweepFolder(folder).record)
+            states += [state] if state.started is not None and state.sweep.model == sweep.model else []
+    return states
+
+
+def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | None, str]:
     """Returns the seconds of a share of the plan on this machine, None if they are not known, and a sentence about that.
 
     The sentence is empty if the work of the plan is not known. The seconds of recorded trials hold their scoring, so a plan
     with other evaluations takes another time: it is an estimate.
+
+    Args:
+        past: recorded sweeps of the same model; those with comparable steps count.
     """
     work, storage = sum(count_work(plan).values(), Work()), Path(plan.sweep.storage)
     at_once = trainings_at_once(plan)
     if not work.steps or not at_once:
         return None, ""
-    ended = [result for folder in sorted(storage.glob("*/")) for result in _results(folder, plan.sweep)]
+    same = [state for state in past if _timing(state.sweep) == _timing(plan.sweep)]
+    ended = [entry.result for state in same for entry in state.entries.values() if entry.result is not None]
     trained = [result for result in ended if result.status == "finished" and result.steps]
     if trained:
         a_step = sum(result.seconds for result in trained) / sum(result.steps for result in trained)
@@ -88,15 +102,5 @@ def probe_plan(plan: Plan) -> Speed | None:
     return None
 
 
-def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
-    """Returns the results of the trials in `folder` if it is a sweep of the same model with comparable steps."""
-    with suppress(OSError, ValueError):  # a damaged one
-        state = read_state(SweepFolder(folder).record)
-        settings = [_timing(state.sweep) if state.started is not None else None, _timing(sweep)]
-        if settings[0] == settings[1]:
-            return [entry.result for entry in state.entries.values() if entry.result is not None]
-    return ()
-
-
 def _timing(sweep: Sweep) -> tuple[Any, ...]:
-    return sweep.model, *(getattr(sweep.training, name) for name in _TIMING_SETTINGS)
+    return tuple(getattr(sweep.training, name) for name in _TIMING_SETTINGS)

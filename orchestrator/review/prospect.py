@@ -1,4 +1,5 @@
-"""What is known of a plan's work before it runs: steps, what has ended already, its data, its time on this machine."""
+"""What is known of a plan's work before it runs: steps, what has ended already, its data, what it settles, its time on
+this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_name
-from orchestrator.review.forecast import forecast
+from orchestrator.review.forecast import forecast, past_states
+from orchestrator.review.plan_power import power_lines
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 
@@ -26,7 +28,7 @@ class Prospect:
         ended: the number of trainings that have.
         seconds: the time of what is left; None if it is not known.
         gpus: those of this machine that torch can use, if the sweep is to run here.
-        lines: sentences about data and time, each with its style.
+        lines: sentences about data, probabilities and time, each with its style.
     """
 
     steps: Mapping[str, int]
@@ -54,6 +56,8 @@ def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> 
     if settled:
         lines.append((f"{ended} of {len(plan.jobs)} trainings have ended already", ""))
     left = remaining_steps(plan, steps, settled)
-    seconds, sentence = forecast(plan, left / sum(steps.values())) if left and not elsewhere else (None, "")
-    lines += [(line, "") for line in (scored_line(plan.sweep, examples), sentence) if line]
+    past = past_states(plan.sweep)
+    seconds, sentence = forecast(plan, left / sum(steps.values()), past) if left and not elsewhere else (None, "")
+    scored = scored_line(plan.sweep, examples)
+    lines += [(line, "") for line in (scored, *power_lines(plan, examples, past), sentence) if line]
     return Prospect(steps, left, ended, seconds, [] if elsewhere else usable_gpus(), lines)

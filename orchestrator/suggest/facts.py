@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from craft.data_settings import CustomTask, DataSettings
 from craft.tasks import custom, find_task
-from craft.tasks.metrics import METRICS
 from craft.tasks.splits import Splits, cut, load_splits
 from craft.tasks.task import Kind, Task
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 SAMPLE = 1000
 CUT = 2.0
 """The percentage of inputs that `max_length` may cut."""
-ROW_ERROR = {"classification": 0.316, "regression": 0.16}
-"""The standard deviation of one row's part in the difference of two close adapters: they answer a tenth of the rows in another
-way, or predict numbers with r = 0.8 and errors that correlate with 0.9."""
 SKEWED = 0.75
 """From this share of the largest class on, accuracy says little of the other classes."""
 ENOUGH_REPORTED, MOST_REPORTED = 1000, 0.25
@@ -62,16 +58,6 @@ class DataFacts:
     @property
     def settings(self) -> DataSettings:
         return DataSettings(custom={self.name: self.own}, search_fraction=self.search_fraction)
-
-    def resolution(self, rows: int) -> float:
-        """Returns the points by which two close adapters must differ to be told apart on so many rows; 0 for a likelihood,
-        whose error is far smaller."""
-        return 0.0 if METRICS[self.metric].by_token else 196 * ROW_ERROR[self.kind] / math.sqrt(rows)
-
-    @property
-    def rows_of_a_point(self) -> int:
-        """The scored rows that can tell one point apart; 0 for a likelihood."""
-        return math.ceil(self.resolution(1) ** 2)
 
 
 @dataclass(frozen=True)

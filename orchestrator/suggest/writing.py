@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import yaml
 
 from craft.settings import TrainingSettings
+from craft.tasks.metrics import METRICS
 from craft.words import format_duration, printable
+from orchestrator.judging.front import SEEDS
+from orchestrator.judging.next_step import LIKELY
+from orchestrator.judging.power import Size, assume_spread, settles
+from orchestrator.results.metrics import percent
 from orchestrator.suggest.design import (
     EVALUATIONS,
     LORA_RANK,
@@ -21,10 +27,13 @@ from orchestrator.suggest.design import (
 )
 from orchestrator.suggest.facts import DataFacts, ModelFacts
 from orchestrator.suggest.machine import Machine
+from orchestrator.sweepfile.settings import Enough
 
 WIDTH = 130
-MOST_WITHIN = 5.0
-"""More points than this are not enough for anybody."""
+WITHIN = (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5)
+"""Points that are enough, from the least to the most: one of them is likely to be settled."""
+MANY_SEEDS = 5
+"""The seeds of a sweep that has hours for all."""
 REASONS = {
     "batch_size": "rows that are computed together",
     "gradient_accumulation": "such batches in one step, because more rows at once do not fit into memory",
@@ -118,11 +127,20 @@ def _seed_lines(design: Design, facts: ModelFacts) -> list[Line]:
 
 
 def _enough_lines(data: DataFacts, design: Design) -> list[Line]:
-    points = data.resolution(design.scored)
-    if points <= 1:
-        return [("enough: {within: 1}", f"points; {design.scored:,} scored rows can tell so much apart")]
-    within, needed = min(MOST_WITHIN, float(f"{points:.2g}")), float(f"{data.rows_of_a_point:.2g}")
-    reason = f"{design.scored:,} scored rows tell {points:.1f} apart; 1 point needs about {needed:,.0f}"
+    """Returns the line with the fewest points that are likely to be settled; 1 for a likelihood, whose spread is not known."""
+    if METRICS[data.metric].by_token:
+        return [("enough: {within: 1}", "points")]
+    seeds, many = max(design.seeds, SEEDS), design.sizes * design.ranks * (1 + design.craft)
+
+    def chance(within: float, size: Size) -> float:
+        return settles(within, assume_spread(), size, Enough().sure)
+
+    chances = {within: chance(within, Size(seeds, design.scored, many)) for within in WITHIN}
+    within = next((within for within in WITHIN if chances[within] >= LIKELY), WITHIN[-1])
+    reason = f"{seeds} seeds and {design.scored:,} scored rows settle so much with a probability of {percent(chances[within])}"
+    if within > 1:
+        needed = next(rows for rows in count(1000, 1000) if chance(1, Size(MANY_SEEDS, rows, many)) >= LIKELY)
+        reason += f"; 1 point takes {MANY_SEEDS} seeds and about {needed:,} rows"
     return [(f"enough: {{within: {within:g}}}", f"points; {reason}")]
 
 

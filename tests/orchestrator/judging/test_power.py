@@ -1,0 +1,92 @@
+"""Before a sweep runs it is said how likely it settles a difference: as often as simulated and recorded sweeps do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtri
+from scipy.stats import multivariate_normal
+
+from orchestrator.judging.posterior import Evidence
+from orchestrator.judging.power import Size, Spread, assume_spread, effective_rows, measure_spread, settles
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from tests.benchmarks.answer import Simulation
+from tests.benchmarks.power import RECORDS, held_out_pairs, recorded_pairs, shares, simulated_pairs
+
+SPREAD = Spread(rest=0.5, drawn=400, shared=300, source="")
+
+
+@pytest.mark.parametrize(("seeds", "rows", "difference"), [(3, 872, 1.0), (3, 400, 3.0), (5, 4000, 1.0), (4, math.inf, 0.5)])
+def test_a_difference_is_settled_as_often_as_the_posterior_does(seeds: int, rows: float, difference: float) -> None:
+    """One of ten configurations is better. They are drawn with their seeds, and judged by the posterior without a trend."""
+    random, many, settled = np.random.default_rng(4), 10, []
+    shared, of_seed = SPREAD.shared / rows, SPREAD.rest + SPREAD.drawn / rows
+    freedom = (many - 1) * (seeds - 1)
+    for _ in range(300):
+        means = np.zeros(many) + random.normal(0, math.sqrt(shared + of_seed / seeds), many)
+        means[0] += difference
+        variance = of_seed * random.chisquare(freedom) / freedom
+        errors, degrees = np.full(many, variance / seeds), np.full(many, float(freedom))
+        size = np.zeros(many)  # outside any trend
+        scores = Evidence(means, errors, degrees, np.full(many, seeds), size, np.full(many, shared)).draw()
+        settled += [(scores[:, :1] > scores[:, 1:]).mean(axis=0) >= 0.9]
+    said = settles(difference, SPREAD, Size(seeds, rows, many), 0.9)
+    assert said == pytest.approx(np.mean(settled), abs=0.03)
+
+
+def test_more_seeds_more_rows_and_larger_differences_settle_more() -> None:
+    def said(difference: float = 1.0, seeds: int = 3, rows: float = 872) -> float:
+        return settles(difference, assume_spread(), Size(seeds, rows, 6), 0.9)
+
+    assert said() < said(seeds=5) < said(seeds=10)
+    assert said() < said(rows=2000) < said(rows=math.inf)
+    assert said(difference=0) == pytest.approx(0.1, abs=0.001)
+    assert said() < said(difference=2) < said(difference=100) == 1.0
+
+
+def test_a_mean_over_tasks_is_scored_on_the_rows_of_all_where_they_are_equal() -> None:
+    assert effective_rows([500, 500, 500]) == pytest.approx(1500)
+    assert effective_rows([1000, 250]) == pytest.approx(1 / np.mean([1 / 1000, 1 / 250]) * 2)
+    assert effective_rows([math.inf]) == math.inf
+
+
+@pytest.mark.parametrize("name", [*RECORDS])
+def test_sweeps_around_recorded_ones_settle_as_often_as_a_pilot_says(name: str) -> None:
+    by_pilot, _, settled = shares(recorded_pairs(name, sweeps=4))
+    assert by_pilot == pytest.approx(settled, abs=0.1)
+
+
+def test_what_is_assumed_is_right_over_all_records() -> None:
+    said = [shares(recorded_pairs(name, sweeps=2)) for name in RECORDS]
+    _, assumed, settled = np.mean(said, axis=0)
+    assert assumed == pytest.approx(settled, abs=0.1)
+
+
+def test_three_seeds_settle_as_often_as_two_others_say() -> None:
+    pairs = np.array(held_out_pairs("fair"), dtype=float)
+    for low in (0.2, 0.4, 0.6, 0.8):
+        said, _, settled = shares(pairs[(low <= pairs[:, 0]) & (pairs[:, 0] < low + 0.2)].tolist())
+        assert said == pytest.approx(settled, abs=0.1)
+
+
+@pytest.mark.parametrize("world", ["equal", "larger ones scatter", "three tasks"])
+def test_simulated_sweeps_settle_as_often_as_a_pilot_says(world: str) -> None:
+    by_pilot, _, settled = shares(simulated_pairs(world, sweeps=12))
+    assert by_pilot == pytest.approx(settled, abs=0.1)
+
+
+def test_the_spread_of_a_sweep_is_that_of_its_rows() -> None:
+    """A row is right where a normal variable is below a bound. Two seeds share 0.79 of its variance, all trials 0.62."""
+    parts, expected = [], []
+    for seed in range(3):
+        sweep = Simulation("equal", np.random.default_rng(seed))
+        complete, _ = sweep.judge([*sweep.truths], 5)
+        measured = measure_spread(complete, DEFAULT_OBJECTIVES, sweep.rows, "")
+        assert measured is not None
+        parts.append((measured.drawn, measured.shared))
+        right = np.mean([*sweep.truths.values()]) / 100
+        both = [multivariate_normal.cdf([ndtri(right)] * 2, cov=[[1, share], [share, 1]]) for share in (0.62, 0.79, 1 - 1e-9)]
+        expected.append(100**2 * np.diff(both)[::-1])
+    assert np.mean(parts, axis=0) == pytest.approx(np.mean(expected, axis=0), rel=0.1)
