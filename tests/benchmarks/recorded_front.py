@@ -1,4 +1,4 @@
-"""The front of a recorded sweep as the Markdown that its run in MLflow has.
+"""The front of a recorded sweep as the Markdown that its run in MLflow has, without what tuned each configuration.
 
     python -m tests.benchmarks.recorded_front docs/measurements/records/fair.csv
 
@@ -41,12 +41,16 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
     return [entry for entry in marked if entry.complete]
 
 
+def front(summaries: Sequence[Summary]) -> str:
+    """Returns the front as Markdown, without the column of what tuned each configuration."""
+    return markdown([replace(summary, tuning=None) for summary in summaries], DEFAULT_OBJECTIVES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
     arguments = parser.parse_args()
-    summaries = summaries_of(arguments.records)
-    print(markdown(summaries, DEFAULT_OBJECTIVES))
+    print(front(summaries_of(arguments.records)))
 
 
 if __name__ == "__main__":
