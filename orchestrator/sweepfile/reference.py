@@ -142,19 +142,17 @@ def _yaml(value: Any) -> str:
 
 
 def _methods() -> Iterator[str]:
-    """Yields the table of methods with their keys, and that of the keys' meanings."""
-    takers: dict[tuple[str, str], list[str]] = {}
+    """Yields the table of methods, and that of their keys: methods in which a key has one default and meaning share a row."""
+    takers: dict[tuple[str, str, str], list[str]] = {}
     rows = []
     for name, method in METHODS.items():
-        keys = []
         for names, value in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
-            keys.append(f"`{names[0]}`" + (f" ({_default(value)})" if _default(value) else ""))
-            takers.setdefault((_quote(names), _meaning(value)), []).append(name)
+            takers.setdefault((_quote(names), _default(value), _meaning(value)), []).append(name)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
-        title = f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")
-        rows.append((f"`{name}`", title, ", ".join(keys)))
-    yield _rows(("method", "title", "keys (default)"), rows)
-    yield _rows(("key", "of", "meaning"), ((key, ", ".join(methods), meaning) for (key, meaning), methods in takers.items()))
+        rows.append((name, f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")))
+    yield _table(("method", "title"), rows)
+    keys = ((key, ", ".join(methods), default, meaning) for (key, default, meaning), methods in takers.items())
+    yield _rows(("key", "of", "default", "meaning"), keys)
 
 
 def _quote(names: Iterable[str]) -> str:
