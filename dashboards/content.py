@@ -52,7 +52,11 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
         "running": any(frame.status == "running" for frame in view.sweeps),
         "status": " · ".join(parts),
-        "answers": [{"sweep": frame.name, "text": answer_text(frame)} for frame in view.sweeps if frame.answer is not None],
+        "answers": [
+            {"sweep": frame.name, "text": answer_text(frame), "folder": frame.folder}
+            for frame in view.sweeps
+            if frame.answer is not None
+        ],
         "sections": SECTIONS,
         "panels": [
             {key: getattr(row, key) for key in ("name", "title", "section", "about", "wide")} for row in PANELS.values()

@@ -62,6 +62,11 @@ class Frames:
         return "running" if self.state.ended is None else self.state.ended.status
 
     @property
+    def folder(self) -> str:
+        """The folder in which the sweep was started, and in which the page's commands work; empty if it is not known."""
+        return str(self.state.started.manifest.get("folder", "")) if self.state.started is not None else ""
+
+    @property
     def objectives(self) -> Objectives:
         """The sweep's objectives in order."""
         return self.state.sweep.objectives if self.state.started is not None else DEFAULT_OBJECTIVES

@@ -237,6 +237,12 @@ def focus_trace(colour: str) -> Plain:
     return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
 
 
+def intervals_of(frame: pd.DataFrame) -> str:
+    """Returns what the scores' intervals are, in words."""
+    one_seed = column(frame, "m.seeds").max() == 1
+    return "95 % intervals over examples alone: there is one seed" if one_seed else "95 % intervals over seeds and examples"
+
+
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
     """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":

@@ -23,7 +23,7 @@ def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str
     row = METHODS.get(summary.method)
     rows = [("Take its adapter", TAKE)]
     rows += [("Cut it to half its parameters", CUT)] if size >= 2 and row is not None and row.cutting is not None else []
-    rows += [("Extend the sweep by what would say more", MORE)]
+    rows += [("Run what would settle it", MORE)]
     fields = {
         "sweep": shlex.quote(sweep),
         "configuration": shlex.quote(name),

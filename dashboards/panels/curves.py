@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, focus_trace, not_cut, number, numbers, score_axis, texts
+from dashboards.panels.base import Panel, Plain, View, choice, column, focus_trace, not_cut, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
 LINES = 150
 SMOOTHED, LOGGED = "smoothed", "values"
 WAYS = {SMOOTHED: "moving average", LOGGED: "as logged"}
-WINDOW = 0.05
+WINDOW = 0.1
 """The share of a trial's points that a moving average is over."""
 ROOM = 1.2
 """The axis reaches so far beyond the last step, for the names."""
@@ -31,20 +31,13 @@ def data(view: View) -> Plain:
     trials = not_cut(view.trials)
     if trials.empty:
         return {"empty": "No trial has started yet, so there are no learning curves."}
-    measured = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
-    nothing = {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
-    if not measured:
-        return nothing
-    evaluated = trials[trials[[f"m.{metric}" for metric in measured]].notna().any(axis=1)]
+    last = pd.DataFrame({metric: column(trials, f"m.{metric}") for metric in METRICS_BY_STEP})
+    marks = pd.Series([*zip(trials["state"], trials["changed"], *map(numbers, last.to_numpy().T), strict=True)], trials.index)
+    evaluated = trials.assign(_mark=marks)[last.notna().any(axis=1)]
     chosen = _chosen(view, evaluated)
     lines: dict[str, list[Plain]] = {}
-    for metric in measured:
-        asked = [
-            (run, (state, ended, last))
-            for run, state, ended, last in zip(
-                chosen["run"], chosen["state"], chosen["changed"], chosen[f"m.{metric}"].map(number), strict=True
-            )
-        ]
+    for metric in METRICS_BY_STEP:
+        asked = zip(chosen["run"], chosen["_mark"], strict=True)
         histories = {run: history for run, history in view.curves(asked, metric).items() if history}
         lines[metric] = [
             {
@@ -64,7 +57,7 @@ def data(view: View) -> Plain:
     # what was evaluated once, at the end, is a point of each trial and no curve
     lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines
     if not any(lines.values()):
-        return nothing
+        return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
     return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
 
 
@@ -107,7 +100,9 @@ def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[st
         label = METRICS_BY_STEP[metric]
         values[f"axis/{metric}"] = score_axis(label) if metric == "search_score" else {"title": {"text": label}}
         # a mark for each of thousands of points would be slow to draw
-        values[f"mode/{metric}"] = "lines" if max(len(line["steps"]) for line in lines) > MARKED else "lines+markers"
+        values[f"mode/{metric}"] = (
+            "lines" if max((len(line["steps"]) for line in lines), default=0) > MARKED else "lines+markers"
+        )
         for task in tasks:
             of_task = [line for line in lines if line["task"] == task]
             for index, method in enumerate(methods):
@@ -137,13 +132,8 @@ def _traces(by_method: dict[str, str]) -> list[Plain]:
     for state, symbol in ENDS.items():
         marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}
         traces.append(trace(f"{{metric}}/{{task}}/{state}", {"name": state, "marker": marker}))
-    names = {
-        "mode": "text",
-        "text": {"$": "text/{metric}/{task}/name"},
-        "textposition": "middle right",
-        "textfont": {"size": 10},
-    }
-    names |= {"showlegend": False, "hoverinfo": "skip", "cliponaxis": False}
+    names: Plain = {"mode": "text", "text": {"$": "text/{metric}/{task}/name"}, "textfont": {"size": 10}, "hoverinfo": "skip"}
+    names |= {"textposition": "middle right", "showlegend": False, "cliponaxis": False}
     return [*traces, trace("{metric}/{task}/name", names)]
 
 

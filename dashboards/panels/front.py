@@ -1,6 +1,6 @@
 """The front: what each configuration scores against what it costs, any two metrics against each other.
 
-Points are finished configurations. The step line joins those on the front; bars are their intervals over seeds; rings mark
+Points are finished configurations. The step line joins those on the front; bars are their intervals; rings mark
 those that may be on it; crosses have a value so far and are on no front; stars are the literature's rows. The first axes are
 the sweep's objectives, and there the line is the sweep's front.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.panels.base import Panel, Plain, View, column, done, metrics_of, number, numbers
+from dashboards.panels.base import Panel, Plain, View, column, done, intervals_of, metrics_of, number, numbers
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, front_over, fronts, in_words
@@ -43,6 +43,7 @@ def data(view: View) -> Plain:
         "method": ready["method"].astype(str).tolist(),
         "sweep": [view.names.index(name) for name in ready["sweep"]],
         "values": {metric.name: numbers(column(ready, f"m.{metric.name}")) for metric in metrics},
+        "bars": intervals_of(ready),
         "intervals": {metric.name: _interval(ready, metric) for metric in metrics},
         "fronts": lines,
         "possible": possible,

@@ -81,7 +81,8 @@ def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> P
         if plain["intervals"][metric.name]:
             values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
     if plain["chance"] is not None:
-        label = {"text": "random guessing", "textposition": "end", "yanchor": "bottom", "font": {"size": 11, "color": GREY}}
+        place = {"textposition": "end", "xanchor": "right", "yanchor": "bottom"}
+        label = {"text": "random guessing", "font": {"size": 11, "color": GREY}, **place}
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["chance"], "y1": plain["chance"]}
         values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
     for x, by_y in plain["fronts"].items():
@@ -213,7 +214,7 @@ def _help(plain: Plain) -> str:
         "the line is the front of those two metrics.",
     ]
     if plain["intervals"].get("score"):
-        parts.append("Bars are 95 % intervals over seeds and examples, of the front alone.")
+        parts.append(f"The front has bars: {plain['bars']}.")
     if 0 in plain["values"].get("trainable_parameters", ()):
         parts.append("The head alone has 0 parameters and stands at the left edge.")
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:

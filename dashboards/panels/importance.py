@@ -29,8 +29,8 @@ def data(view: View) -> Plain:
             sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
             if shares := _shares(sample, {name: _distribution(frame[f"p.{name}"]) for name in names}):
                 by_method[str(method)] = {names[name]: share for name, share in shares.items()}
-    least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that differs"
-    return {"shares": by_method} if by_method else {"empty": f"needs {least}; with fewer it would be luck."}
+    least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that varies"
+    return {"shares": by_method} if by_method else {"empty": f"Needs {least}; fewer would show only noise."}
 
 
 def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:

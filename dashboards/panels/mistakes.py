@@ -59,7 +59,7 @@ def surest(view: View) -> Plain:
                 shown = " | ".join(line[name] for name in ("text", "text_pair", "prompt") if name in line)
                 rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, shown])
     if not rows:
-        return {"empty": "No mistakes of the front's members are on record."}
+        return {"empty": f"{every[0][1]} makes no mistake." if every else "No answers of the front's members are on record."}
     return {"label": every[0][1], "of": len({row[0] for row in every}), "rows": rows}
 
 

@@ -50,7 +50,7 @@ def progress_data(view: View) -> Plain:
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
     if all(group["status"] == "finished" and not group["counts"]["failed"] for group in groups):
-        return {"empty": f"{sum(sum(group['counts'].values()) for group in groups)} trainings are over and none failed."}
+        return {"empty": f"All {sum(sum(group['counts'].values()) for group in groups)} trainings have ended; none failed."}
     return {"groups": groups}
 
 

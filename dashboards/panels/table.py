@@ -17,6 +17,7 @@ from dashboards.panels.base import (
     Plain,
     View,
     column,
+    intervals_of,
     metrics_of,
     number,
     numbers,
@@ -61,7 +62,9 @@ def data(view: View) -> Plain:
         "rule": "within {0.within:g} of the best with a probability of at least {0.sure:g}".format(view.sweeps[0].rule),
         "possible": sorted(name for front in marks for name in front.possible),
         "objectives": in_words(view.sweeps),
+        "intervals": intervals_of(frame),
         "complete": (frame["state"] == "done").tolist(),
+        "folder": [{sweep.name: sweep.folder for sweep in view.sweeps}[name] for name in frame["sweep"]],
         "commands": [commands_of(view, *row) for row in zip(frame["sweep"], summaries, strict=True)],
         "link": [
             view.link(*pair)

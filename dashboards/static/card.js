@@ -1,6 +1,9 @@
 /* The card of the configuration in focus, with the commands for it, and two pinned configurations side by side. */
 "use strict";
 
+/* Where commands work, if that is known. */
+Craft.place = folder => folder ? Craft.element("p", {class: "hint"}, "Run in ", Craft.element("code", {}, folder)) : "";
+
 /* A command to read and to copy; the page runs none. */
 Craft.command = function (purpose, text) {
   const make = Craft.element;
@@ -27,7 +30,8 @@ Object.assign(Craft.Page.prototype, {
     }
     parts.push(this.lines(lines));
     if (rest.length) parts.push(make("details", {}, make("summary", {}, "More"), this.lines(rest)));
-    if (row !== null) parts.push(...this.table.data.commands[row].map(command => Craft.command(...command)));
+    const commands = row === null ? [] : this.table.data.commands[row];
+    if (commands.length) parts.push(Craft.place(this.table.data.folder[row]), ...commands.map(command => Craft.command(...command)));
     if (why) parts.push(make("p", {class: "hint"}, "Click a point, or a name in the table, to see another."));
     this.cardBox.replaceChildren(...parts);
     return true;
@@ -61,6 +65,7 @@ Object.assign(Craft.Page.prototype, {
         make("thead", {}, make("tr", {}, make("th", {}), ...rows.map(row => make("th", {scope: "col", class: "wrap"}, table.label[row])))),
         make("tbody", {}, ...columns.map(column => make("tr", {}, make("th", {scope: "row"}, column.label), ...cells(column)))))),
       words ? Craft.command("Compare them, row by row", pairs.command.replace(/\{(\w+)\}/g, (_, name) => words[name])) : "",
+      words ? Craft.place(table.folder[rows[0]]) : "",
       make("button", {type: "button", class: "quiet", onclick: () => { this.beside = null; this.pin(this.pinned, false); }}, "Show one again"));
   },
 });

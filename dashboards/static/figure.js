@@ -71,8 +71,8 @@ Craft.layout = function (given, palette, width, wide) {
 };
 
 /* The vertical range. Two seeds give intervals far beyond any score: the axis follows the points, and the bars are cut at its edge.
-   It ends at `most` if that is given, with room for half a mark. */
-Craft.rangeOf = function (data, lines, most) {
+   It ends at `most` if that is given, with room for half a mark in a figure of `height` pixels, of which some 130 are no plot. */
+Craft.rangeOf = function (data, lines, most, height) {
   const bars = data.filter(trace => trace.error_y);
   const values = [...data.flatMap(trace => trace.y || []), ...lines.map(line => line.y0)].filter(value => typeof value === "number");
   if (!(bars.length || most) || !values.length) return undefined;
@@ -80,7 +80,7 @@ Craft.rangeOf = function (data, lines, most) {
   const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1, edge = 0.06 * spread;
   const lowest = Math.min(low, ...bars.flatMap(trace => end(trace, "arrayminus", -1))), highest = Math.max(high, ...bars.flatMap(trace => end(trace, "array", 1)));
   const top = Math.min(highest, high + spread) + edge;
-  return [Math.max(lowest, low - spread) - edge, most ? Math.min(top, most + edge / 3) : top];
+  return [Math.max(lowest, low - spread) - edge, most ? Math.min(top, most + 8 * spread / (height - 130)) : top];
 };
 
 /* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), keep(id), select(ids or null). */
@@ -115,7 +115,7 @@ Craft.Figure = class {
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
     this.shapes = layout.shapes || [];
     const lines = this.chosen.range === "whole" ? this.shapes : [];
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed), layout.uirevision);
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed, layout.height), layout.uirevision);
     layout.annotations = [...layout.annotations || [], ...this.beyond(layout.yaxis.range)];
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];

@@ -130,9 +130,10 @@ Craft.Page = class {
     if (said === this.answered) return;
     this.answered = said;
     holder.hidden = !answers.length;
-    holder.replaceChildren(...answers.flatMap(({sweep, text}) => [
+    holder.replaceChildren(...answers.flatMap(({sweep, text, folder}) => [
       ...(answers.length > 1 ? [make("h2", {}, sweep)] : []),
       ...text.split("\n").map(line => line.startsWith("  ") ? make("code", {}, line.trim()) : make("p", {}, line)),
+      text.includes("\n  ") ? Craft.place(folder) : "",
     ]));
   }
 

@@ -53,6 +53,7 @@ Craft.Table = class {
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
     this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length * (table.columns[index].kind === "text" ? 0.9 : 1)), table.columns[index].label.length * 0.95));
     this.tools.hidden = Boolean(table.plain);
+    this.table.classList.toggle("plain", Boolean(table.plain));
     this.shared.hidden = !(table.shared && table.shared.length);
     if (!this.shared.hidden) {
       this.shared.querySelector("summary").textContent = `The same in all: ${table.shared.slice(0, 4).map(([name, value]) => `${name} ${value}`).join(", ").slice(0, 160)}${table.shared.length > 4 ? ", …" : ""}`;
@@ -116,7 +117,7 @@ Craft.Table = class {
     this.draw();
     const all = table.id.length, shown = this.shown.length;
     const missing = this.unknown && !shown ? ` No column is named ${this.unknown}: ${table.columns.filter(column => column.kind !== "text").map(column => column.label).join(", ")}.` : "";
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? "; ± half of the 95 % interval over seeds and examples" : ""}.${missing}`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? `; ± and brackets: ${table.intervals}` : ""}.${missing}`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -201,6 +202,7 @@ Craft.Table = class {
     table.columns.forEach((column, index) => {
       if (column.more && !this.all) return;
       const text = this.texts[index][row], cell = make("td");
+      cell.dataset.heading = column.label;  // narrow screens show a row as a card, each cell with its heading
       if (column.kind !== "text") cell.classList.add("num");
       else if (table.plain) cell.classList.add("wrap");
       if (this.best(index, row)) cell.classList.add("best");
@@ -211,7 +213,7 @@ Craft.Table = class {
         const marks = [[front, says], this.enough.has(id) ? ["✓", "enough"] : []];
         for (const [mark, says] of marks) if (mark) cell.append(Craft.element("span", {class: "sign", title: says, role: "img", "aria-label": says}, mark));
       } else {
-        cell.textContent = text.replace(/ (?=[±(])/, "\n");  // narrow screens show the interval below its value
+        cell.textContent = text;
         if (text.length > 30) cell.title = text;
       }
       line.append(cell);

@@ -32,6 +32,7 @@ def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None =
     manifest = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
+        "folder": str(Path.cwd()),
         "craft_sweeps": craft.__version__,
         "source": source_state(Path(craft.__file__).resolve().parent.parent),
         "python": platform.python_version(),

@@ -174,7 +174,9 @@ def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
     began, planned = min([run.started for run in runs], default=START) / 1000, int(own.tags.get("trials", 0)) if own else 0
     log: list[Event] = [
         Opened(time=began, sweep=name, sweep_id=sweep_id(name)),
-        SessionStarted(time=began, sweep=file, configurations=1, trainings=planned or len(trials)),
+        SessionStarted(
+            time=began, sweep=file, configurations=1, trainings=planned or len(trials), manifest={"folder": "/home/me"}
+        ),
         Wanted(time=began, keys=[*described], trials=[*described.values()]),
     ]
     for run in trials:

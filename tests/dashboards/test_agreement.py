@@ -121,7 +121,9 @@ def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
     store = Store(finished.uri)
     feed = store.feed("memory")
     feed.refresh()
-    assert state_of([], [feed], view_of(store, [feed])[1])["answers"] == [{"sweep": "memory", "text": text}]
+    assert state_of([], [feed], view_of(store, [feed])[1])["answers"] == [
+        {"sweep": "memory", "text": text, "folder": str(Path.cwd())}
+    ]
     reply = folder.answer
     assert reply is not None
     assert reply.verdict == text.splitlines()[0]

@@ -156,6 +156,7 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         command = f"craft-sweeps take ranks --pick {identity} --to adapters/{identity} --tracking-uri {store.uri}"
         browser.run("Craft.page.pin(arguments[0], false)", identity)
         assert browser.run("document.querySelector('.card .command code').textContent") == command
+        assert "Run in /home/me" in browser.run("document.querySelector('.card').innerText")
         browser.run("document.querySelector('.card .command button').click()")
         browser.wait("document.querySelector('.card .command button').textContent === 'Copied'")
         assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])") == command
@@ -255,6 +256,10 @@ def test_the_exported_file_needs_nothing(
         assert browser.run("document.querySelectorAll('[data-panel=parallel] .annotation').length") > 10, "the axes have values"
         heads = browser.run("[...document.querySelectorAll('[data-panel=table] th')].map(one => one.getBoundingClientRect())")
         assert heads[2]["right"] < width, "the number of parameters needs no swipe"
+        cells = "[...document.querySelector('[data-panel=table] tbody tr').cells].slice(1)"
+        heading = browser.run(f"{cells}.map(cell => getComputedStyle(cell, '::before').content)")
+        boxes = browser.run(f"{cells}.map(cell => cell.getBoundingClientRect())")
+        assert (heading[1], boxes[0]["bottom"] <= boxes[1]["top"]) == (('"# Params"', True) if width < 640 else ("none", False))
         browser.run(SET, "[data-panel=front] select[name=published]", "RoBERTa-large", "change")
         names = browser.wait(NAMES) if width > 520 else []
         for place, name in enumerate(names):
