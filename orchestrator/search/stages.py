@@ -17,9 +17,7 @@ so a resumed sweep chooses the same.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
@@ -32,10 +30,9 @@ from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.search_values import SEARCH_SCORE, worth_of
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.strategy import Strategy, all_ended, entries_of
+from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Event
 from orchestrator.state.state import State
 from orchestrator.sweepfile.algorithms import imported
 
@@ -47,102 +44,52 @@ if TYPE_CHECKING:
 SEARCH_LOSS, TIE = "search_loss", 1e-6
 
 
-@dataclass(frozen=True)
-class _Stages:
-    """All trials that are wanted, their configurations, whether no more can come, and sentences on what was decided."""
-
-    trials: list[PlannedTrial]
-    configurations: list[Configuration]
-    over: bool
-    notes: list[str]
-
-
-class _Staged(ABC):
-    """A strategy whose first stage is another one."""
-
-    def __init__(self, first: Strategy, plan: Plan) -> None:
-        assert plan.sweep.replication is not None
-        self._first, self._plan, self._rule = first, plan, plan.sweep.replication
-        self._last: tuple[State, _Stages] | None = None
-
-    def configurations(self, state: State) -> Sequence[Configuration]:
-        return self._stages(state).configurations
-
-    def wanted(self, state: State) -> list[PlannedTrial]:
-        return self._stages(state).trials
-
-    def draw(self, state: State) -> list[Event]:
-        return self._first.draw(state)
-
-    def is_open(self, state: State) -> bool:
-        return self._first.is_open(state) or not self._stages(state).over
-
-    def notes(self, state: State) -> list[str]:
-        return [*self._first.notes(state), *self._stages(state).notes]
-
-    def _stages(self, state: State) -> _Stages:
-        if self._last is None or self._last[0] is not state:
-            self._last = state, self._advance(state, self._first.wanted(state), [*self._first.configurations(state)])
-        return self._last[1]
-
-    @abstractmethod
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
-        """Returns the stages after the first one, whose trials and configurations these are."""
-
-    def _has_ended(self, state: State, trials: Sequence[PlannedTrial]) -> bool:
-        return not self._first.is_open(state) and all_ended(trials, state)
-
-    def _is_affordable(self, trials: Sequence[PlannedTrial]) -> bool:
-        allowed = self._plan.sweep.budget.trials
-        return allowed is None or len(jobs_of(trials)) <= allowed
-
-
-class MoreSeeds(_Staged):
+class MoreSeeds(Staged):
     """`choose: front`."""
 
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
-        notes, families = list[str](), _families(configurations)
-        for seed in self._rule.seeds:
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
+        rule, notes, families = _rule(self._plan), list[str](), _families(configurations)
+        for seed in rule.seeds:
             if not self._has_ended(state, trials):
-                return _Stages(trials, configurations, False, notes)
+                return Stages(trials, configurations, False, notes)
             entries = entries_of(trials, state)
             summaries = {summary.configuration: summary for summary in summarize_entries(entries)}
-            deserving = undecided(families, entries, summaries, self._plan.sweep.objectives, self._rule)
+            deserving = undecided(families, entries, summaries, self._plan.sweep.objectives, rule)
             if not deserving:
                 if any(summary.complete for summary in summaries.values()):
                     notes.append(f"Which configurations are on the front is known: seed {seed} is not needed")
-                return _Stages(trials, configurations, True, notes)
+                return Stages(trials, configurations, True, notes)
             for family in deserving:
                 more = self._plan.planner.trials(family, [seed])
                 if not self._is_affordable([*trials, *more]):
-                    return _Stages(trials, configurations, True, notes)
+                    return Stages(trials, configurations, True, notes)
                 trials = [*trials, *more]
-        if self._rule.seeds:
+        if rule.seeds:
             notes.append("The seeds of `replication` are spent with this round; more would decide more of the front")
-        return _Stages(trials, configurations, True, notes)
+        return Stages(trials, configurations, True, notes)
 
 
-class TuneThenMeasure(_Staged):
+class TuneThenMeasure(Staged):
     """`choose: best`."""
 
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> _Stages:
-        plan = self._plan
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
+        plan, seeds = self._plan, _rule(self._plan).seeds
         trained = [configuration for configuration in configurations if configuration.source is None]
         families = families_of(plan.planner, trained, carry=not plan.adaptive)
         while True:
             if not self._has_ended(state, trials):
-                return _Stages(trials, configurations, False, [])
+                return Stages(trials, configurations, False, [])
             tried = _Tried(plan, families, trials, state)
             more = tried.more_rates(_families(configurations))
             if not more:
                 break
             trials = [*trials, *more]
         for tuned in tried.tuned():
-            more = plan.planner.trials(tuned, self._rule.seeds)
+            more = plan.planner.trials(tuned, seeds)
             if not self._is_affordable([*trials, *more]):
                 break
             trials, configurations = [*trials, *more], [*configurations, *tuned]
-        return _Stages(trials, configurations, True, [line for line in [tried.rates_line()] if line])
+        return Stages(trials, configurations, True, [line for line in [tried.rates_line()] if line])
 
 
 def make_strategy(plan: Plan) -> Strategy:
@@ -151,6 +98,11 @@ def make_strategy(plan: Plan) -> Strategy:
     if rule is not None:
         strategy = TuneThenMeasure(strategy, plan) if rule.tunes else MoreSeeds(strategy, plan)
     return UntilAnswered(strategy, plan) if plan.sweep.search.until else strategy
+
+
+def _rule(plan: Plan) -> ReplicationSettings:
+    assert plan.sweep.replication is not None
+    return plan.sweep.replication
 
 
 def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:

@@ -11,15 +11,17 @@ No Ray here, and Optuna only in `orchestrator.search.learned`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from craft.methods import shown_method
 from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
-from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Event, Refused
+from orchestrator.state.events import Decided, Event, Refused
 from orchestrator.state.state import State
 
 if TYPE_CHECKING:
@@ -75,6 +77,63 @@ class Listed:
         return []
 
 
+@dataclass(frozen=True)
+class Stages:
+    """All trials that are wanted, their configurations, whether no more can come, sentences on what was decided, and what is
+    decided now."""
+
+    trials: list[PlannedTrial]
+    configurations: list[Configuration]
+    over: bool
+    notes: list[str]
+    step: Decided | None = None
+
+
+class Staged(ABC):
+    """A strategy whose first stage is another one."""
+
+    def __init__(self, first: Strategy, plan: Plan) -> None:
+        self._first, self._plan = first, plan
+        self._last: tuple[tuple[Any, ...], Stages] | None = None
+
+    def configurations(self, state: State) -> Sequence[Configuration]:
+        return self._stages(state).configurations
+
+    def wanted(self, state: State) -> list[PlannedTrial]:
+        return self._stages(state).trials
+
+    def draw(self, state: State) -> list[Event]:
+        if self._first.is_open(state):
+            return self._first.draw(state)
+        step = self._stages(state).step
+        return [step] if step else []
+
+    def is_open(self, state: State) -> bool:
+        return self._first.is_open(state) or not self._stages(state).over
+
+    def notes(self, state: State) -> list[str]:
+        return [*self._first.notes(state), *self._stages(state).notes]
+
+    def _stages(self, state: State) -> Stages:
+        at = state.entries, state.proposals, state.decisions, state.refused, state.started
+        if self._last is None or any(now is not then for now, then in zip(at, self._last[0], strict=True)):
+            self._last = at, self._advance(state, self._first.wanted(state), [*self._first.configurations(state)])
+        return self._last[1]
+
+    @abstractmethod
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
+        """Returns the stages after the first one, whose trials and configurations these are."""
+
+    def _has_ended(self, state: State, trials: Iterable[PlannedTrial]) -> bool:
+        """Returns whether the first stage is over and none of the trials has anything left to run in this session."""
+        entries = (state.entries.get(trial.key) for trial in trials)
+        return not self._first.is_open(state) and all(entry is not None and entry.ended for entry in entries)
+
+    def _is_affordable(self, trials: Sequence[PlannedTrial]) -> bool:
+        allowed = self._plan.sweep.budget.trials
+        return allowed is None or len(jobs_of(trials)) <= allowed
+
+
 def refusal(dropped: Dropped, protocol: str) -> Refused:
     """Returns the event of a configuration that breaks a constraint and is never trained."""
     configuration = dropped.configuration
@@ -88,11 +147,6 @@ def refusal(dropped: Dropped, protocol: str) -> Refused:
         counts=configuration.counts.known(),
         reason=dropped.reason,
     )
-
-
-def all_ended(trials: Iterable[PlannedTrial], state: State) -> bool:
-    """Returns whether none of the trials has anything left to run in this session."""
-    return all((entry := state.entries.get(trial.key)) is not None and entry.ended for trial in trials)
 
 
 def entries_of(trials: Iterable[PlannedTrial], state: State) -> list[Entry]:

@@ -13,7 +13,7 @@ them, and not from the order in which they did.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.judging.control import above_chance
@@ -22,76 +22,68 @@ from orchestrator.judging.front import enough_of, mark_front
 from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
-from orchestrator.plan.trial import PlannedTrial, jobs_of
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.search.strategy import Strategy, all_ended, entries_of
-from orchestrator.state.events import Decided, Event
+from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
+from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 
 
-class UntilAnswered:
+class UntilAnswered(Staged):
     """A strategy after another one."""
 
     def __init__(self, first: Strategy, plan: Plan) -> None:
-        self._first, self._plan = first, plan
+        super().__init__(first, plan)
         self._families: dict[str, list[Configuration]] = {}
-        self._last: tuple[tuple[Any, ...], Decided | str] | None = None
 
-    def configurations(self, state: State) -> Sequence[Configuration]:
-        added = [configuration for decision in state.decisions for configuration in self._family(decision)]
-        drawn = [*self._first.configurations(state), *added]
-        return [*{configuration.id: configuration for configuration in drawn}.values()]
-
-    def wanted(self, state: State) -> list[PlannedTrial]:
-        configurations, trials = self.configurations(state), {trial.key: trial for trial in self._first.wanted(state)}
+    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
         for decision in state.decisions:
-            for trial in self._trials(decision, configurations):
-                trials.setdefault(trial.key, trial)
-        return [*trials.values()]
+            trials, configurations = self._after(decision, trials, configurations)
+        notes = [f"Added for the answer: {decision.why}" for decision in state.decisions]
+        if not self._has_ended(state, trials):
+            return Stages(trials, configurations, False, notes)
+        step = self._decide(state, trials, configurations)
+        if isinstance(step, str):
+            return Stages(trials, configurations, True, [*notes, step])
+        return Stages(trials, configurations, False, notes, step)
 
-    def draw(self, state: State) -> list[Event]:
-        if self._first.is_open(state):
-            return self._first.draw(state)
-        step = self._next(state)
-        return [step] if isinstance(step, Decided) else []
+    def _after(
+        self, decision: Decided, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]
+    ) -> tuple[list[PlannedTrial], list[Configuration]]:
+        """Returns trials and configurations with those that a decision adds."""
+        by_id = {configuration.id: configuration for configuration in [*configurations, *self._family(decision)]}
+        wanted = {trial.key: trial for trial in trials}
+        for name, seeds in decision.seeds.items():
+            family = [configuration for configuration in by_id.values() if (configuration.source or configuration).id == name]
+            for trial in self._plan.planner.trials(family, seeds):
+                wanted.setdefault(trial.key, trial)
+        return [*wanted.values()], [*by_id.values()]
 
-    def is_open(self, state: State) -> bool:
-        return self._first.is_open(state) or not isinstance(self._next(state), str)
-
-    def notes(self, state: State) -> list[str]:
-        step = None if self._first.is_open(state) else self._next(state)
-        added = [f"Added for the answer: {decision.why}" for decision in state.decisions]
-        return [*self._first.notes(state), *added, *([step] if isinstance(step, str) else [])]
-
-    def _next(self, state: State) -> Decided | str | None:
-        """Returns the next step, or why there is none; None while trials run."""
-        trials, at = self.wanted(state), (state.entries, state.decisions, state.started)
-        if not all_ended(trials, state):
-            return None
-        if self._last is None or any(now is not then for now, then in zip(at, self._last[0], strict=True)):
-            self._last = at, self._decide(state, trials)
-        return self._last[1]
-
-    def _decide(self, state: State, trials: Sequence[PlannedTrial]) -> Decided | str:
+    def _decide(self, state: State, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]) -> Decided | str:
+        """Returns the next step after trials that have all ended, or why there is none."""
         sweep = self._plan.sweep
         summaries = mark_front(summarize_entries(entries_of(trials, state)), sweep.objectives, sweep.enough)
         complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
         if not complete or not above_chance(complete):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
         points = sum(decision.point is not None for decision in state.decisions)
-        steps = _Steps(self._plan, self.configurations(state), trials, complete, points < MOST_POINTS)
+        steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)
+
+        def fits(step: Decided) -> bool:
+            return self._is_affordable(self._after(step, trials, configurations)[0])
+
         if not all(P_ENOUGH in row.counts for row in complete):
             step = steps.second_seeds()
             exact = "Not answered: there are probabilities only where every objective but the score is exact"
-            return exact if step is None else step if self._fits(step, state) else "Not answered: budget.trials allows no more"
+            return exact if step is None else step if fits(step) else "Not answered: budget.trials allows no more"
         chance = {row.configuration: row.counts[P_ENOUGH] for row in complete}
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
-        if (step := steps.rate(best)) is not None and self._fits(step, state):
+        if (step := steps.rate(best)) is not None and fits(step):
             return step
         name = enough_of(complete, sweep.enough)
         taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
@@ -105,7 +97,7 @@ class UntilAnswered:
             step = steps.of(action, best if action.kind == "larger" else taken)
             few = all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
             # What is decided is so among what was tried: a larger size may be better than all of it.
-            if few and (action.kind == "larger" or not decided) and self._fits(step, state):
+            if few and (action.kind == "larger" or not decided) and fits(step):
                 possible[action] = step
         chosen = soonest([*possible], self._seconds_left(state))
         if chosen is None and decided:
@@ -114,11 +106,6 @@ class UntilAnswered:
             allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
             return f"Not answered: no step{allowed} decides with a probability of {percent(LEAST_CHANCE)} which one is enough"
         return possible[chosen]
-
-    def _fits(self, step: Decided, state: State) -> bool:
-        """Returns whether `budget.trials` allows a step."""
-        most = self._plan.sweep.budget.trials
-        return most is None or len(jobs_of(self.wanted(state.after(step)))) <= most
 
     def _seconds_left(self, state: State) -> float:
         """Returns the seconds of training for which the session has time, by the events that there are."""
@@ -137,10 +124,6 @@ class UntilAnswered:
         if key not in self._families:
             self._families[key] = build(self._plan, Point(**decision.point))
         return [row for row in self._families[key] if (row.source or row).id in decision.seeds]
-
-    def _trials(self, decision: Decided, configurations: Sequence[Configuration]) -> Iterator[PlannedTrial]:
-        for name, seeds in decision.seeds.items():
-            yield from self._plan.planner.trials([row for row in configurations if (row.source or row).id == name], seeds)
 
 
 def build(plan: Plan, point: Point) -> list[Configuration]:
