@@ -30,7 +30,7 @@ PAGE_FILE, SCHEMA_FILE = "sweep-file.md", "sweep-file.schema.json"
 INTRODUCTION = f"""\
 # The sweep file
 
-Every key, with its default and meaning. `python -m orchestrator.sweepfile.reference` writes this page and
+Every key, with its default in parentheses and its meaning. `python -m orchestrator.sweepfile.reference` writes this page and
 [{SCHEMA_FILE}]({SCHEMA_FILE}) from the code; edit neither by hand.
 
 ```yaml
@@ -64,27 +64,21 @@ included; not with `grid`).
 
 def write_page(schema: Schema) -> str:
     """Returns the Markdown page of the sweep file's `schema`."""
-    parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n"]
-    parts += [
-        _table(("further key of a block", "meaning"), ((key, row.meaning) for key, row in OWN_KEYS.items())),
-        _table(("`distribution`", "meaning"), DISTRIBUTIONS.items()),
-    ]
+    parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n", "Further keys:\n"]
+    parts += [_list((key, row.meaning) for key, row in OWN_KEYS.items()), "Distributions:\n", _list(DISTRIBUTIONS.items())]
     for heading, section in _sections(schema, schema):
         parts += [f"## `{heading}`\n", _keys(section)]
         if heading == "search":
-            parts.append(_table(("`algorithm`", "meaning"), ((name, row.title) for name, row in SEARCHERS.items())))
+            parts += ["Algorithms:\n", _list((name, row.title) for name, row in SEARCHERS.items())]
         if heading == "scheduler":
             rules = ((name, f"{row.title}. Keys: {_quote(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
-            parts.append(_table(("`name`", "rule"), rules))
+            parts += ["Rules:\n", _list(rules)]
     suites = {suite: _quote(tasks) for suite, tasks in SUITES.items()} | {
         "custom": "`custom/NAME` for every NAME in `data.custom`"
     }
     metrics = {"objectives": _quote(METRICS), "constraints": _quote(PLANNED_METRICS)}
-    parts += [
-        "## Tasks and metrics\n",
-        _table(("suite", "tasks"), suites.items()),
-        _table(("section", "metrics"), metrics.items()),
-    ]
+    parts += ["## Tasks and metrics\n", "Suites:\n", _list(suites.items())]
+    parts += ["Metrics:\n", _list(metrics.items())]
     return "\n".join([*parts, "## Methods\n", *_methods()])
 
 
@@ -101,13 +95,13 @@ def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[st
 
 
 def _keys(section: Schema) -> str:
-    """Returns the table of a section's keys; a second name of a key is in the same row."""
+    """Returns the list of a section's keys; a second name of a key is in the same line."""
     required = section.get("required", [])
-    rows = []
+    lines = []
     for names, value in _named(section["properties"]):
         default = "required" if names[0] in required else _default(value)
-        rows.append((_quote(names), default, _meaning(value)))
-    return _rows(("key", "default", "meaning"), rows)
+        lines.append(_line(_quote(names), default, _meaning(value)))
+    return "".join(lines)
 
 
 def _named(properties: Mapping[str, Schema]) -> Iterator[tuple[list[str], Schema]]:
@@ -142,7 +136,7 @@ def _yaml(value: Any) -> str:
 
 
 def _methods() -> Iterator[str]:
-    """Yields the table of methods, and that of their keys: methods in which a key has one default and meaning share a row."""
+    """Yields the list of methods, and that of their keys: methods in which a key has one default and meaning share a line."""
     takers: dict[tuple[str, str, str], list[str]] = {}
     rows = []
     for name, method in METHODS.items():
@@ -150,22 +144,21 @@ def _methods() -> Iterator[str]:
             takers.setdefault((_quote(names), _default(value), _meaning(value)), []).append(name)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
         rows.append((name, f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")))
-    yield _table(("method", "title"), rows)
-    keys = ((key, ", ".join(methods), default, meaning) for (key, default, meaning), methods in takers.items())
-    yield _rows(("key", "of", "default", "meaning"), keys)
+    yield _list(rows)
+    yield "Their keys:\n"
+    yield "".join(_line(f"{key} of {', '.join(names)}", default, meaning) for (key, default, meaning), names in takers.items())
 
 
 def _quote(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _table(head: Sequence[str], rows: Iterable[tuple[str, str]]) -> str:
-    return _rows(head, ((f"`{name}`", meaning) for name, meaning in rows))
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(_line(f"`{name}`", "", meaning) for name, meaning in rows)
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _line(name: str, default: str, meaning: str) -> str:
+    return f"- {name}{f' ({default})' if default else ''}: {meaning}\n"
 
 
 def files() -> dict[Path, str]:
