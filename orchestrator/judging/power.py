@@ -62,13 +62,13 @@ def assume_spread(tasks: int = 1) -> Spread:
 
 
 def measure_spread(complete: Sequence[Summary], objectives: Objectives, rows: float, source: str) -> Spread | None:
-    """Returns the mean spread of the complete configurations of a sweep; None where they have no errors over seeds.
+    """Returns the mean spread of the complete configurations of a sweep; None where no seed differs.
 
     Args:
         rows: those on which each was scored.
     """
     observed = evidence(complete, objectives)
-    if observed is None:
+    if observed is None or not observed.errors.any():
         return None
     shared, every = luck(complete) or 0.0, luck(complete, by_all=True) or 0.0
     of_seed = float((observed.errors * observed.seeds).mean())

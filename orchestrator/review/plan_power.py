@@ -58,8 +58,10 @@ def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Seque
         line += f", twice the rows {percent(weigh(times=2))} ({ways})"
     yield f"{line}; {spread.source}"
     if sweep.search.until:
-        expected = size.seeds + sum(1 - weigh(seeds) for seeds in range(size.seeds, MOST_SEEDS))
-        yield f"until it is answered: {expected:.0f} seeds are expected of each of two sizes with such a difference"
+        enough = next((seeds for seeds in range(size.seeds, MOST_SEEDS) if weigh(seeds) >= 0.5), MOST_SEEDS)
+        few = f"{enough} seeds settle such a difference as likely as not, " if enough < MOST_SEEDS else ""
+        most = f"{MOST_SEEDS} seeds, the most, with a probability of {percent(weigh(MOST_SEEDS))}"
+        yield f"until it is answered: {few}{most}; it ends earlier where no step is likely enough to decide"
 
 
 def find_spread(sweep: Sweep, past: Sequence[State]) -> Spread | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import nct, t
 
+from orchestrator.judging.power import Size, assume_spread, settles
 from orchestrator.review.forecast import past_states
 from orchestrator.review.plan_power import power_lines
 from tests.orchestrator.plans import count, rank, toy_sweep
@@ -66,11 +67,25 @@ def test_a_recorded_sweep_of_the_task_says_how_seeds_spread(tmp_path: Path) -> N
     assert "assumed" in other
 
 
-def test_a_sweep_until_it_is_answered_says_how_many_seeds_are_expected(tmp_path: Path) -> None:
-    search = "search: {until: answered}\n"
-    expected = [lines(tmp_path, search + "seeds: [0, 1]\n", f"enough.within={points}")[1] for points in (0.5, 2, 20)]
-    counts = [int(re.findall(r"(\d+) seeds are expected", line)[0]) for line in expected]
-    assert 10 >= counts[0] > counts[1] > counts[2] == 3
+def test_a_sweep_whose_seeds_are_equal_says_nothing_of_others(tmp_path: Path) -> None:
+    tried = {f"LoRA {place}": (100 * place, over_seeds(80.0, 80.0, 80.0, task="toy/acceptability")) for place in range(1, 7)}
+    record(tmp_path / "runs" / "before", tried, tasks=("toy/acceptability",), seeds=(0, 1, 2), model="m",
+           facts={"reported_examples": 400})  # fmt: skip
+    (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
+    assert "assumed" in line
+
+
+def test_a_sweep_until_it_is_answered_says_what_its_seeds_can_settle(tmp_path: Path) -> None:
+    def said(points: float) -> str:
+        return lines(tmp_path, "search: {until: answered}\nseeds: [0, 1]\n", f"enough.within={points}")[1]
+
+    spread = assume_spread()
+    hard, easy = settles(0.5, spread, Size(10, 400, 4), 0.9), settles(2.5, spread, Size(10, 400, 4), 0.9)
+    assert f"10 seeds, the most, with a probability of {100 * hard:.0f} %" in said(0.5)
+    assert "as likely as not" not in said(0.5)
+    seeds = int(re.findall(r"(\d+) seeds settle such a difference as likely as not", said(2.5))[0])
+    assert settles(2.5, spread, Size(seeds, 400, 4), 0.9) >= 0.5
+    assert f"with a probability of {100 * easy:.0f} %" in said(2.5)
 
 
 def test_nothing_is_said_of_one_configuration_or_without_the_data(tmp_path: Path) -> None:
