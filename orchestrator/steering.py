@@ -1,7 +1,8 @@
-"""A sweep that exists is changed: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops, retries.
+"""A sweep that exists is changed: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops, retries;
+`propose` adds a configuration.
 
 a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
-none does         `apply` continues the sweep as `run --resume` does; a request of `ask` waits for the next session
+none does         `apply` continues the sweep as `run --resume` does; another request waits for the next session
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from orchestrator.control.change import Change, check_change, find_change
-from orchestrator.control.request import Request, apply_request, new_request, pending
+from orchestrator.control.proposing import propose as decide
+from orchestrator.control.request import Request, apply_request, new_request, pending, proposal_request
 from orchestrator.control.trials import affected
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.planner import Planner
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of
 from orchestrator.record.overrides import Override
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
+from orchestrator.reports.change import RequestReport
 from orchestrator.start import Call, plan_call, run_plan
 from orchestrator.state.events import Verb
 from orchestrator.state.log import read_state
@@ -77,7 +81,7 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     return Applied(change, applied=True, outcome=_continue(folder, plan, call, overrides, console))
 
 
-def ask(folder: Path, verb: Verb, trial: str | None = None) -> str:
+def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it.
 
     Args:
@@ -87,18 +91,48 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> str:
     Raises:
         ValueError: there is no such sweep or trial, or nothing of it can be stopped or run again.
     """
+    place, state = _begun(folder)
+    keys = affected(state, verb, trial)
+    names = ", ".join(state.entries[key].trial.name for key in keys)
+    request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
+    return _request(place, state, request, f"{verb}{': ' if names else ''}{names}", trials=keys)
+
+
+def propose(folder: Path, proposal: str, why: str) -> RequestReport:
+    """Adds a configuration to a sweep that runs, was stopped, or has ended; returns what came of it.
+
+    Args:
+        folder: of the sweep, `runs/NAME`.
+        proposal: the configuration, as in `lora rank=4 learning_rate=2e-3`.
+        why: the reason, for people.
+
+    Raises:
+        ValueError: there is no such sweep, or the configuration is refused; nothing has changed.
+    """
+    place, state = _begun(folder)
+    if state.started is None:
+        raise SweepError([f"{folder} has no record of a session yet"])
+    request, planner = proposal_request(proposal, why), Planner(state.sweep)
+    added = decide(request.proposal, request.why, request.who, planner, state)
+    (name,) = added.seeds
+    return _request(place, state, request, f"propose: {added.why}", configuration=name)
+
+
+def _begun(folder: Path) -> tuple[SweepFolder, State]:
     place = SweepFolder(folder.absolute())
     if not place.record.exists():
         raise SweepError([f"{folder} holds no sweep that has begun"])
-    state = read_state(place.record)
-    keys = affected(state, verb, trial)
-    names = ", ".join(state.entries[key].trial.name for key in keys)
-    action = f"{verb}{': ' if names else ''}{names}"
-    request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
-    if _is_driven(place) and _hand_in(place, request):
-        return f"done: {action}"
-    request.write(place)
-    return f"{action}: no driver runs; the next session does it first"
+    return place, read_state(place.record)
+
+
+def _request(place: SweepFolder, state: State, request: Request, action: str, **about: Any) -> RequestReport:
+    """Hands a request in, or leaves it to the next session."""
+    done = _is_driven(place) and _hand_in(place, request)
+    if not done:
+        request.write(place)
+    text = f"done: {action}" if done else f"{action}: no driver runs; the next session does it first"
+    about |= {"sweep": state.name, "verb": request.verb, "done": done, "text": text}
+    return RequestReport(**about, command="" if done else state.again)
 
 
 def _is_driven(folder: SweepFolder) -> bool:

@@ -58,21 +58,13 @@ class Row:
 COMMANDS = (
     Row(
         "orchestrator.commands.files:new",
-        (
-            ("new", "the shipped sweeps"),
-            ("new own_data", "own_data.yaml here, with its CSV"),
-            ("new --schema", "the JSON Schema, for editors"),
-        ),
+        (("new", "the shipped sweeps"), ("new own_data", "own_data.yaml here, with its CSV"), ("new --schema", "for editors")),
     ),
     Row(
         "orchestrator.commands.files:suggest",
-        (
-            (
-                "suggest --model sentence-transformers/all-MiniLM-L6-v2 --data tickets.csv --label queue --hours 2 > mine.yaml",
-                "a commented file that fits two hours of this machine",
-            ),
-        ),
+        (("suggest --model MODEL --data tickets.csv --label queue --hours 2 > mine.yaml", "a commented file for two hours"),),
     ),
+    Row("orchestrator.commands.files:skill", (("skill --to .claude/skills", "what an assistant has to know"),)),
     Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
     Row(
         "orchestrator.commands.check:check",
@@ -102,6 +94,10 @@ COMMANDS = (
             ("apply sweeps/ranks.yaml", "what the edited file would change in its sweep, and, if you agree, do it"),
             ("apply sweeps/ranks.yaml --set 'seeds=[0,1,2]' --yes", "two more seeds, while the sweep runs or after it"),
         ),
+    ),
+    Row(
+        "orchestrator.commands.control:propose",
+        (("propose ranks 'lora rank=4' --why 'half of rank 8 may do'", "one more configuration, with the reason for it"),),
     ),
     Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
     Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),

@@ -1,4 +1,4 @@
-"""`apply`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
+"""`apply`, `propose`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from orchestrator.start import Call
 
 if TYPE_CHECKING:
     from orchestrator.control.change import Change
+    from orchestrator.reports.change import RequestReport
     from orchestrator.state.events import Verb
 
 Trial = Annotated[
@@ -79,34 +80,60 @@ def apply(
     return exit_status(done.outcome) if done.outcome is not None else 0
 
 
-def pause(sweep: Sweep, storage: Folders = None) -> None:
+def propose(
+    sweep: Sweep,
+    configuration: Annotated[
+        str, typer.Argument(metavar="CONFIGURATION", help="A method, and settings with one value each: 'lora rank=4'.")
+    ],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which the record keeps.")],
+    storage: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add one configuration to a sweep that runs or has run.
+
+    It is trained with the reported seeds. What it does not name is as its method and the file for all blocks have it. The
+    reason stands on the page, in MLflow and in trials.csv. A driver that runs takes it; else the next session does.
+
+    Exit status: 0 added; 2 it is wrong, breaks a constraint of the file, or is in the sweep already.
+    """
+    from orchestrator.review.past_sweep import find_folder
+    from orchestrator.steering import propose as add
+
+    _show(add(find_folder(sweep, storage), configuration, why), as_json)
+
+
+def pause(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
     """Let no further trial of a sweep start.
 
     Trials that run leave at their next evaluation and keep their checkpoints; `continue` lets them run on."""
-    _ask(sweep, storage, "pause")
+    _ask(sweep, storage, as_json, "pause")
 
 
-def continue_(sweep: Sweep, storage: Folders = None) -> None:
+def continue_(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
     """Let a paused sweep start trials again."""
-    _ask(sweep, storage, "continue")
+    _ask(sweep, storage, as_json, "continue")
 
 
-def stop(sweep: Sweep, trial: Trial, storage: Folders = None) -> None:
+def stop(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson = False) -> None:
     """Stop a trial that runs or waits.
 
     It ends with its last evaluation and does not count as failed."""
-    _ask(sweep, storage, "stop", trial)
+    _ask(sweep, storage, as_json, "stop", trial)
 
 
-def retry(sweep: Sweep, trial: Trial, storage: Folders = None) -> None:
+def retry(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson = False) -> None:
     """Let a trial run again that has failed or was stopped.
 
     It continues from its last checkpoint."""
-    _ask(sweep, storage, "retry", trial)
+    _ask(sweep, storage, as_json, "retry", trial)
 
 
-def _ask(sweep: str, storage: str | None, verb: Verb, trial: str | None = None) -> None:
+def _ask(sweep: str, storage: str | None, as_json: bool, verb: Verb, trial: str | None = None) -> None:
     from orchestrator.review.past_sweep import find_folder
     from orchestrator.steering import ask
 
-    screen().print(ask(find_folder(sweep, storage), verb, trial), markup=False, soft_wrap=True)
+    _show(ask(find_folder(sweep, storage), verb, trial), as_json)
+
+
+def _show(report: RequestReport, as_json: bool) -> None:
+    write_report(report.to_json()) if as_json else screen().print(report.text, markup=False, soft_wrap=True)

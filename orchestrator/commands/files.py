@@ -1,4 +1,4 @@
-"""`new` and `suggest`: a sweep file to begin with."""
+"""`new`, `suggest` and `skill`: files to begin with."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import typer
 import yaml
 
 from craft.stdout import write_report
-from orchestrator.commands.options import plain_screen
+from orchestrator.commands.options import AsJson, plain_screen
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
-"""The sweep files that come with the package, with their data."""
+"""The files that come with the package: sweep files with their data, and the skill."""
+SKILL = "craft-sweeps"
+"""The skill's name, which its folder has too, as assistants expect."""
 
 
 def new(
@@ -59,6 +61,7 @@ def suggest(
         str | None, typer.Option(help="classification, regression or generation, where the cells would say another.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The sweep's name; that of the file if not given.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a sweep file for your data, a model and some hours.
 
@@ -68,7 +71,30 @@ def suggest(
     """
     from orchestrator.suggest.suggest import suggest as suggest_sweep
 
-    write_report(suggest_sweep(model, str(data), label, text, hours, validation, kind, name).text, end="")
+    suggestion = suggest_sweep(model, str(data), label, text, hours, validation, kind, name)
+    if as_json:
+        from orchestrator.reports.written import SuggestReport
+
+        write_report(SuggestReport(sweep_file=suggestion.text, seconds=suggestion.seconds).to_json())
+    else:
+        write_report(suggestion.text, end="")
+
+
+def skill(to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of an assistant's skills.")]) -> None:
+    """Write a skill for assistants that run sweeps and read answers.
+
+    It is DIR/craft-sweeps/SKILL.md, in the open format of agent skills.
+
+    Exit status: 0 written; 2 there is one that says something else.
+    """
+    text, file = (SHIPPED / "SKILL.md").read_text(encoding="utf-8"), to / SKILL / "SKILL.md"
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise ValueError(
+            f"{file} says something else; nothing is written over. Remove it first, or give another folder by --to"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    plain_screen().print(f"written: {file}")
 
 
 def _purpose(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, cast
 
@@ -28,6 +29,21 @@ def _names(incomplete: str) -> list[str]:
     """Returns the sweeps in runs/ whose names begin so."""
     folders = Path("runs").glob(f"{incomplete}*")
     return sorted(folder.name for folder in folders if SweepFolder(folder).record.exists())
+
+
+def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Returns the rules and the ids of the sweep's configurations that begin so, the latter with their labels."""
+    from orchestrator.review.past_sweep import find_folder
+    from orchestrator.review.pick import RULES
+    from orchestrator.state.log import read_state
+
+    picks = dict.fromkeys(RULES, "a rule")
+    with suppress(ValueError, OSError):
+        # Words before an option without its value are not arguments yet.
+        sweep = context.params.get("sweep") or next(iter(context.args), "")
+        folder = find_folder(sweep, context.params.get("storage"))
+        picks |= {entry.trial.configuration: entry.trial.label for entry in read_state(SweepFolder(folder).record).asked_for}
+    return [(pick, about) for pick, about in picks.items() if pick.startswith(incomplete)]
 
 
 def check_empty(to: Path | None) -> Path | None:
@@ -87,7 +103,12 @@ Address = Annotated[
                  help="A Ray cluster to join (auto, HOST:6379); this machine alone if not given."),
 ]  # fmt: skip
 Pick = Annotated[
-    str, typer.Option(metavar="RULE|CONFIGURATION", help="Which configuration: a rule, a label or an id; see below.")
+    str,
+    typer.Option(
+        metavar="RULE|CONFIGURATION",
+        help="Which configuration: a rule, a label or an id; see below.",
+        autocompletion=_picks,
+    ),
 ]
 Empty = Annotated[
     Path,

@@ -88,7 +88,7 @@ def compare(
         write_report(compare_report(compared).to_json())
 
 
-def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None) -> None:
+def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False) -> None:
     """Write the finished trials of a sweep as one CSV.
 
     trials.csv has a line for each, with its parameters, scores and costs: a record to publish, and to make tables from.
@@ -103,4 +103,8 @@ def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folder
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
     written = write_trials(record.entries, to / TRIALS_FILE)
-    plain_screen().print(f"{written} trials written to {to / TRIALS_FILE}")
+    plain_screen(quiet=as_json).print(f"{written} trials written to {to / TRIALS_FILE}")
+    if as_json:
+        from orchestrator.reports.written import ExportReport
+
+        write_report(ExportReport(sweep=record.name, path=str(to / TRIALS_FILE), trials=written).to_json())

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,6 +78,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print a line for each evaluation too.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Do what `craft-sweeps plan` does.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run a sweep and show its front of score against parameters.
 
@@ -87,16 +89,22 @@ def run(
         raise SweepError(["--quiet and --verbose exclude each other"])
     call = Call(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
-        max_concurrent, cpus, "quiet" if quiet else "verbose" if verbose else "normal", again(*context.obj),
+        max_concurrent, cpus, "quiet" if quiet or as_json else "verbose" if verbose else "normal", again(*context.obj),
         until_answered, hours,
     )  # fmt: skip
-    console = screen(quiet, lasting=True)
+    console = screen(quiet or as_json, lasting=True)
     if plan:
-        show_plan(plan_sweep(call, console), call)
+        show_plan(plan_sweep(call, console), call, as_json)
         return 0
     outcome = run_file(call, console)
     if outcome.trouble:
         Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+    if as_json:
+        from orchestrator.reports.front import front_report
+        from orchestrator.review.past_sweep import read_folder
+
+        assert outcome.state.started is not None, "a session has run"
+        write_report(front_report(read_folder(Path(outcome.state.started.folder))).to_json())
     return exit_status(outcome)
 
 
@@ -114,14 +122,7 @@ def plan(
 
     Configurations, their counts of parameters, steps, memory, and how long they would take. Nothing is trained."""
     call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
-    planned = plan_sweep(call, screen(quiet=as_json))
-    if as_json:
-        from orchestrator.reports.plan import plan_report
-        from orchestrator.review.prospect import look_ahead
-
-        write_report(plan_report(planned, look_ahead(planned, resume=resume, elsewhere=address is not None)).to_json())
-    else:
-        show_plan(planned, call)
+    show_plan(plan_sweep(call, screen(quiet=as_json)), call, as_json)
 
 
 def more(
@@ -129,10 +130,11 @@ def more(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     within: Within = None,
     storage: Folders = None,
+    as_json: AsJson = False,
 ) -> int:
     """Run what the answer of a sweep proposes.
 
-    That is more seeds, another size or rate, or the rest of the sweep.
+    That is more seeds, another size or rate, or the rest of the sweep. --json without --yes runs nothing.
 
     Exit status: that of `craft-sweeps run`; 1 also if nothing is proposed; 2 the call is wrong.
     """
@@ -140,7 +142,7 @@ def more(
     from orchestrator.review.past_sweep import find_folder, read_folder
 
     record = read_folder(find_folder(sweep, storage)).with_within(within)
-    answer, console = record.answer, plain_screen()
+    answer, console = record.answer, plain_screen(quiet=as_json)
     if answer is None or not answer.command:
         reason = answer.text if answer else f"no configuration of {record.name} is complete, and no command continues it"
         raise NothingMeets(f"{reason}\nNothing is proposed that a command could run.")
@@ -149,16 +151,27 @@ def more(
     start = next((start for start in STARTS if command[: len(start)] == start), None)
     if start is None:
         raise ValueError(f"the sweep is continued by a program of its own; run it yourself: {answer.command}")
+    if as_json and not yes:
+        from orchestrator.reports.front import front_report
+
+        write_report(front_report(record).to_json())
+        return 0
     if not yes and not typer.confirm("Run it?"):
         return 0
-    return main(["run", *command[len(start) :]], start=start)
+    return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
 
 
-def show_plan(plan: Plan, call: Call) -> None:
+def show_plan(plan: Plan, call: Call, as_json: bool = False) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.table import print_plan
     from orchestrator.review.prospect import look_ahead
 
+    if as_json:
+        from orchestrator.reports.plan import plan_report
+
+        ahead = look_ahead(plan, resume=call.resume, elsewhere=call.address is not None)
+        write_report(plan_report(plan, ahead).to_json())
+        return
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)

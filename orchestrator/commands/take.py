@@ -110,6 +110,7 @@ def cut(
     base: Base = None,
     tracking_uri: Record = None,
     storage: Folders = None,
+    as_json: AsJson = False,
 ) -> None:
     """Cut the adapters of a configuration to fewer parameters, by SVD.
 
@@ -124,7 +125,7 @@ def cut(
     from orchestrator.review.past_sweep import find_sweep
     from orchestrator.review.pick import pick as choose
 
-    record, console = find_sweep(sweep, tracking_uri, storage), plain_screen()
+    record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
     chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     trained = record.trained(chosen.summary)
@@ -133,7 +134,13 @@ def cut(
     table = Table(header_style="bold", pad_edge=False)
     table.add_column("configuration", overflow="fold", min_width=16)
     table.add_column("parameters", justify="right", no_wrap=True)
-    for label, parameters in cut_adapters(record, trained, size, to, base):
+    sizes = dict(cut_adapters(record, trained, size, to, base))
+    for label, parameters in sizes.items():
         table.add_row(escape(label), amount("trainable_parameters", parameters))
     console.print(table)
     console.print(f"written to {to}; to train cuts on and score them, give the block sizes and continue with --resume")
+    if as_json:
+        from orchestrator.reports.written import CutReport
+
+        names = {"sweep": record.name, "configuration": trained.configuration, "reason": chosen.reason, "path": str(to)}
+        write_report(CutReport(**names, sizes=sizes).to_json())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.control.change import check_change, find_change
+from orchestrator.control.proposing import propose
 from orchestrator.control.request import Request, pending
 from orchestrator.control.trials import affected
 from orchestrator.plan.plan import Plan, make_plan
@@ -19,7 +20,7 @@ from orchestrator.record.about import describe_plan, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import write_overrides
 from orchestrator.search.stages import make_strategy
-from orchestrator.state.events import Applied, Asked
+from orchestrator.state.events import Applied, Asked, Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
@@ -34,7 +35,7 @@ Look = Callable[[], tuple[Plan, State]]
 class Order:
     """What the driver is to do: take the event, and follow the plan if there is one."""
 
-    event: Applied | Asked
+    event: Applied | Asked | Decided
     plan: Plan | None = None
 
     @property
@@ -108,6 +109,8 @@ class Desk:
             if on_disk:
                 request.remove(self._folder)
             return None
+        if request.verb == "propose":
+            return Order(propose(request.proposal, request.why, request.who, plan.planner, state, request.name))
         if request.verb != "apply":
             keys = affected(state, request.verb, request.trial)
             return Order(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))

@@ -36,6 +36,7 @@ from orchestrator.search.strategy import refusal
 from orchestrator.search.turns import make_turns
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
+    Asked,
     Ended,
     Interrupted,
     Opened,
@@ -122,6 +123,7 @@ class Driver(SessionLog):
             self.take(order.event)
             if order.plan is not None:
                 self._record_refused()
+            if not isinstance(order.event, Asked):
                 self._ask()
             again = [key for key in self.state.unfinished(order.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet

@@ -145,7 +145,7 @@ def picture_configuration(
     first = entries[0].trial
     status = status_of(summary, entries, state.ended is None)
     tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
-    tags |= {names.TUNES: first.group} if first.group else {}
+    tags |= ({names.TUNES: first.group} if first.group else {}) | ({names.ADDED: first.added} if first.added else {})
     tags |= _marks(first.configuration, verdict)
     numbers: dict[str, float] = {}
     if status != "running":
@@ -176,7 +176,7 @@ def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     tags = _identity(trial.configuration, trial.label, trial.method, trial.protocol)
     tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
     tags |= {names.TUNES: trial.group} if trial.group else {}
-    tags |= {names.CARRIED: trial.carried} if trial.carried else {}
+    tags |= ({names.CARRIED: trial.carried} if trial.carried else {}) | ({names.ADDED: trial.added} if trial.added else {})
     # What an earlier try of the trial left there is no longer true.
     tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
     files: dict[str, Path] = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from orchestrator.reports.audit import AuditReport
-from orchestrator.reports.change import ApplyReport
+from orchestrator.reports.change import ApplyReport, RequestReport
 from orchestrator.reports.check import CheckReport
 from orchestrator.reports.compare import CompareReport
 from orchestrator.reports.errors import ErrorReport
@@ -15,6 +15,7 @@ from orchestrator.reports.front import FrontReport
 from orchestrator.reports.plan import PlanReport
 from orchestrator.reports.status import StatusReport
 from orchestrator.reports.take import TakeReport
+from orchestrator.reports.written import CutReport, ExportReport, SuggestReport
 from orchestrator.sweepfile.reference import DOCS, json_text
 
 SCHEMA_FILE = "reports.schema.json"
@@ -23,10 +24,14 @@ AnyReport = Annotated[
     PlanReport
     | CheckReport
     | ApplyReport
+    | RequestReport
     | StatusReport
     | FrontReport
     | CompareReport
     | TakeReport
+    | SuggestReport
+    | ExportReport
+    | CutReport
     | AuditReport
     | ErrorReport,
     Field(discriminator="report"),

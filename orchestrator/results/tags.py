@@ -11,6 +11,8 @@ KEY, SWEEP, SWEEP_ID = "craft.key", "craft.sweep", "craft.sweep_id"
 
 CONFIGURATION, LABEL, METHOD, PROTOCOL = "craft.configuration", "craft.label", "craft.method", "craft.protocol"
 TASK, SEED, TUNES, CARRIED = "craft.task", "craft.seed", "craft.tunes", "craft.carried"
+ADDED = "craft.added"
+"""Why a trial or a configuration was added while the sweep ran, in words."""
 
 STATUS, COMPLETE, ERROR, NOTES = "craft.status", "craft.complete", "craft.error", "craft.notes"
 ON_FRONT, MAY_BE_ON_FRONT, ENOUGH, KNEE = "craft.on_front", "craft.may_be_on_front", "craft.enough", "craft.knee"

@@ -70,6 +70,7 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
     fields = {name: cells[name] for name in ("key", *OF_RESULT)} | {"status": "finished"} | numbers
     parameters, why = group("parameter."), Why()
     why = Why("carried", cells["carried"]) if "carried" in cells else why
+    why = Why("added", cells["added"]) if "added" in cells else why
     why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
     trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
@@ -81,7 +82,8 @@ def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
     trial = entry.trial
     cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
-    cells |= {name: getattr(result, name) for name in OF_RESULT} | ({"carried": trial.carried} if trial.carried else {})
+    cells |= {name: getattr(result, name) for name in OF_RESULT}
+    cells |= {name: reason for name in ("carried", "added") if (reason := getattr(trial, name))}
     groups = {"parameter": entry.trial.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     return cells

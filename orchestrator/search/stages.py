@@ -30,6 +30,7 @@ from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.search_values import SEARCH_SCORE, worth_of
 from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.search.added import Added
 from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
@@ -97,7 +98,7 @@ def make_strategy(plan: Plan) -> Strategy:
     strategy, rule = cast(Strategy, imported(plan.sweep.search.row.make)(plan)), plan.sweep.replication
     if rule is not None:
         strategy = TuneThenMeasure(strategy, plan) if rule.tunes else MoreSeeds(strategy, plan)
-    return UntilAnswered(strategy, plan) if plan.sweep.search.until else strategy
+    return UntilAnswered(strategy, plan) if plan.sweep.search.until else Added(strategy, plan)
 
 
 def _rule(plan: Plan) -> ReplicationSettings:

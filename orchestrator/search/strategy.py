@@ -4,7 +4,8 @@
     learned                      tpe, gp: the trials of what was drawn, and the next draw
     tune, then measure           `compare: fair`: candidates, then the best of each group with the reported seeds
     more seeds                   `choose: front`: one seed after another for what may be on the front
-    until answered               after any of these: what decides which configuration is enough
+    added                        after any of these: what people have proposed
+    until answered               after all of these: what decides which configuration is enough
 
 No Ray here, and Optuna only in `orchestrator.search.learned`.
 """

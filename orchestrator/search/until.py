@@ -26,43 +26,26 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
+from orchestrator.search.added import Added, build
+from orchestrator.search.strategy import Stages, entries_of
 from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 
 
-class UntilAnswered(Staged):
+class UntilAnswered(Added):
     """A strategy after another one."""
 
-    def __init__(self, first: Strategy, plan: Plan) -> None:
-        super().__init__(first, plan)
-        self._families: dict[str, list[Configuration]] = {}
-
     def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        for decision in state.decisions:
-            trials, configurations = self._after(decision, trials, configurations)
-        notes = [f"Added for the answer: {decision.why}" for decision in state.decisions]
+        added = super()._advance(state, trials, configurations)
+        trials, configurations, notes = added.trials, added.configurations, added.notes
         if not self._has_ended(state, trials):
             return Stages(trials, configurations, False, notes)
         step = self._decide(state, trials, configurations)
         if isinstance(step, str):
             return Stages(trials, configurations, True, [*notes, step])
         return Stages(trials, configurations, False, notes, step)
-
-    def _after(
-        self, decision: Decided, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]
-    ) -> tuple[list[PlannedTrial], list[Configuration]]:
-        """Returns trials and configurations with those that a decision adds."""
-        by_id = {configuration.id: configuration for configuration in [*configurations, *self._family(decision)]}
-        wanted = {trial.key: trial for trial in trials}
-        for name, seeds in decision.seeds.items():
-            family = [configuration for configuration in by_id.values() if (configuration.source or configuration).id == name]
-            for trial in self._plan.planner.trials(family, seeds):
-                wanted.setdefault(trial.key, trial)
-        return [*wanted.values()], [*by_id.values()]
 
     def _decide(self, state: State, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]) -> Decided | str:
         """Returns the next step after trials that have all ended, or why there is none."""
@@ -71,7 +54,7 @@ class UntilAnswered(Staged):
         complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
         if not complete or not above_chance(complete):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
-        points = sum(decision.point is not None for decision in state.decisions)
+        points = sum(decision.point is not None and not decision.request for decision in state.decisions)
         steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)
 
         def fits(step: Decided) -> bool:
@@ -114,27 +97,6 @@ class UntilAnswered(Staged):
             return math.inf
         passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
         return (limit - max(0.0, passed)) * pace_of(state)
-
-    def _family(self, decision: Decided) -> list[Configuration]:
-        """Returns the configuration that a decision adds, after what its adapters are cut to; empty if it adds none, or none
-        that the file allows."""
-        if decision.point is None:
-            return []
-        key = repr(decision.point)
-        if key not in self._families:
-            self._families[key] = build(self._plan, Point(**decision.point))
-        return [row for row in self._families[key] if (row.source or row).id in decision.seeds]
-
-
-def build(plan: Plan, point: Point) -> list[Configuration]:
-    """Returns the configuration of a point after what its adapters are cut to; empty if the file does not allow it."""
-    blocks = plan.sweep.blocks
-    if point.block >= len(blocks) or blocks[point.block].method != point.method:
-        return []
-    try:
-        return plan.planner.allowed(point)[0]
-    except SweepError:
-        return []
 
 
 class _Steps:
@@ -199,15 +161,12 @@ class _Steps:
         """Returns the step that adds a configuration with other settings, with the seeds of its base; None if it is not allowed
         or known already."""
         old = self._by_id.get(base.configuration)
-        if (
-            not self._grows
-            or old is None
-            or old.source is not None
-            or old.candidates
-            or not isinstance(block := old.path[-1], int)
-        ):
+        if not self._grows or old is None or old.source is not None or old.candidates:
             return None
-        point = Point(block, old.method, old.parameters | parameters, old.training | training)
+        block = old.path[-1]
+        point = Point(
+            block if isinstance(block, int) else None, old.method, old.parameters | parameters, old.training | training
+        )
         family = build(self._plan, point)
         if not family or family[-1].id in self._by_id:
             return None

@@ -6,7 +6,7 @@
 `Reopened`         `--retry-failed`: the next session runs these trials again
 `Wanted`           the strategy asks for trials, now or again in this session
 `Proposed`         a searcher drew a point
-`Decided`          the answer's next step is run (`search.until`)
+`Decided`          more trials are added: the answer's next step (`search.until`), or what a person proposed
 `Refused`          a configuration breaks a constraint and is not trained
 `Started`          trials run: those of one job
 `Reported`         a running trial was evaluated
@@ -135,12 +135,14 @@ class Proposed(Event):
 @dataclass(frozen=True, kw_only=True)
 class Decided(Event):
     """`why` says in words what runs, and for what. `seeds` are further seeds of configurations, by the id of what is trained;
-    `point` is the point of a configuration that the file does not list, whose seeds they are."""
+    `point` is the point of a configuration that the file does not list, whose seeds they are. `request` names the request of
+    the person who proposed it."""
 
     durable = True
     why: str
     seeds: dict[str, list[int]]
     point: dict[str, Any] | None = None
+    request: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ class State:
         entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         proposals: what the searcher drew, in order.
-        decisions: what was added for the answer, in order.
+        decisions: what was added for the answer, or by a person's proposal, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
         ended: the end of the last session; None while one runs.
@@ -181,6 +181,11 @@ def _proposed(state: State, event: Proposed) -> State:
     return replace(state, proposals=(*state.proposals, event))
 
 
+def _decided(state: State, event: Decided) -> State:
+    answered = state.answered | {event.request} if event.request else state.answered
+    return replace(state, decisions=(*state.decisions, event), answered=answered)
+
+
 def _refused(state: State, event: Refused) -> State:
     return replace(state, refused={**state.refused, event.configuration: event})
 
@@ -269,7 +274,7 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Reopened: _reopened,
     Wanted: _wanted,
     Proposed: _proposed,
-    Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
+    Decided: _decided,
     Refused: _refused,
     Started: _started,
     Reported: _reported,

@@ -10,7 +10,7 @@ from pydantic import GetPydanticSchema
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
 """A number that stays an int if it is one."""
-Reason = Literal["listed", "candidate", "carried", "replicated", "cut"]
+Reason = Literal["listed", "candidate", "carried", "replicated", "added", "cut"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Why:
     `candidate`     helps to choose settings, and its scores are not reported   the id of the group that chooses
     `carried`       has the learning rate of another configuration              that configuration's label
     `replicated`    is one more seed of what results have chosen                empty
+    `added`         was proposed or decided while the sweep ran                 the reason, in words
     `cut`           is cut from the adapter of a training                       the key of the training
     ==============  ==========================================================  ========================================
 
@@ -84,6 +85,12 @@ class Trial:
     def is_reported(self) -> bool:
         """Whether its scores are reported."""
         return self.group is None
+
+    @property
+    def added(self) -> str | None:
+        """Why it, or the training of a cut, was added while the sweep ran, in words."""
+        why = self.why.training or self.why
+        return why.of if why.reason == "added" else None
 
     @property
     def carried(self) -> str | None:

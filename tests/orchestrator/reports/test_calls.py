@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +59,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("take done --pick best --to adapter", {"report": "take", "label": "LoRA r9", "form": "adapter"}),
         ("take begun --pick best --to adapter", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
         ("take done --pick best --to runs", {"report": "error", "kind": "call", "exit_status": 2}),
+        ("run next.yaml --plan", {"report": "plan", "trainings": 2}),
+        ("run wrong.yaml", {"report": "error", "kind": "sweep file", "exit_status": 2}),
+        ("more done", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("pause done", {"report": "request", "verb": "pause", "done": False, "trials": []}),
+        ("continue done", {"report": "request", "verb": "continue", "command": ""}),
+        ("stop begun LoRA", {"report": "error", "exit_status": 2}),
+        ("stop begun 000000000000", {"report": "error", "exit_status": 2}),
+        ("stop begun 0000000000000001", {"report": "request", "verb": "stop", "trials": ["0000000000000001"]}),
+        ("retry done 0000000000000000", {"report": "error", "exit_status": 2}),
+        ("propose done lora --why x", {"report": "error", "kind": "call", "exit_status": 2}),
+        ("export done --to results", {"report": "export", "trials": 6, "path": "results/trials.csv"}),
+        ("export begun --to results", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("cut begun --pick best --size 1 --to cut", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("suggest --model m --data absent.csv", {"report": "error", "exit_status": 2}),
     ],
 )
 def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +87,23 @@ def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any],
         assert (
             sorted(path.name for path in (place / adapter["path"]).iterdir()) == adapter["files"] == ["README.md", "run.json"]
         )
+
+
+def test_sizes_and_a_suggestion_are_reports(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is cut and what is suggested stand in; other tests compute them."""
+    monkeypatch.setattr("orchestrator.adapters.cutting.cut_adapters", lambda *_: iter([("LoRA r9, cut to r1", 100.0)]))
+    assert main(["cut", "done", "--pick", "best", "--size", "1", "--to", "cut", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    VALIDATOR.validate(report)
+    assert (report["sizes"], report["path"]) == ({"LoRA r9, cut to r1": 100}, "cut")
+    suggestion = SimpleNamespace(text=f"# mine\n{SWEEP}", seconds=math.nan)
+    monkeypatch.setattr("orchestrator.suggest.suggest.suggest", lambda *_: suggestion)
+    assert main(["suggest", "--model", "m", "--data", "rows.csv", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    VALIDATOR.validate(report)
+    assert (report["sweep_file"], report["seconds"]) == (suggestion.text, None)
 
 
 def test_a_stopped_command_says_so_as_a_report(

