@@ -208,7 +208,7 @@ class ForgettingSettings(Settings):
 
 
 class MeasureSettings(Settings):
-    """What is measured of each trained model besides its scores. Each takes time, so nothing is measured unless asked for."""
+    """What is measured of each trained model besides its scores."""
 
     forgetting: ForgettingSettings | None = Field(
         None,

@@ -32,8 +32,8 @@ class Resources(Settings):
         0,
         ge=0,
         le=1024,
-        description="A share of one GPU, such as 0.5 or 0.333, or a whole number of GPUs, which then train the trial together. "
-        "A trial with 0 sees no GPU.",
+        description="A share of one GPU, such as 0.5 or 0.333, or a number of GPUs that train the trial together. A trial "
+        "with 0 sees no GPU.",
     )
     processes: int | None = Field(
         None,
@@ -65,8 +65,8 @@ class Resources(Settings):
         30,
         ge=0,
         le=7 * 24 * 60,
-        description="A trial that makes no step for this many minutes is ended and tried again. Loading the model must fit "
-        "into this time. 0 waits for ever.",
+        description="A trial that makes no step, or loads its model, for this many minutes is ended and tried again. 0 waits "
+        "for ever.",
     )
     custom: dict[str, float] = Field(
         {},

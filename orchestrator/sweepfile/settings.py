@@ -50,7 +50,7 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
 
 
 class Enough(Settings):
-    """When a configuration is enough: when it is within `within` points of the best with a probability of at least `sure`."""
+    """When a configuration is enough: within `within` points of the best with a probability of at least `sure`."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
     sure: float = Field(0.9, ge=0.5, lt=1, description="The least probability of that.")
@@ -73,8 +73,8 @@ class SearchSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
     until: Literal["answered"] | None = Field(
         None,
-        description="`answered`: when its trials have ended, the sweep adds seeds, sizes and rates, until it is decided which "
-        "configuration is enough or nothing is likely to decide it.",
+        description="`answered`: the sweep adds seeds, sizes and rates until it is decided which configuration is enough, or "
+        "nothing is likely to decide it.",
     )
 
     @property
@@ -89,7 +89,7 @@ class SearchSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Which trials stop early or wait, and by what rule. Each rule takes some of these keys."""
+    """Which trials wait, and by what rule."""
 
     name: str = Field(
         "none",

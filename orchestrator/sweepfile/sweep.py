@@ -54,7 +54,7 @@ class Sweep(Settings):
     projection_map: ProjectionMap = Field(
         {},
         description="For a model family that is not known: word -> end of a linear module's path (a regular expression, with "
-        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq, v: attention.wv}`. All methods follow it.",
+        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq, v: attention.wv}`.",
     )
     tasks: tuple[str, ...] = Field(
         min_length=1, description="Tasks and suites; each configuration has a trial for every task and seed."
@@ -80,8 +80,8 @@ class Sweep(Settings):
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
     compare: Literal["fair"] | None = Field(
         None,
-        description="`fair`: every configuration is tuned with an equal budget, on each task by its search split and a seed "
-        "that is not reported; the best runs with `seeds`. See [search.md](search.md).",
+        description="`fair`: every configuration is tuned with an equal budget and a seed that is not reported; the best "
+        "runs with `seeds` ([search.md](search.md)).",
     )
     tuning_seeds: tuple[int, ...] | None = Field(
         None,
@@ -91,8 +91,8 @@ class Sweep(Settings):
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,
-        description="With `compare: fair`: the settings to tune, as names, or as name: values for blocks that give none. "
-        "`[learning_rate]` if absent, over five values that fit the method.",
+        description="With `compare: fair`: the settings to tune, as names, or as name: values. `[learning_rate]` if absent, "
+        "over five values that fit the method.",
         json_schema_extra={"anyOf": TUNED_FORMS},
     )
     search: SearchSettings = Field(default_factory=SearchSettings)
@@ -109,7 +109,7 @@ class Sweep(Settings):
     protocol: Protocol = Field(
         "honest",
         description="What selection sees: a split set apart from the training data (`honest`), or the reported split itself "
-        "(`customary`), as in many published results.",
+        "(`customary`).",
     )
     warm_start: dict[str, str] = Field(
         {}, description="For a task, the other task of this sweep from whose trained adapter its trials start."
