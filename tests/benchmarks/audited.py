@@ -30,7 +30,7 @@ def main() -> None:
 
 def verdicts(rows: pd.DataFrame) -> Iterable[str]:
     """The smallest size of each audit that is enough by a; and how many of these lose more than a point on b."""
-    yield "| sure | verdicts | wrong by their chances | expected there | wrong there | by each size alone: verdicts | wrong |"
+    yield "| sure | verdicts | wrong as said | expected there | wrong there | by each size alone: verdicts | wrong |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     sizes = rows[rows.kind.isin(KINDS)].sort_values("size", ascending=False)
     audits = sizes.groupby(["adapter", "kind"])

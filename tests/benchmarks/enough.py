@@ -45,13 +45,17 @@ def _cells(trials: pd.DataFrame) -> tuple[str, ...]:
     return (
         f"{name}, {whole / 1e6:.0f}M",
         f"{task}, {int(lora['fact.train_examples']):,}",
-        row.label if answer.kind == "enough" else f"not decided; likeliest: {row.label}",
+        f"{_reading(answer.kind, row.method)}{row.label}",
         f"{row.score:.1f} ({row.score_low:.1f} to {row.score_high:.1f})",
         f"{row.p_enough:.2f}",
         f"{size:,}",
         _share(size / rank_8),
         _share(size / whole),
     )
+
+
+def _reading(kind: str, method: str) -> str:
+    return "not decided; likeliest: " if kind != "enough" else "no adapter: " if method == "full" else ""
 
 
 def _share(ratio: float) -> str:
