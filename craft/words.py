@@ -274,3 +274,13 @@ def plain(text: object) -> str:
 def paragraphs(text: str) -> str:
     """Writes a text of several lines, each as a paragraph of plain text."""
     return "\n\n".join(plain(line) for line in text.splitlines() if line.strip())
+
+
+def points(value: float) -> str:
+    """Writes a difference of scores: `1 point`, `0.6 points`."""
+    return f"{value:g} point{'' if value == 1 else 's'}"
+
+
+def percent(probability: float) -> str:
+    """Writes a probability: `7 %`, `under 1 %`."""
+    return "under 1 %" if probability < 0.005 else "over 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"

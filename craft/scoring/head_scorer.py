@@ -158,7 +158,7 @@ def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
     classes, counts = np.unique(data.train.labels, return_counts=True)
     answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
     outputs = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
-    return {"chance": compute_reported(task, outputs)["score"]}
+    return {"random_guessing": compute_reported(task, outputs)["score"]}
 
 
 def _cut_note(data: EncodedSplits) -> list[str]:

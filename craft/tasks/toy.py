@@ -1,7 +1,6 @@
-"""toy: five small tasks in the shape of GLUE, made by code from a seeded grammar. No download, equal on every machine.
+"""toy: four small tasks in the shape of GLUE, made by code from a seeded grammar. No download, equal on every machine.
 
 =====================  =============================================================  ============  ========
-`toy/acceptability`    agreement over attractors, reflexives, licensing (CoLA)        2 classes     matthews
 `toy/sentiment`        negation and contrast (SST-2)                                  2 classes     accuracy
 `toy/paraphrase`       the same event or its roles exchanged (MRPC)                   2 classes     accuracy
 `toy/entailment`       quantifiers over wider and narrower classes (MNLI)             3 classes     accuracy
@@ -31,7 +30,6 @@ DEV_EXAMPLES = 500
 _SEED = 20260119
 
 GRAMMARS: dict[str, toy_grammar.Grammar] = {
-    "toy/acceptability": toy_grammar.acceptability,
     "toy/sentiment": toy_grammar.sentiment,
     "toy/paraphrase": toy_grammar.paraphrase,
     "toy/entailment": toy_grammar.entailment,
@@ -77,10 +75,6 @@ def _dataset(task: Task, examples: list[toy_grammar.Example]) -> Dataset:
 _PAIR = ("text", "text_pair")
 
 TASKS: tuple[Task, ...] = (
-    Task(
-        "toy/acceptability", "Is the sentence acceptable English?", "classification", ("text",), "label",
-        ("unacceptable", "acceptable"), ("matthews", "accuracy"), "matthews", load,
-    ),
     Task(
         "toy/sentiment", "Is the verdict of the sentence positive?", "classification", ("text",), "label",
         ("negative", "positive"), ("accuracy",), "accuracy", load,

@@ -1,4 +1,4 @@
-"""The five grammars of the toy suite: each draws a *family* of examples with one vocabulary and different answers.
+"""The four grammars of the toy suite: each draws a *family* of examples with one vocabulary and different answers.
 
 A family is made of near-identical sentences, so that a word by itself says (almost) nothing about the label. The label depends
 on the order of the words, on who does what to whom, and on the reach of a negation or a quantifier. All randomness comes from
@@ -25,62 +25,6 @@ class Example(NamedTuple):
 
 
 Grammar = Callable[[Random], list[Example]]
-
-
-def acceptability(draw: Random) -> list[Example]:
-    """Draws sentences with agreement over an attractor, reflexives, or words that need a negation; 1 is acceptable."""
-    return draw.choice((_agreement, _agreement, _determiner, _reflexive, _licensing))(draw)
-
-
-def _agreement(draw: Random) -> list[Example]:
-    """Draws verbs that agree with the head of their subject, or with an attractor."""
-    near = draw.random() < 0.5
-    head, attractor = draw.sample(vocabulary.THINGS if near else vocabulary.PEOPLE, 2)
-    attractor += draw.choice(("", "s"))
-    if near:
-        between = f"{draw.choice(('near', 'behind', 'under', 'beside'))} the {attractor}"
-        verbs = [f"{form} {draw.choice(vocabulary.STATES)}" for form in ("is", "are")]
-    else:
-        liking, resting = draw.choice(vocabulary.LIKING), draw.choice(vocabulary.RESTING)
-        between = f"that the {attractor} {liking}{'' if attractor.endswith('s') else 's'}"
-        verbs = [f"{resting}s", resting]
-    return [
-        Example(f"The {head}{'s' if plural else ''} {between} {verbs[verb]}.", None, float(plural == verb))
-        for plural, verb in product((0, 1), repeat=2)
-    ]
-
-
-def _determiner(draw: Random) -> list[Example]:
-    """Draws determiners that agree with their noun, or do not, with adjectives in between."""
-    traits, noun = draw.sample(vocabulary.TRAITS, 2), draw.choice(vocabulary.PEOPLE)
-    end = f"{draw.choice(vocabulary.MET)} the {draw.choice(vocabulary.PEOPLE)}"
-    singular, several = draw.choice((("This", "These"), ("That", "Those"), ("One", "Two"), ("Every", "All"), ("Each", "Many")))
-    return [
-        Example(
-            f"{(singular, several)[plural]} {' '.join(traits)} {noun}{'s' if many else ''} {end}.", None, float(plural == many)
-        )
-        for plural, many in product((0, 1), repeat=2)
-    ]
-
-
-def _reflexive(draw: Random) -> list[Example]:
-    """Draws reflexives with the gender of the subject, or of the nearest noun."""
-    he, she = draw.choice(vocabulary.GENDERED)[0], draw.choice(vocabulary.GENDERED)[1]
-    met, hurt = draw.choice(vocabulary.MET), draw.choice(vocabulary.HURT)
-    return [
-        Example(f"The {subject} who {met} the {other} {hurt} {itself}.", None, float((subject == he) == (itself == "himself")))
-        for (subject, other), itself in product(((he, she), (she, he)), ("himself", "herself"))
-    ]
-
-
-def _licensing(draw: Random) -> list[Example]:
-    """Draws sentences with "ever", which needs a negation in the subject, not inside the subject's relative clause."""
-    head, inner = draw.sample(vocabulary.PEOPLE, 2)
-    met, hurt, end = draw.choice(vocabulary.MET), draw.choice(vocabulary.HURT), draw.choice(vocabulary.PEOPLE)
-    return [
-        Example(f"{first} {head} that {second} {inner} {met} has ever {hurt} the {end}.", None, label)
-        for first, second, label in (("No", "the", 1.0), ("The", "no", 0.0))
-    ]
 
 
 def sentiment(draw: Random) -> list[Example]:

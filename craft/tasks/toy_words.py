@@ -12,21 +12,6 @@ PEOPLE = _words(
     "teacher doctor lawyer artist farmer driver banker singer writer sailor tailor painter soldier pilot baker student "
     "tourist neighbor officer manager"
 )
-THINGS = _words("key book picture letter bottle cabinet wagon lantern basket hammer violin mirror carpet candle ladder blanket")
-STATES = _words("old heavy dusty broken missing famous ready strange quiet dirty expensive fragile")
-
-# (masculine, feminine)
-GENDERED = (
-    ("king", "queen"), ("boy", "girl"), ("uncle", "aunt"), ("waiter", "waitress"), ("prince", "princess"),
-    ("father", "mother"), ("brother", "sister"), ("man", "woman"), ("monk", "nun"), ("grandfather", "grandmother"),
-    ("nephew", "niece"), ("husband", "wife"), ("landlord", "landlady"), ("grandson", "granddaughter"),
-)  # fmt: skip
-
-# Verbs whose third person is verb + "s".
-LIKING = _words("like know trust hear help remember visit fear avoid admire")
-RESTING = _words("laugh sleep smile travel swim wait work cook paint complain arrive lie")
-HURT = _words("hurt blamed praised described photographed introduced defended surprised disguised criticized")
-MET = _words("knew met saw liked called ignored hired followed trusted recognized")
 
 # (subject, what may be good or bad about it)
 REVIEWED = {

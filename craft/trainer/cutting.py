@@ -65,7 +65,8 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, spec: RunSpec | None = None) -
         ValueError: the adapter is smaller than that, is itself a cut one, or one direction already takes more.
     """
     record = read_record(folder)
-    spec = spec or RunSpec.model_validate(record["spec"])
+    trained = RunSpec.model_validate(record["spec"])
+    spec = spec.model_copy(update={"training": trained.training}) if spec else trained  # it may have needed smaller batches
     if spec.cut_from is not None:
         raise ValueError(
             f"{folder} holds an adapter that was cut from run {spec.cut_from.run}; cut the one that was trained, or its "

@@ -55,7 +55,7 @@ def data(view: View) -> Plain:
         "counts": counts,
         "answers": _recommended(view),
         "scored": _scored(ready),
-        "chance": number(chances[0]) if len(chances := column(ready, "m.chance").unique()) == 1 else None,
+        "guessing": number(chances[0]) if len(chances := column(ready, "m.random_guessing").unique()) == 1 else None,
         "objectives": in_words(view.sweeps),
         "published": published(view, metrics),
     }
@@ -93,7 +93,7 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 def _scored(ready: Any) -> str:
     """Returns the sentence on seeds and examples that the terminal has under its table."""
-    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds", "examples", "chance"))
+    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds", "examples", "random_guessing"))
     parts = ["One seed."] if seeds.max() == 1 else []
     if examples.nunique() == 1:
         at = f", where random guessing has {chance.max():.1f}" if chance.nunique() == 1 else ""

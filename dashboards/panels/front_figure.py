@@ -36,7 +36,7 @@ def draw(plain: Plain) -> Plain:
             choice("y", "Vertical axis", labels, y or metrics[0].name),
             choice("x", "Horizontal axis", labels, x or metrics[-1].name),
             published_choice(plain["published"]),
-            *([choice("range", "Vertical range", RANGES)] if plain["chance"] is not None else []),
+            *([choice("range", "Vertical range", RANGES)] if plain["guessing"] is not None else []),
         ],
         "values": values,
         "figure": {
@@ -80,10 +80,10 @@ def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> P
         values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
         if plain["intervals"][metric.name]:
             values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
-    if plain["chance"] is not None:
+    if plain["guessing"] is not None:
         place = {"textposition": "end", "xanchor": "right", "yanchor": "bottom"}
         label = {"text": "random guessing", "font": {"size": 11, "color": GREY}, **place}
-        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["chance"], "y1": plain["chance"]}
+        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["guessing"], "y1": plain["guessing"]}
         values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
     for x, by_y in plain["fronts"].items():
         for y, per_sweep in by_y.items():

@@ -70,7 +70,7 @@ def draw_confused(plain: Plain) -> Plain:
 
 def draw_surest(plain: Plain) -> Plain:
     heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{plain['label']} answers", "text")]
-    heads += [("probability", "chance"), (f"wrong of {plain['of']}", "count"), ("text", "text")]
+    heads += [("probability", "probability"), (f"wrong of {plain['of']}", "count"), ("text", "text")]
     return table(heads, plain["rows"], [f"{row[0]}/{row[1]}" for row in plain["rows"]])
 
 

@@ -137,7 +137,7 @@ def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> b
         return False
     if metric.name.startswith("score/"):  # with a single task its score is the score
         return len(view.tasks) > 1
-    always = metric.name in ("score", SIZE, *objectives) or metric.kind == "chance"
+    always = metric.name in ("score", SIZE, *objectives) or metric.kind == "probability"
     return always or column(view.configurations, f"m.{metric.name}").dropna().nunique() > 1
 
 
@@ -146,7 +146,7 @@ def _shared(frame: pd.DataFrame, differ: Sequence[str]) -> list[list[Any]]:
     for name in ("method", "protocol"):
         if frame[name].nunique() == 1 and frame[name].iloc[0]:
             lines.append([name, str(frame[name].iloc[0])])
-    for name in ("examples", "chance"):
+    for name in ("examples", "random_guessing"):
         if column(frame, f"m.{name}").nunique() == 1:
             lines.append([COLUMNS[name].label, amount(name, column(frame, f"m.{name}").max())])
     for name in map(str, frame.columns):

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from craft.words import points
 from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
 from orchestrator.judging.answer import REASONS
 from orchestrator.judging.front import axes, judge
-from orchestrator.results.metrics import Column, points, titled
+from orchestrator.results.metrics import Column, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 

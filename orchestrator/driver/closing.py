@@ -10,7 +10,7 @@ from rich.console import Console
 
 from craft.words import format_duration, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.judging.control import above_chance
+from orchestrator.judging.control import above_guessing
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.presentation import PHASES
@@ -46,7 +46,7 @@ def show_outcome(
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     complete = [summary for summary in summaries if summary.complete]
     if outcome.ended("finished"):
-        for purpose, command in _next(plan, uri, bool(complete) and above_chance(complete)).items():
+        for purpose, command in _next(plan, uri, bool(complete) and above_guessing(complete)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 

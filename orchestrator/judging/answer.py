@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from craft.words import plain
+from craft.words import percent, plain, points
 from orchestrator.judging.chances import find_falls
-from orchestrator.judging.control import HEAD, above_chance, no_better_than_head
+from orchestrator.judging.control import HEAD, above_guessing, no_better_than_head
 from orchestrator.judging.experiments import (
     describe_action,
     duration,
@@ -31,13 +31,13 @@ from orchestrator.judging.front import SEEDS, enough_of, judge_state
 from orchestrator.judging.limits import helps_most, limit, rows_help
 from orchestrator.judging.next_step import LIKELY, Action, most_gain
 from orchestrator.results.intervals import spread
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, percent, points, sized
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
 
-Kind = Literal["enough", "unsure", "one seed", "means", "chance", "head"]
+Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head"]
 UNLIKELY = 0.2
 """The chance to decide below which an action would hardly do so."""
 REASONS = {
@@ -55,8 +55,8 @@ class Answer:
     """The answer of a sweep, as data and as sentences.
 
     Attributes:
-        kind: `enough`: one configuration is; `unsure`: none with the wanted chance; `one seed`, `means`: there are no chances;
-            `chance`: nothing is above chance; `head`: no adapter beats the head alone.
+        kind: `enough`: one configuration is; `unsure`: none with the wanted probability; `one seed`, `means`: there are none;
+            `random guessing`: nothing is above it; `head`: no adapter beats the head alone.
         configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
         best: the id of the configuration with the highest expected score.
         better: the chance that any is better than `configuration` by more than `within` points; None where it is not known.
@@ -114,7 +114,7 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State) -> Answer:
     best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
-    if not above_chance(complete):
+    if not above_guessing(complete):
         return _nothing(complete, best, state)
     idle = {summary.configuration for summary in no_better_than_head(summaries)}
     head = next((summary for summary in complete if summary.method == HEAD), None)
@@ -128,10 +128,12 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
 def _nothing(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     verdict = (
         f"Nothing in this sweep is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
-        f"answering the most frequent class {number(best.value('chance'), 1)}. So none of these numbers "
+        f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
         "says which adapter is enough."
     )
-    return Answer("chance", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, state))
+    return Answer(
+        "random guessing", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, state)
+    )
 
 
 def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state: State) -> Answer:

@@ -30,8 +30,8 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
     return [summary for summary in summaries if summary.complete and summary.method != HEAD and not _better(summary, control)]
 
 
-def above_chance(complete: Sequence[Summary]) -> bool:
-    """Returns whether any trial is shown to be above the most frequent class; True where chance is not known.
+def above_guessing(complete: Sequence[Summary]) -> bool:
+    """Returns whether any trial is shown to be above the most frequent class; True where that score is not known.
 
     Of n trials without any skill the luckiest is above a 95 % interval's end far more often than one is, so the intervals over
     the scored examples are those of Bonferroni. The s-th seed counts as s² seeds: what one seed shows no further seed takes
@@ -39,8 +39,9 @@ def above_chance(complete: Sequence[Summary]) -> bool:
     """
     from scipy.special import ndtri
 
-    return any("chance" not in summary.counts for summary in complete) or any(
-        score + float(ndtri(0.025 / len(complete) / place**2) / ndtri(0.975)) * summary.sampling[0] > summary.value("chance")
+    return any("random_guessing" not in summary.counts for summary in complete) or any(
+        score + float(ndtri(0.025 / len(complete) / place**2) / ndtri(0.975)) * summary.sampling[0]
+        > summary.value("random_guessing")
         for summary in complete
         for place, score in enumerate(by_seed(summary.scores, summary.tasks).values(), 1)
     )

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from orchestrator.judging import pareto
 from orchestrator.judging.chances import with_chances
-from orchestrator.judging.control import above_chance, with_normalized
+from orchestrator.judging.control import above_guessing, with_normalized
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.state import State
@@ -118,7 +118,7 @@ def enough_of(
         for summary in summaries
         if summary.score.n >= SEEDS and chances.get(summary.configuration, 0.0) >= (rule or Enough()).sure
     ]
-    return min(sure)[2] if sure and above_chance([summary for summary in summaries if summary.complete]) else None
+    return min(sure)[2] if sure and above_guessing([summary for summary in summaries if summary.complete]) else None
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:

@@ -18,12 +18,12 @@ class AnswerPart(Part):
 
     kind: Kind = Field(
         description="`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: "
-        "there are no probabilities, so nothing is known to be enough. `chance`: nothing is above random guessing. `head`: no "
-        "adapter is shown to beat the task head alone."
+        "there are no probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. "
+        "`head`: no adapter is shown to beat the task head alone."
     )
     configuration: str = Field(
         description="The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by "
-        "the means (`one seed`, `means`), the best (`chance`), or the head alone (`head`)."
+        "the means (`one seed`, `means`), the best (`random guessing`), or the head alone (`head`)."
     )
     label: str = Field(description="The name of that configuration for people.")
     best: str = Field(description="The id of the configuration with the highest expected score.")

@@ -10,7 +10,7 @@ from pydantic import Field
 from orchestrator.reports.base import Number, Part, Report
 
 if TYPE_CHECKING:
-    from craft.audit.verdict import Audit
+    from craft.audit.verdict import Audit, Size
 
 
 class SizePart(Part):
@@ -34,6 +34,7 @@ class AuditReport(Report):
     adapter: str = Field(description="The folder of the adapter.")
     method: str = Field(description="PEFT's name of its method.")
     base: str = Field(description="Its base model.")
+    cut_from: str | None = Field(description="The run from whose adapter this package cut it. Null if it is no such cut.")
     metric: str = Field(description="The score.")
     rows: int = Field(description="The number of held-out rows.")
     trained: bool = Field(description="Whether the cuts were trained on.")
@@ -57,36 +58,24 @@ class AuditReport(Report):
 
 def audit_report(audit: Audit, to: Path | None) -> AuditReport:
     """Returns the report on an audit; `to` is where the smallest that is enough was to be written."""
-    enough = audit.enough
+    enough, cut = audit.enough, audit.folder.cut
+    fields = {name: getattr(audit, name) for name in AuditReport.model_fields if hasattr(audit, name)}
     return AuditReport(
-        adapter=str(audit.folder.path),
-        method=audit.folder.peft_type,
-        base=audit.folder.base,
-        metric=audit.metric,
-        rows=audit.rows,
-        trained=audit.trained,
-        parameters=audit.parameters,
-        score=audit.score,
-        without=audit.without,
-        form=audit.form,
-        within=audit.within,
-        sure=audit.sure,
-        sizes=[
-            SizePart(
-                parameters=size.parameters,
-                ranks=dict(size.ranks),
-                score=size.score,
-                difference=size.difference.mean,
-                low=size.difference.low,
-                high=size.difference.high,
-                p_within=audit.chance(size),
-            )
-            for size in audit.sizes
-        ],
-        helps=audit.helps,
-        enough=enough.parameters if enough else None,
-        path=str(to) if to is not None and enough else None,
-        shares=dict(audit.shares),
-        warnings=list(audit.warnings),
-        text=audit.verdict,
+        **fields
+        | {
+            "adapter": str(audit.folder.path),
+            "method": audit.folder.peft_type,
+            "base": audit.folder.base,
+            "cut_from": cut[0] if cut else None,
+            "sizes": [_size(audit, size) for size in audit.sizes],
+            "enough": enough.parameters if enough else None,
+            "path": str(to) if to is not None and enough else None,
+            "text": audit.verdict,
+        }
     )
+
+
+def _size(audit: Audit, size: Size) -> SizePart:
+    gap = size.difference
+    ends = {"difference": gap.mean, "low": gap.low, "high": gap.high, "p_within": audit.chance(size)}
+    return SizePart(parameters=size.parameters, ranks=dict(size.ranks), score=size.score, **ends)

@@ -247,6 +247,6 @@ def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Comm
         commands["know more"] = judged.answer.command
     if judged.has_front:
         commands["see the front"] = f"craft-sweeps front {place}"
-    if judged.answer is not None and judged.answer.kind != "chance":
+    if judged.answer is not None and judged.answer.kind != "random guessing":
         commands["take an adapter"] = f"craft-sweeps take {place} --to adapter"
     return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

@@ -21,13 +21,13 @@ from orchestrator.sweepfile.objectives import Direction
 
 Summary: TypeAlias = Any
 """`orchestrator.results.summary.Summary`, whose module asks this table how counts are summed up."""
-Kind = Literal["score", "count", "bytes", "seconds", "share", "chance", "number", "flag", "text", "texts"]
+Kind = Literal["score", "count", "bytes", "seconds", "share", "probability", "number", "flag", "text", "texts"]
 Place = Literal["front", "page", "menu", "objective", "record"]
 Cell: TypeAlias = "Interval | float | bool | str | tuple[str, ...] | None"
 """A value with an interval, an exact value, or text. None, an empty text and NaN stand for no value."""
 
 P_FRONT, P_ENOUGH, EXPECTED, LUCK = "p_front", "p_enough", "expected", "example_luck"
-NORMALIZED, SIZE = "normalized", "trainable_parameters"
+NORMALIZED, SIZE, FEWEST = "normalized", "trainable_parameters", "fewest_parameters"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Column:
     @property
     def decimals(self) -> int | None:
         """The digits behind its point; None where they depend on the value."""
-        return 2 if self.digits is None and self.kind in ("score", "chance") else self.digits
+        return 2 if self.digits is None and self.kind in ("score", "probability") else self.digits
 
     @property
     def is_number(self) -> bool:
@@ -75,7 +75,7 @@ class Column:
     @property
     def best(self) -> Direction | None:
         """The direction of the value that tables set in bold; None where no value is the best."""
-        return None if self.kind == "chance" or self.name == "examples" else self.better
+        return None if self.kind == "probability" or self.name == "examples" else self.better
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +102,8 @@ class Column:
         if self.kind == "flag":
             return "yes" if cell else "", ""
         ends = spread(cell, 2 if self.decimals is None else self.decimals) if isinstance(cell, Interval) else ""
+        if self.name == SIZE and FEWEST in summary.counts:
+            ends = f" (from {self.write(summary.counts[FEWEST])})"
         return self.write(self.value(summary)), ends
 
     def text(self, summary: Summary) -> str:
@@ -168,20 +170,22 @@ ROWS = (
            "The reported score, in points, on data that chose nothing (`protocol: honest`).", place="front", interval=True),
     Column("search_score", "search score", "maximize", "score",
            "The score on the split that may choose, in points. Choose by this one.", place="record", interval=True),
-    Column("chance", "random guessing", "maximize", "score",
+    Column("random_guessing", "random guessing", "maximize", "score",
            "The score of always answering the most frequent class, in points.", place="objective"),
     Column(NORMALIZED, "normalized", "maximize", "score",
            "The mean over tasks, on each of which 0 is the head alone and 100 is full fine-tuning.", 1, "front", interval=True),
     Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
-    Column(P_FRONT, "P(front)", "maximize", "chance",
+    Column(P_FRONT, "P(front)", "maximize", "probability",
            "P(front): the probability, 0 to 1, that nothing of at most its cost is better. Null with one seed.", place="front"),
-    Column(P_ENOUGH, "P(enough)", "maximize", "chance", "P(enough): the probability, from 0 to 1, that nothing at all is "
+    Column(P_ENOUGH, "P(enough)", "maximize", "probability", "P(enough): the probability, from 0 to 1, that nothing at all is "
            "better by more than `within` points. Null with one seed.", place="front"),
     Column(EXPECTED, "expected", "maximize", "score", "The expected true score, in points. The highest of many scores is too "
            "high on average; this is not.", place="page"),
     Column(LUCK, "luck of the examples", "minimize",
            about="The part of the score's error that the choice of the examples gives to all seeds, in points."),
-    Column(SIZE, "parameters", "minimize", "count", "Trainable parameters of the adapter without the task head.", place="page"),
+    Column(SIZE, "parameters", "minimize", "count", "Trainable parameters of the adapter without the task head; of its seeds "
+           "the most.", place="page"),
+    Column(FEWEST, "fewest parameters", "minimize", "count", "The fewest of its seeds, where they differ."),
     Column("adapter_bytes", "adapter size", "minimize", "bytes", "Bytes that a saved adapter takes, with its task head."),
     Column("peak_memory_bytes", "peak memory", "minimize", "bytes", "The most memory of a training.", place="page"),
     Column("step_seconds", "step time", "minimize", "seconds", "The time of an optimizer step.", averaged=True),
@@ -262,16 +266,6 @@ def amount(name: str, value: float) -> str:
 def number(value: float, digits: int = 2) -> str:
     """Writes a value with so many digits behind the point; a dash for NaN."""
     return "–" if math.isnan(value) else f"{round(value, digits) + 0:.{digits}f}"  # + 0: no -0.00
-
-
-def points(value: float) -> str:
-    """Writes a difference of scores: `1 point`, `0.6 points`."""
-    return f"{value:g} point{'' if value == 1 else 's'}"
-
-
-def percent(chance: float) -> str:
-    """Writes a chance: `7 %`, `under 1 %`."""
-    return "under 1 %" if chance < 0.005 else "over 99 %" if chance > 0.995 else f"{100 * chance:.0f} %"
 
 
 def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:

@@ -19,12 +19,12 @@ from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
-from orchestrator.results.metrics import column_of
+from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
-CHANCE, RANGE, UNIT = "chance", "range", "size_unit"
+GUESSING, RANGE, UNIT = "random_guessing", "range", "size_unit"
 """Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts."""
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
@@ -258,9 +258,9 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:
     examples = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
-    chance = {task: float(result.facts[CHANCE]) for task, result in reported if CHANCE in result.facts}
+    chance = {task: float(result.facts[GUESSING]) for task, result in reported if GUESSING in result.facts}
     return ({"examples": min(examples)} if examples else {}) | (
-        {CHANCE: sum(chance.values()) / tasks} if len(chance) == tasks else {}
+        {GUESSING: sum(chance.values()) / tasks} if len(chance) == tasks else {}
     )
 
 
@@ -284,4 +284,6 @@ def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, flo
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]
         counts[name] = float(np.mean(values)) if column_of(name).averaged else float(max(values))
+        if name == SIZE and min(values) < max(values):
+            counts[FEWEST] = float(min(values))
     return counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.judging.control import above_chance, no_better_than_head
+from orchestrator.judging.control import above_guessing, no_better_than_head
 from orchestrator.judging.front import knee
 from orchestrator.judging.limits import limit, more_examples
 from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, number
@@ -33,13 +33,13 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if idle := no_better_than_head(summaries):
         named = ", ".join(map(full_label, idle[:NAMED])) + (f" and {len(idle) - NAMED} more" if len(idle) > NAMED else "")
         parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
-    if chosen and above_chance([summary for summary in summaries if summary.complete]):
+    if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     parts.append(_intervals(summaries))
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
-    chance = {number(summary.value("chance"), 1) for summary in summaries if "chance" in summary.counts}
+    chance = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}
     if len(examples) == 1:
         guessing = f", where random guessing has {chance.pop()}" if len(chance) == 1 else ""
         parts.append(f"scored on {examples.pop():,.0f} examples{guessing}")

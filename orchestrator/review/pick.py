@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from craft.words import nearest
+from craft.words import nearest, points
 from orchestrator.judging.answer import REASONS, Answer
 from orchestrator.judging.chances import within_best
-from orchestrator.judging.control import above_chance
+from orchestrator.judging.control import above_guessing
 from orchestrator.judging.front import SEEDS, enough_of, knee
-from orchestrator.results.metrics import number, points
+from orchestrator.results.metrics import number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
@@ -141,7 +141,7 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
     rule = f"to be within {margin} of the best"
     if (taken := enough_of(summaries, enough, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
-        if not above_chance(candidates):
+        if not above_guessing(candidates):
             raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
         raise NothingMeets(
             f"no configuration has a probability of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "

@@ -15,7 +15,7 @@ from typing import Any
 from craft.results import METRIC, POSITIVE
 from craft.scoring.credits import CREDITS
 from craft.tasks.files import DataError, Rows
-from orchestrator.results.summary import CHANCE, Entry
+from orchestrator.results.summary import GUESSING, Entry
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.trial import Trial, Why
 from orchestrator.tools.cells import write_table
@@ -25,7 +25,7 @@ OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed
 OF_RESULT = ("steps", "seconds")
 FACTS = (
     *("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions"),
-    *(METRIC, POSITIVE, CHANCE, CREDITS),
+    *(METRIC, POSITIVE, GUESSING, CREDITS),
 )
 """What a record says of a trial that means something elsewhere."""
 

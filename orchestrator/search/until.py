@@ -16,14 +16,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.judging.control import above_chance
+from craft.words import percent
+from orchestrator.judging.control import above_guessing
 from orchestrator.judging.experiments import another_size, beyond_rates, describe_seeds, duration, further, pace_of
 from orchestrator.judging.front import enough_of, mark_front
 from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, percent
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.search.added import Added, build
@@ -52,7 +53,7 @@ class UntilAnswered(Added):
         sweep = self._plan.sweep
         summaries = mark_front(summarize_entries(entries_of(trials, state)), sweep.objectives, sweep.enough)
         complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
-        if not complete or not above_chance(complete):
+        if not complete or not above_guessing(complete):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
         points = sum(decision.point is not None and not decision.request for decision in state.decisions)
         steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)

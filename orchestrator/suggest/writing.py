@@ -10,11 +10,10 @@ import yaml
 
 from craft.settings import TrainingSettings
 from craft.tasks.metrics import METRICS
-from craft.words import format_duration, printable
+from craft.words import format_duration, percent, printable
 from orchestrator.judging.front import SEEDS
 from orchestrator.judging.next_step import LIKELY
 from orchestrator.judging.power import Size, assume_spread, settles
-from orchestrator.results.metrics import percent
 from orchestrator.suggest.design import (
     EVALUATIONS,
     LORA_RANK,

@@ -144,7 +144,7 @@ class Attempts:
                 storage_path=driver.storage,
                 stop=Stopper(driver),
                 callbacks=[Recording(driver)],
-                failure_config=tune.FailureConfig(max_failures=driver.options.max_failures),
+                failure_config=tune.FailureConfig(max_failures=-1),  # `Recording` counts them
                 # Two, so that a damaged one has one before it.
                 checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
                 verbose=0,

@@ -15,6 +15,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,22 @@ class Judge(_NotPickled, FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
-            if trial.status == trial.PENDING and self._driver.must_leave(trial.config["key"]):
+            key = trial.config["key"]
+            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.out):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
 
 
 class Recording(_NotPickled, tune.Callback):
-    """Tells the driver what Tune sees of the trials of an attempt."""
+    """Tells the driver what Tune sees of the trials of an attempt, and counts their failures.
+
+    Tune itself starts a trial again without end: it would count before anybody can say that the machine was at fault.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._next_tick = 0.0
+        self._failures: Counter[str] = Counter()
         self._lost_at: dict[str, int] = {}
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -137,18 +143,20 @@ class Recording(_NotPickled, tune.Callback):
             self._driver.record_leave(trial.config["key"])
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        if not self._driver.stopping():
-            self._driver.show_retry(trial.config["key"], self._why(trial))
-        self._excuse(trial)
-
-    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        key, error = trial.config["key"], _error_of(trial)
         if self._driver.stopping():
             return  # what stops the sweep may have ended the trial's process too: it stays one that was running
-        tries, by_itself = (
-            self._driver.options.max_failures + 1,
-            isinstance(getattr(_error_of(trial), "cause", None), Exception),
-        )
-        self._driver.record_failure(trial.config["key"], self._why(trial), tries=tries, by_itself=by_itself)
+        self._failures[key] += not self._is_excused(key, error)
+        if self._failures[key] > self._driver.options.max_failures:
+            self._fail(trial, error)
+        else:
+            self._driver.show_retry(key, self._why(key, error))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """Records the failure of a trial that could not even start."""
+        if not self._driver.stopping():
+            self._failures[trial.config["key"]] += 1
+            self._fail(trial, _error_of(trial))
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         now = time.monotonic()
@@ -156,24 +164,26 @@ class Recording(_NotPickled, tune.Callback):
             self._next_tick = now + TICK_SECONDS
             self._driver.tick()
 
-    def _excuse(self, trial: Any) -> None:
-        """Does not count a machine that is lost or taken away as a failure of the trial, so long as the trial gets further.
+    def _is_excused(self, key: str, error: BaseException | None) -> bool:
+        """Returns whether a machine was lost or taken away, which is no failure of a trial that gets further.
 
-        One that never does may be what ends its machines, unless it left one that was drained. Ray itself excuses only what its
-        autoscaler announced.
+        One that never does may be what ends its machines, unless it left one that was drained.
         """
-        key, error = trial.config["key"], _error_of(trial)
+        if isinstance(getattr(error, "cause", None), Leave) or getattr(error, "preempted", False):
+            return True
         report = self._driver.state.entries[key].report
         step = report.step if report else 0
-        if isinstance(getattr(error, "cause", None), Leave):
-            trial.run_metadata.num_failures -= 1
-        elif crash.machine_lost(error) and step > self._lost_at.get(key, -1):
+        further = crash.machine_lost(error) and step > self._lost_at.get(key, -1)
+        if further:
             self._lost_at[key] = step
-            if not getattr(error, "preempted", False):
-                trial.run_metadata.num_failures -= 1
+        return further
 
-    def _why(self, trial: Any) -> str:
-        return crash.describe(_error_of(trial), stderr_left(self._driver.folder.scratch, trial.config["key"]))
+    def _fail(self, trial: Any, error: BaseException | None) -> None:
+        key, by_itself = trial.config["key"], isinstance(getattr(error, "cause", None), Exception)
+        self._driver.record_failure(key, self._why(key, error), tries=self._failures.pop(key), by_itself=by_itself)
+
+    def _why(self, key: str, error: BaseException | None) -> str:
+        return crash.describe(error, stderr_left(self._driver.folder.scratch, key))
 
 
 class Stopper(_NotPickled, tune.Stopper):

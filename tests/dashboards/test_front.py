@@ -97,7 +97,7 @@ def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
     ("seeds", "said"), [(1, "One seed. Scored on 240 examples, where random guessing has 50.4."), (2, "Scored on 240")]
 )
 def test_the_page_says_how_many_seeds_and_examples_are_behind_the_scores(seeds: int, said: str) -> None:
-    extra, scores = {"examples": 240.0, "chance": 50.4}, {"toy": [80.0] * seeds}
+    extra, scores = {"examples": 240.0, "random_guessing": 50.4}, {"toy": [80.0] * seeds}
     runs = [run for name in "ab" for run in configuration(name, scores=scores, extra=extra)]
     note = spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
     assert note.startswith(f"Configurations: 2 done. {said}")

@@ -166,7 +166,7 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[...
     watcher = Watcher(store, every_s=2.0)
     feed = store.feed("ranks")
     feed.refresh()
-    watcher._asked["ranks"] = 0.0
+    watcher._asked["ranks"], feed.look_cost = 0.0, 0.05
     assert (watcher.wait_s, watcher.pace()) == (2.0, "read every few seconds")
     feed.look_cost = 3.1
     assert watcher.wait_s == pytest.approx(62.0)

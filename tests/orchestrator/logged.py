@@ -36,10 +36,10 @@ from orchestrator.tracking.mirror import Mirror
 FILE: dict[str, Any] = {
     "name": "demo",
     "model": "sentence-transformers/all-MiniLM-L6-v2",
-    "tasks": ["toy/acceptability"],
+    "tasks": ["toy/sentiment"],
     "space": [{"method": "craft", "ranks": ["all", 8, 8]}],
 }
-TASKS = ["toy/acceptability", "toy/paraphrase"]
+TASKS = ["toy/sentiment", "toy/paraphrase"]
 
 
 def started(
@@ -58,7 +58,7 @@ def started(
 def entry(
     rank: int = 8,
     seed: int = 0,
-    task: str = "toy/acceptability",
+    task: str = "toy/sentiment",
     label: str | None = None,
     why: Why | None = None,
     parameters: Mapping[str, Any] | None = None,

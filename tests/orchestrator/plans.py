@@ -12,7 +12,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
-HEAD = {"name": "name: t\n", "model": "model: m\n", "tasks": "tasks: [toy/acceptability]\n"}
+HEAD = {"name": "name: t\n", "model": "model: m\n", "tasks": "tasks: [toy/paraphrase]\n"}
 Size = int | Callable[[RunSpec], int]
 
 

@@ -24,6 +24,7 @@ def test_its_report_is_in_the_store(
     assert main(["audit", str(tmp_path / "whole"), *flags, "--tracking-uri", uri]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["report"], report["enough"], report["path"]) == ("audit", 64, str(tmp_path / "small"))
+    assert report["cut_from"] is None
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("audits")
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}

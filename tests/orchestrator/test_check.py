@@ -24,7 +24,7 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 def plan_of(folder: Path, more: str = "", model: str = MODEL) -> Plan:
     file = folder / "sweep.yaml"
-    text = f"name: t\nmodel: {model}\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: [{{method: lora, rank: 2}}]\n{more}"
+    text = f"name: t\nmodel: {model}\ntasks: [toy/paraphrase]\nseeds: [0, 1]\nspace: [{{method: lora, rank: 2}}]\n{more}"
     file.write_text(text)
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(1000, 24, 5000, 4096), lambda run: 1000))
@@ -102,8 +102,8 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
     look(str(tmp_path / "runs"), ".token", runs, {})
     with pytest.raises(OSError, match="a file it has just put there is missing"):
         look(str(tmp_path), ".token", runs, {})
-    with pytest.raises(ValueError, match="has other data of toy/acceptability"):
-        look(str(tmp_path / "runs"), ".token", runs, {"toy/acceptability": "0" * 64})
+    with pytest.raises(ValueError, match="has other data of toy/paraphrase"):
+        look(str(tmp_path / "runs"), ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
 def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         assert driver.is_over
         tally = driver.display.tally
         assert (tally.done, tally.total) == (1, 1)
-        assert tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0")
+        assert tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/paraphrase, seed 0")
         outcome = outcome_of(driver, None, None)
     ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
     assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
@@ -223,7 +223,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
         verify(adapter)
     later.sort(key=lambda result: result["counts"]["trainable_parameters"])
     for result, other in zip(at_once, later, strict=True):
-        assert {name: result[name] for name in ("key", "metrics", "counts")}.items() <= other.items()
+        assert [result[name] for name in ("key", "metrics", "counts")] == [other[name] for name in ("key", "metrics", "counts")]
 
 
 RATES = "learning_rate: {values: [0.001, 0.01, 0.1]}, sizes: [20, 40]"

@@ -20,7 +20,7 @@ from tests.golden import check_golden
 def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, by_peft: bool) -> None:
     run = RunSpec(
         model="sentence-transformers/all-MiniLM-L6-v2",
-        task="toy/acceptability",
+        task="toy/paraphrase",
         method="craft",
         parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
         seed=2,
@@ -44,6 +44,6 @@ def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, 
     add_card(folder, "demo", trial, result)
     verify(folder)
     card = ModelCard.load(folder / "README.md")
-    assert [(row.dataset_type, row.metric_value) for row in card.data.eval_results] == [("toy/acceptability", 81.25)]
+    assert [(row.dataset_type, row.metric_value) for row in card.data.eval_results] == [("toy/paraphrase", 81.25)]
     assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     check_golden(f"card/{'peft' if by_peft else 'own'}.txt", card.content)

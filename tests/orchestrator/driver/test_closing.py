@@ -40,7 +40,7 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     entries = []
     for trial in plan.trials:
         score = 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed
-        result = TrialResult(trial.key, "finished", {"score": score}, {"chance": chance}, 3, 1.0)
+        result = TrialResult(trial.key, "finished", {"score": score}, {"random_guessing": chance}, 3, 1.0)
         entries.append(replace(Entry(trial.trial, result), phase="ended"))
     summaries = mark_front(summarize_entries(entries), sweep.objectives)
     keys = {entry.key: entry for entry in entries}

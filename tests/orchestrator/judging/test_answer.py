@@ -38,7 +38,7 @@ def made(
     by_seed = {("toy/sentiment", seed): score for seed, score in enumerate(scores)}
     value = interval(scores)
     counts = {"trainable_parameters": size, "seconds": 30.0}
-    counts |= {"examples": float(examples), "chance": chance} if examples else {}
+    counts |= {"examples": float(examples), "random_guessing": chance} if examples else {}
     reach = 196 * (0.25 / examples) ** 0.5 if examples else 0.0
     return Summary(
         name, name, method, parameters, {"score": value, "search_score": value}, {"toy/sentiment": value}, counts, by_seed,
@@ -110,7 +110,7 @@ def test_within_and_sure_say_what_enough_means() -> None:
         ),
         (
             [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
-            "chance",
+            "random guessing",
             ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
             "space.2.learning_rate={values: [0.001, 0.003, 0.009, 0.00033, 0.027]}",
         ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from orchestrator.judging.control import above_chance
+from orchestrator.judging.control import above_guessing
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.trial import Trial
@@ -19,7 +19,7 @@ def sweep_of(right: np.ndarray, rows: int, seeds: int) -> list[Summary]:
     entries = []
     for number, of_one in enumerate(right.tolist()):
         for seed, many in enumerate(of_one[:seeds]):
-            facts = {"metric": "accuracy", "reported_examples": rows, "chance": 50.0}
+            facts = {"metric": "accuracy", "reported_examples": rows, "random_guessing": 50.0}
             counts = {"trainable_parameters": 1000.0 * 2**number}
             result = TrialResult(f"{number}-{seed}", "finished", {"score": 100 * many / rows}, counts, facts=facts)
             names = (result.key, str(number), f"LoRA r{2**number}", "lora", "toy", seed, "honest")
@@ -29,7 +29,7 @@ def sweep_of(right: np.ndarray, rows: int, seeds: int) -> list[Summary]:
 
 def shown(right: np.ndarray, rows: int) -> list[bool]:
     """Whether anything is above random guessing by the first seed, by the first two, ..."""
-    return [above_chance(sweep_of(right, rows, seeds + 1)) for seeds in range(right.shape[1])]
+    return [above_guessing(sweep_of(right, rows, seeds + 1)) for seeds in range(right.shape[1])]
 
 
 @pytest.mark.parametrize(("rows", "many", "spread"), [(200, 1, 3.0), (200, 6, 0.8), (500, 2, 3.0), (500, 6, 0.8)])
@@ -64,5 +64,5 @@ def test_one_seed_is_above_if_wilsons_interval_is(many: int) -> None:
 def test_where_random_guessing_is_not_known_nothing_is_denied() -> None:
     unknown = TrialResult("a", "finished", {"score": 10.0}, {"trainable_parameters": 10.0})
     entries = [Entry(Trial("a", "a", "LoRA r1", "lora", "toy", 0, "honest", {}), unknown)]
-    assert above_chance(summarize_entries(entries))
-    assert not above_chance(sweep_of(np.array([[100, 101]]), 200, 2))
+    assert above_guessing(summarize_entries(entries))
+    assert not above_guessing(sweep_of(np.array([[100, 101]]), 200, 2))

@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
         ended("failed", failed), None,
         {"phase": "failed", "trainings.failed": 2, "failed.0.reason": "the loss is not finite\nat step 12",
          "failed.0.retryable": False, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
-        ["failed: 6·8·8 qv lr 3e-4 · toy/acceptability · seed 0: the loss is not finite\n",
+        ["failed: 6·8·8 qv lr 3e-4 · toy/sentiment · seed 0: the loss is not finite\n",
          "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
     ),
     "interrupted": (ended("interrupted", running), None, {"phase": "interrupted", "trainings.waiting": 3, "running": []}, []),

@@ -46,6 +46,19 @@ def entries(name: str = "", values: tuple[float, float] = (0.0, 0.0)) -> list[En
     return rows
 
 
+def test_a_size_that_differs_between_seeds_shows_both_ends() -> None:
+    first, second = (
+        replace(entry, result=replace(entry.result, counts={"trainable_parameters": size}))
+        for entry, size in zip(entries()[:2], (4101.0, 3992.0), strict=True)
+        if entry.result
+    )
+    (summary,) = summarize_entries([first, second])
+    assert metric_column("trainable_parameters").parts(summary) == ("4,101", " (from 3,992)")
+    assert (summary.value("trainable_parameters"), summary.value("fewest_parameters")) == (4101.0, 3992.0)
+    (equal,) = summarize_entries([first, replace(second, result=first.result)])
+    assert metric_column("trainable_parameters").text(equal) == "4,101"
+
+
 MEASURED = [row for row in COLUMNS.values() if row.better and not row.read and row.name not in ("score", "search_score")]
 
 
@@ -57,7 +70,7 @@ def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
     if metric.name not in JUDGED:
         assert [summary.value(metric.name) for summary in summaries] == ([3.5, 7.5] if metric.averaged else [4.0, 8.0])
     (column,) = [column for column in front_columns(summaries, objectives) if column.name == metric.name]
-    cells = [column.text(summary) for summary in summaries]
+    cells = [column.parts(summary)[0] for summary in summaries]
     assert cells == [amount(metric.name, summary.value(metric.name)) for summary in summaries]
     if not metric.name.startswith(("p_", "trainable")):
         assert all(cell.replace("%", "\\%") in latex(summaries, objectives) for cell in cells)

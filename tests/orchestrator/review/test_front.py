@@ -161,7 +161,7 @@ def mixed() -> list[Summary]:
     results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
     results[stopped.key] = replace(results[stopped.key], status="stopped")
     for spec in trials:
-        results[spec.key].facts["reported_examples"], results[spec.key].facts["chance"] = 277.0, 50.0
+        results[spec.key].facts["reported_examples"], results[spec.key].facts["random_guessing"] = 277.0, 50.0
     entries = [Entry(spec.trial, results[spec.key]) for spec in trials]
     for entry in [entry for entry in entries if entry.trial.configuration == "lora16"]:
         for rate in (1e-4, 3e-4, 1e-3):

@@ -83,7 +83,7 @@ def with_facts(entry: Entry) -> Entry:
     assert entry.result is not None
     right = np.random.default_rng([entry.trial.seed, len(entry.trial.label)]).random(400) < entry.result.metrics["score"] / 100
     credits = credits_of(lambda rows: 100 * float(right[rows].mean()), 400)
-    facts = credits | {"metric": "accuracy", "chance": 50.0, "reported_examples": 400}
+    facts = credits | {"metric": "accuracy", "random_guessing": 50.0, "reported_examples": 400}
     return replace(entry, result=entry.result.with_facts(**facts))
 
 

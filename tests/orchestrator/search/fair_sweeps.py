@@ -40,9 +40,9 @@ FIRST_STAGE = 2 * (2 * 3 + 3)
 """Trials before the choice: two tasks; two ranks with three rates and one seed that tunes, and three seeds of what is fixed."""
 MEASURED = 2 * 2 * 3
 BEST = {
-    ("toy/acceptability", 1): 0.01,
+    ("toy/paraphrase", 1): 0.01,
     ("toy/sentiment", 1): 0.001,
-    ("toy/acceptability", 2): 0.001,
+    ("toy/paraphrase", 2): 0.001,
     ("toy/sentiment", 2): 0.001,
 }
 
@@ -57,7 +57,7 @@ def by_rate(trial: PlannedTrial) -> float | None:
 
 def plan_of(folder: Path, text: str, more: str = "") -> Plan:
     folder.mkdir(exist_ok=True)
-    return toy_plan(folder, f"tasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}", rank)
+    return toy_plan(folder, f"tasks: [toy/paraphrase, toy/sentiment]\nstorage: {folder}\n{text}{more}", rank)
 
 
 def run(

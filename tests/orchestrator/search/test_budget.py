@@ -41,7 +41,7 @@ def state_of(*rows: tuple[str, str, dict[str, float], str | None]) -> State:
     """Trials by configuration: status, metrics, and the configuration for which it tunes."""
     state = State()
     for seed, (configuration, status, metrics, tunes) in enumerate(rows):
-        names = (f"k{seed}", configuration, f"LoRA {configuration}", "lora", "toy/acceptability", seed, "honest", {})
+        names = (f"k{seed}", configuration, f"LoRA {configuration}", "lora", "toy/paraphrase", seed, "honest", {})
         trial = Trial(*names, Why("candidate", tunes) if tunes else Why(), {"trainable_parameters": 900.0})
         state = state.after(Wanted(keys=[trial.key], trials=[trial]))
         if status != "waiting":

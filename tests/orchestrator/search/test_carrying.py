@@ -21,7 +21,7 @@ from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
 RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
 RANKS = [1, 2, 4, 8, 16]
-TASKS = ["toy/acceptability", "toy/sentiment"]
+TASKS = ["toy/paraphrase", "toy/sentiment"]
 BLOCK = f"  - {{method: lora, rank: {{values: {RANKS}}}}}\n"
 FAIR = f"seeds: [0, 1]\ncompare: fair\nspace:\n{BLOCK}"
 MEASURED = 5 * 2 * 2
@@ -61,7 +61,7 @@ def rates_of(plan: Plan) -> dict[int, list[float]]:
             TWO_STEPS,
             2 * (5 + 3 + 3) + 2 + 5,
             {1: [0.03, 0.003], 2: [0.01, 0.003]},
-            "tuned at more ranks, because LoRA r1, q v (toy/acceptability) needs another",
+            "tuned at more ranks, because LoRA r1, q v (toy/paraphrase) needs another",
         ),
         (EDGE, 2 * (5 + 2 + 2), {rank: [0.03] for rank in RANKS}, "one serves"),
     ],
@@ -91,7 +91,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     summaries = [summary for summary in judged(plan) if summary.complete]
     told = {summary.parameters["rank"]: describe_tuning(summary) for summary in summaries}
     assert told == {
-        1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on acceptability",
+        1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on paraphrase",
         2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
         4: "learning_rate 0.003, 10 trials, 1 min 40 s",
         8: "learning_rate 0.003, as LoRA r4, q v",
@@ -108,7 +108,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     [
         ("  - {method: lora, rank: {values: [1, 2]}}\n", "", 10),
         (BLOCK.replace("rank:", "learning_rate: {values: [0.001, 0.01]}, rank:"), "", 6),
-        (BLOCK, "warm_start: {toy/sentiment: toy/acceptability}\n", 25),
+        (BLOCK, "warm_start: {toy/sentiment: toy/paraphrase}\n", 25),
         (BLOCK + BLOCK.replace("rank:", "projections: [q], rank:"), "", 2 * 11),
         ("".join(f"  - {{method: lora, rank: {rank}}}\n" for rank in RANKS), "", 11),
         ("  - {method: lora, rank: {values: [1, 2, 4]}, dropout: {values: [0.0, 0.1]}}\n", "", 2 * 11),

@@ -183,17 +183,17 @@ def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path) ->
 
 
 def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_one(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, FAIR, "warm_start: {toy/sentiment: toy/acceptability}\n")
+    plan = plan_of(tmp_path, FAIR, "warm_start: {toy/sentiment: toy/paraphrase}\n")
     ran = run(plan)
     measured = {trial.key: trial.run for trial in ran if trial.trial.is_reported and trial.run.parameters["rank"] == 1}
     assert {(run.task, run.training.learning_rate) for run in measured.values()} == {
-        ("toy/acceptability", 0.01),
+        ("toy/paraphrase", 0.01),
         ("toy/sentiment", 0.001),
     }
     for one in measured.values():
         if one.warm_start is not None:
             source = measured[one.warm_start.run]
-            assert (source.task, source.seed) == ("toy/acceptability", one.seed)
+            assert (source.task, source.seed) == ("toy/paraphrase", one.seed)
     assert len(ran) == FIRST_STAGE + MEASURED
 
 

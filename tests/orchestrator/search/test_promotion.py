@@ -113,4 +113,4 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
     entries = [Entry(trial.trial) for trial in plan.trials]
     small, large = (entrant(entry, plan.sweep.objectives) for entry in entries)
     assert (small.costs, large.costs) == ((100,), (800,))
-    assert small.group == large.group == ("toy/acceptability", 0)
+    assert small.group == large.group == ("toy/paraphrase", 0)

@@ -22,7 +22,7 @@ def by_rank_and_rate(rank: int, rate: float, seed: int) -> float:
 
 
 def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: grid}\n", space: str = GRID) -> Plan:
-    tasks = "tasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\n"
+    tasks = "tasks: [toy/paraphrase, toy/sentiment]\nseeds: [0]\n"
     return toy_plan(folder, f"{tasks}space: {space}\nreplication: {replication}\n{more}", rank)
 
 

@@ -82,10 +82,10 @@ def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert run(short, tmp_path / "short", levelling)[0].decisions == (), "a training takes 9 s"
 
 
-def test_nothing_above_chance_gets_no_seeds(tmp_path: Path) -> None:
+def test_nothing_above_random_guessing_gets_no_seeds(tmp_path: Path) -> None:
     def end(job: Job) -> list[Outcome]:
         (outcome,) = outcomes(job, lambda trial: 49 + noise(trial) / 10)
-        outcome.result.counts.update(examples=100.0, chance=50.0)
+        outcome.result.counts.update(examples=100.0, random_guessing=50.0)
         return [outcome]
 
     notes = list[str]()

@@ -39,9 +39,7 @@ FILES = {
         "space: [{method: craft, ranks: [all, 8, 8], sizes: [20, 40], learning_rate: {values: [0.001, 0.01, 0.1]}}]\n"
         for seeds in ([0], [0, 1])
     ],
-    "warm start": [
-        f"seeds: {seeds}\nwarm_start: {{toy/sentiment: toy/acceptability}}\n" + LORA % [1] for seeds in ([0], [0, 1])
-    ],
+    "warm start": [f"seeds: {seeds}\nwarm_start: {{toy/sentiment: toy/paraphrase}}\n" + LORA % [1] for seeds in ([0], [0, 1])],
     "more seeds": [
         f"seeds: [0]\nreplication: {{seeds: {seeds}}}\n" + LORA % ranks
         for seeds, ranks in (([1, 2], [1, 2]), ([1, 2, 3], [1, 2]), ([1, 2], [1, 2, 4]))
@@ -72,7 +70,7 @@ FILES = {
 def plan_of(kind: str, variant: int) -> Plan:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.yaml"
-        head = f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\ntraining: {{epochs: {STEPS}}}\n"
+        head = f"name: t\nmodel: m\ntasks: [toy/paraphrase, toy/sentiment]\ntraining: {{epochs: {STEPS}}}\n"
         file.write_text(head + FILES[kind][variant])
         sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, count, lambda run: 1000))

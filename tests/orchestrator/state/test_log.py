@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     sweep.train(trial)
     sweep.close()
     (tmp_path / "demo" / "sweep.yaml").write_text(
-        "{name: demo, model: m, tasks: [toy/acceptability], seeds: [0], space: [{method: lora, rank: 1}], "
+        "{name: demo, model: m, tasks: [toy/paraphrase], seeds: [0], space: [{method: lora, rank: 1}], "
         f"tracking: {{uri: 'sqlite:///{tmp_path}/mlflow.db'}}}}"
     )
     return tmp_path / "demo"

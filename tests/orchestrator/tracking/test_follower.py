@@ -18,6 +18,7 @@ from orchestrator.commands.app import main
 from orchestrator.record.folder import SweepFolder
 from orchestrator.tracking.follower import NICENESS, Follower, Report
 from tests.orchestrator.logged import SweepLog, entry, history, runs
+from tests.orchestrator.stand_in import wait_for
 
 DRIVER = """
 import sys, time
@@ -41,7 +42,12 @@ PASSWORD = "c0rrect-h0rse"
 
 def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
-    return next(child for child in psutil.Process(driver).children() if "orchestrator.track" in child.cmdline())
+
+    def following() -> list[psutil.Process]:
+        return [child for child in psutil.Process(driver).children() if "orchestrator.track" in child.cmdline()]
+
+    wait_for(lambda: bool(following()), seconds=60)  # one that has died is started again
+    return following()[0]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     sweep, configuration, trial = table["sweep", "demo"], table["configuration", f"{8:010x}"], table["trial", entry(8).key]
     parents = [run.data.tags["mlflow.parentRunId"] for run in (trial, configuration)]
     assert parents == [configuration.info.run_id, sweep.info.run_id]
-    assert trial.info.run_name == "s0 · 128 · craft 6·8·8 qv lr 3e-4 · toy/acceptability"
+    assert trial.info.run_name == "s0 · 128 · craft 6·8·8 qv lr 3e-4 · toy/sentiment"
     assert configuration.info.run_name == "128 · craft 6·8·8 qv lr 3e-4"
     assert (trial.data.params["ranks"], trial.data.params["learning_rate"]) == ("all,8,8", "3e-4")
     assert trial.data.params["total_steps"] == "30"
@@ -30,7 +30,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert history(uri, trial, "train_loss") == [(5, 0.1), (15, 0.05), (25, 1 / 30)]
     assert (trial.data.metrics["score"], trial.data.metrics["best_search_score"]) == (70.0, 69.0)
     expected = {
-        **{"kind": "trial", "sweep": "demo", "configuration": f"{8:010x}", "task": "toy/acceptability", "seed": "0"},
+        **{"kind": "trial", "sweep": "demo", "configuration": f"{8:010x}", "task": "toy/sentiment", "seed": "0"},
         **{"method": "craft", "protocol": "honest", "status": "finished", "on_front": "false", "fact.device": "cpu"},
     }
     assert {name: trial.data.tags[f"craft.{name}"] for name in expected} == expected
@@ -38,7 +38,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert ("configuration", f"{4:010x}") in front
     assert ("trial", entry(4).key) in front
     assert table["configuration", sweep.data.tags["craft.knee"]].data.tags["craft.knee"] == "true"
-    scores = {f"score/{task}": score for task, score in (("toy/acceptability", 70.0), ("toy/paraphrase", 80.0))}
+    scores = {f"score/{task}": score for task, score in (("toy/sentiment", 70.0), ("toy/paraphrase", 80.0))}
     assert scores.items() <= configuration.data.metrics.items()
     assert (configuration.data.metrics["score"], configuration.data.params["projections"]) == (75.0, "q,v")
     assert "craft.tunes" in table["configuration", f"{99:010x}"].data.tags
@@ -51,7 +51,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert "Two more seeds of all 3 configurations would give probabilities" in answer
     assert table_and_picture == f"\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
     dataset = trial.inputs.dataset_inputs[0].dataset
-    assert (dataset.name, dataset.digest) == ("toy/acceptability", ("ab" * 32)[:36])
+    assert (dataset.name, dataset.digest) == ("toy/sentiment", ("ab" * 32)[:36])
 
     files = {item.path for item in client.list_artifacts(sweep.info.run_id)}
     assert files == {"front.csv", "front.png", "log", "manifest.json", "sweep.yaml"}

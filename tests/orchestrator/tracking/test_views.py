@@ -155,7 +155,7 @@ def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_pa
         assert {run.info.run_name for run in runs(uri).values()} == {
             "demo",
             f"{size} · CRAFT 64 qv cut to 1/8",
-            f"s0 · {size} · CRAFT 64 qv cut to 1/8 · toy/acceptability",
+            f"s0 · {size} · CRAFT 64 qv cut to 1/8 · toy/sentiment",
         }
 
 

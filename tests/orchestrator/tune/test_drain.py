@@ -146,7 +146,7 @@ def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
         machines.extend([Machine(cluster.address), Machine(cluster.address)])
         thread = threading.Thread(target=take_away)
         thread.start()
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=1)
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0)
         outcome = run_sweep(plan, options, train=slowly(str(log)))
         thread.join()
     finally:

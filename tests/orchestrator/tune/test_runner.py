@@ -131,7 +131,7 @@ def test_the_log_holds_the_state_and_each_result_once(ran: Ran) -> None:
 
 
 def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
-    assert "failed: LoRA r2, q v · toy/acceptability · seed 1: training diverged" in ran.screen
+    assert "failed: LoRA r2, q v · toy/paraphrase · seed 1: training diverged" in ran.screen
     assert ran.screen.strip().splitlines()[-1].startswith("2/6 trainings done, 0 running, 4 failed, ")
     assert "raylet" not in ran.screen
     assert "ray." not in ran.screen

@@ -17,7 +17,7 @@ from tests.orchestrator.plans import toy_plan
 def plan_of(folder: Path, algorithm: str) -> Plan:
     search = f"{{algorithm: {algorithm}{', configurations: 3' if SEARCHERS[algorithm].samples else ''}}}"
     text = "space: [{method: lora, rank: {values: [1, 2, 4]}}]\n"
-    return toy_plan(folder, f"tasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n{text}search: {search}\n")
+    return toy_plan(folder, f"tasks: [toy/paraphrase, toy/sentiment]\nseeds: [0, 1]\n{text}search: {search}\n")
 
 
 def drain(jobs: Jobs) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import psutil
 import pytest
 
 from craft.trainer.training import train_run
+from orchestrator.commands.app import main
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.trial import Train
+from orchestrator.plan.trial import Job, Train
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
@@ -106,6 +108,24 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
     notes = {trial.run.parameters["rank"]: " ".join(results[trial.key].notes) for trial in plan.trials}
     assert [rank for rank, note in notes.items() if "micro-batches of 2 x 2" in note] == [3]
     wait_for(lambda: not living(tmp_path), seconds=30)
+
+
+def test_check_takes_a_step_in_the_processes_of_a_trial_and_tells_what_stopped_it(
+    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.tune.cluster import joined
+    from orchestrator.tune.crew import try_steps
+
+    file = sweep_file(tmp_path, tiny_bert, "2")
+    assert main(["check", str(file), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 0
+    assert re.search(r"2 processes\W+took a step of LoRA .*together", capsys.readouterr().out)
+
+    def unshared(run):
+        raise ValueError(f"{run.task} is not on this machine")
+
+    (trial,) = make_plan(load_sweep(file)).trials
+    with joined(None, 2):
+        assert "toy/sentiment is not on this machine" in str(try_steps(Job(trial), unshared, 120))
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["a signal to the driver", "Ctrl-C in a terminal"])
@@ -200,7 +220,7 @@ def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsew
     try:
         machines += [Machine(cluster.address, cpus) for cpus in ((1, 1, 1) if across else (2, 2))]
         thread.start()
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=1)
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0)
         outcome = run_sweep(plan, options, train=slowly(str(tmp_path)))
         thread.join()
         wait_for(lambda: not living(tmp_path), seconds=30)

@@ -24,7 +24,7 @@ from orchestrator.worker.run_job import run_job
 
 
 def spec(**training: int) -> PlannedTrial:
-    run = RunSpec(model="m", task="toy/acceptability", method="lora", training=TrainingSettings(**training), seed=3)
+    run = RunSpec(model="m", task="toy/paraphrase", method="lora", training=TrainingSettings(**training), seed=3)
     return PlannedTrial(run, "c0ffee", "LoRA")
 
 

@@ -21,7 +21,7 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.worker.surroundings import WorkerSettings, _scratch, stderr_left
 from orchestrator.worker.worker import work
 
-SPEC = PlannedTrial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
+SPEC = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c0ffee", "LoRA")
 
 
 def settings(tmp_path: Path, train: Callable | None = None, **more: Any) -> WorkerSettings:
@@ -212,7 +212,7 @@ from craft.spec import RunSpec
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.surroundings import WorkerSettings, stderr_left
 from orchestrator.worker.worker import work
-spec = PlannedTrial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
+spec = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c", "l")
 def train(*arguments, **named):
     for pause in {pauses}:
         ctypes.PyDLL(None).usleep(int(pause * 1e6))
