@@ -8,7 +8,10 @@ from typing import Any
 
 from craft.words import redact
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.model_card import CARD_FILE
 from orchestrator.adapters.taking import Taken, slug
+from orchestrator.pictures.picture import headline
+from orchestrator.results.metrics import SIZE
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles
 from orchestrator.tracking.uri import resolve_uri
@@ -47,6 +50,7 @@ def register_adapters(
             labels=run["labels"] if run["kind"] == "classification" else ["value"],
             aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.trial.configuration],
             tags=_tags(record, adapter, run),
+            description=_describe(record, adapter),
         )
         registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
         word = "registered as" if registered.new else "is registered already as"
@@ -58,6 +62,15 @@ def register_adapters(
             f"{registered.name}@{registered.aliases[0]}" if registered.aliases else f"{registered.name}/{registered.version}"
         )
         yield f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local"
+
+
+def _describe(record: PastSweep, taken: Taken) -> str:
+    """Returns the configuration's score, interval and size, and the model card without its front matter."""
+    summary = next(row for row in record.summaries if row.configuration == taken.entry.trial.configuration)
+    score = summary.bounds("score")
+    numbers = {"score": score.mean, "score_low": score.low, "score_high": score.high, SIZE: summary.value(SIZE)}
+    card = (taken.folder / CARD_FILE).read_text(encoding="utf-8")
+    return f"{headline(numbers)}\n\n{card.split('---', 2)[-1].strip()}"
 
 
 def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:

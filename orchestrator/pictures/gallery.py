@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from craft.words import plain
 from orchestrator.pictures.picture import (
     Picture,
     Place,
@@ -67,6 +68,11 @@ class Gallery:
         own = any(getattr(state, name) is not getattr(before, name) for name in OWN) and state.started is not None
         keys = ([state.name] if own else [], configurations, trials)
         return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
+
+    @property
+    def answer(self) -> str:
+        """The sweep's answer when its last session ended, in Markdown; empty without one."""
+        return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
     def pictures(self, places: Iterable[Place]) -> Iterator[Picture]:
         """Yields the pictures of runs."""

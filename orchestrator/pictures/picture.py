@@ -7,6 +7,7 @@ have begun. `orchestrator.tracking.mirror` makes the store equal to the pictures
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -230,13 +231,18 @@ def describe_configuration(key: str, numbers: Mapping[str, float], error: str, s
     """Returns a configuration's score, and the command that takes its adapter."""
     lines = [paragraphs(error)] if error else []
     if "score" in numbers:
-        low, high = numbers.get("score_low"), numbers.get("score_high")
-        interval = "" if low is None or high is None or low == high else f" ({low:.2f} to {high:.2f})"
-        size = f", {numbers[SIZE]:,.0f} trainable parameters" if SIZE in numbers else ""
         store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""
         command = f"craft-sweeps take {shlex.quote(sweep)} --pick {key} --to adapter{store}"
-        lines += [f"**score {numbers['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {command}"]
+        lines += [headline(numbers), f"Take its adapter:\n\n    {command}"]
     return "\n\n".join(lines)
+
+
+def headline(numbers: Mapping[str, float]) -> str:
+    """Returns a configuration's score with its interval, and its size, in Markdown."""
+    low, high = numbers.get("score_low", math.nan), numbers.get("score_high", math.nan)
+    interval = f" ({low:.2f} to {high:.2f})" if low < high else ""
+    size = f", {numbers[SIZE]:,.0f} trainable parameters" if SIZE in numbers else ""
+    return f"**score {numbers['score']:.2f}**{interval}{size}"
 
 
 def _outcome(result: TrialResult) -> dict[str, str]:

@@ -77,6 +77,7 @@ def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
 
 def _values(picture: Picture, run: StoredRun) -> Iterator[Item]:
     for name, value in picture.metrics.items():
+        value = round_value(value)
         step, time, before = run.metrics.get(stored_name(name), (-1, -1, math.nan))
         if value != before:
             # MLflow shows the value of the last step, and of one step the latest.
@@ -90,9 +91,15 @@ def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Ite
 
     name = stored_name(name)
     if math.isfinite(value):
-        yield Metric(name, float(value), time, step)
+        yield Metric(name, round_value(value), time, step)
     elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
         yield RunTag(tag, f"{float(value)} at step {step}")
+
+
+def round_value(value: float) -> float:
+    """Returns a value with four digits behind the point, or four in all where that is more: MLflow's page shows all it has."""
+    digits = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return round(float(value), max(4, digits))
 
 
 def with_charts(note: str, run_id: str, charts: Iterable[str]) -> str:

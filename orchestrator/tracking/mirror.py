@@ -79,7 +79,7 @@ class Mirror:
         self._tries: Counter[Place] = Counter()
         self.stuck = 0
         self._aside: set[tuple[Any, ...]] = set()
-        self._started: SessionStarted | None = None
+        self._described: tuple[SessionStarted | None, State | None] = None, None
         self._files: tuple[str, ...] = ()
         self._next_look = self._next_log = 0.0
         self._pieces = LogPieces(self._folder.record)
@@ -121,9 +121,9 @@ class Mirror:
                 self.store = SweepStore(self._uri, state.name, state.sweep_id)
             store = self.store
             self._later(LOOK, store, lambda: self._look(store))
-            if state.started is not self._started:
-                self._later(VIEWS, store, lambda: self._begin_session(store, state))
             self._dirty |= self._gallery.update(state, self._log.end)
+            if self._described[0] is not state.started or self._described[1] is not self._log.end:
+                self._later(VIEWS, store, lambda: self._describe_sweep(store, state))
             tried = list[Place]()
             self._later(LOG, store, lambda: self._send_log(store, state))
             for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
@@ -138,7 +138,7 @@ class Mirror:
                 log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")
                 self._disconnect()
             raise
-        if not self._dirty and state.started is self._started and self._pieces.end == self._log.offset:
+        if not self._dirty and VIEWS not in self._tries and self._pieces.end == self._log.offset:
             self.offset = self._log.offset
 
     def _later(self, place: Place, store: SweepStore, act: Callable[[], None]) -> None:
@@ -176,19 +176,18 @@ class Mirror:
             if self.sweep_run is not None:
                 store.check_there(self.sweep_run)
 
-    def _begin_session(self, store: SweepStore, state: State) -> None:
-        """Offers again what was refused, and gives the experiment the sweep's saved views."""
-        assert state.started is not None
-        sweep = state.sweep
-        self._aside.clear()
-        views = saved_views(state.name, state.sweep_id, sweep.tasks, sweep.objectives, int(1000 * state.opened))
+    def _describe_sweep(self, store: SweepStore, state: State) -> None:
+        """Gives the experiment the sweep's saved views and answer. When a session begins, offers again what was refused."""
+        if state.started is not self._described[0]:
+            self._aside.clear()
+        views = saved_views(state.sweep, state.sweep_id, int(1000 * state.opened))
         try:
-            store.show(views, links(state.name, store.experiment, state.sweep_id))
+            store.show(views, self._gallery.answer, links(store.experiment, state.sweep_id))
         except Exception as error:
             if not is_refusal(error):
                 raise
             self._set_aside((self._sweep, "views"), error)
-        self._started = state.started
+        self._described = state.started, self._log.end
 
     def _try(self, picture: Picture, store: SweepStore) -> None:
         """Makes a run equal, or leaves it for the next step.

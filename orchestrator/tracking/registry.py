@@ -18,6 +18,7 @@ from orchestrator.record.manifest import versions
 from orchestrator.tracking.artifacts import digest_of, files_in
 from orchestrator.tracking.client import quiet_mlflow
 from orchestrator.tracking.reader import StoreReader
+from orchestrator.tracking.store import cut
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 LOADER = "orchestrator.serving"
 REQUIRED = ("craft-sweeps", "torch", "transformers", "peft", "safetensors", "datasets", "pandas", "mlflow")
+DESCRIPTION_LIMIT = 5000
+"""MLflow's, of a version."""
 DIGEST_TAG = "craft.folder_sha256"
 
 
@@ -64,6 +67,7 @@ class Candidate:
         labels: names of its outputs.
         aliases: names that will point to this version.
         tags: say where the version comes from.
+        description: of the version, in Markdown.
     """
 
     folder: Path
@@ -72,6 +76,7 @@ class Candidate:
     labels: Sequence[str]
     aliases: Sequence[str]
     tags: Mapping[str, str]
+    description: str = ""
 
 
 def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
@@ -145,7 +150,12 @@ def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
     # A server resolves models:/ itself. For a database MLflow would ask its global store, so a database gets the location.
     source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
     version: Any = client.create_model_version(
-        candidate.name, source, trial.info.run_id, tags=dict(candidate.tags), model_id=logged.model_id
+        candidate.name,
+        source,
+        trial.info.run_id,
+        tags=dict(candidate.tags),
+        description=cut(candidate.description, DESCRIPTION_LIMIT),
+        model_id=logged.model_id,
     )
     return str(version.version)
 

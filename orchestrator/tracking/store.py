@@ -196,11 +196,15 @@ class SweepStore:
             run.data.add(digest)
             self.done += 1
 
-    def show(self, views: Mapping[str, str], line: str) -> None:
-        """Gives the experiment saved views, by their keys, and `line` at the end of its description; what is there stays."""
+    def show(self, views: Mapping[str, str], answer: str, links: str) -> None:
+        """Gives the experiment saved views, by their keys, and its description a paragraph of `answer` and `links`, which takes
+        the place of an earlier one with these links; everything else stays."""
         present = self.client.get_experiment(self.experiment).tags
-        if line not in (note := present.get(names.NOTE, "")):
-            self.client.set_experiment_tag(self.experiment, names.NOTE, f"{note}\n\n{line}".strip())
+        before, paragraph = present.get(names.NOTE, ""), f"{answer} {links}".strip()
+        paragraphs = [paragraph if links in other else other for other in before.split("\n\n") if other]
+        note = "\n\n".join(paragraphs if paragraph in paragraphs else [*paragraphs, paragraph])
+        if note != before:
+            self.client.set_experiment_tag(self.experiment, names.NOTE, note)
         for key, view in views.items():
             if f"{VIEW}{key}" not in present:
                 self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", view)

@@ -102,6 +102,8 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
     champion = client.get_model_version_by_alias("shelf", "champion")
     assert champion.tags["craft.configuration"] == best.configuration
+    assert champion.description.startswith(f"**score {best.score.mean:.2f}** (")
+    assert f"# {best.label} on toy/sentiment" in champion.description, "the model card"
     near = {alias for one in versions.values() for alias in client.get_model_version("shelf", one.version).aliases}
     assert ("enough" in near) == any(one.enough for one in record.summaries)
     folder = Path(champion.source.removeprefix("file://"))
@@ -126,7 +128,7 @@ def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
     capsys.readouterr()
     flags = ["--pick", "knee", "--register", "mood", "--tracking-uri", empty]
     assert main(["take", str(small_sweep.folder), *flags]) == 2
-    assert "tracking replay" in capsys.readouterr().err
+    assert "craft-sweeps replay" in capsys.readouterr().err
     assert main(["take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment"]) == 2
     assert "a/b" in capsys.readouterr().err
 

@@ -27,7 +27,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert (trial.data.params["ranks"], trial.data.params["learning_rate"]) == ("all,8,8", "3e-4")
     assert trial.data.params["total_steps"] == "30"
     assert history(uri, trial, "search_score") == [(10, 60.0), (30, 80.0)], "it was no number at step 20"
-    assert history(uri, trial, "train_loss") == [(5, 0.1), (15, 0.05), (25, 1 / 30)]
+    assert history(uri, trial, "train_loss") == [(5, 0.1), (15, 0.05), (25, 0.03333)], "four digits"
     assert (trial.data.metrics["score"], trial.data.metrics["best_search_score"]) == (70.0, 69.0)
     expected = {
         **{"kind": "trial", "sweep": "demo", "configuration": f"{8:010x}", "task": "toy/sentiment", "seed": "0"},

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from craft.words import plain
 from orchestrator.judging.chances import P_ENOUGH, P_FRONT
 from orchestrator.pictures.picture import describe_configuration, short_name
-from orchestrator.pictures.views import address
+from orchestrator.pictures.views import address, shared_parameters
 from orchestrator.record.manifest import origin
 from orchestrator.state.events import Refused
 from orchestrator.state.trial import Why
@@ -68,13 +69,11 @@ def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path
             )
             assert [run.data.tags["craft.kind"] for run in shown] == [kind] * count
             assert {run.data.tags["craft.sweep_id"] for run in shown} == {id}
-        numbers = ["score", "score_low", "score_high", "trainable_parameters", P_FRONT, P_ENOUGH]
+        numbers = ["score", "trainable_parameters", "score_low", "score_high", P_FRONT, P_ENOUGH]
         assert front["selectedColumns"][:6] == [f"metrics.`{name}`" for name in numbers]
         charts = {chart["type"]: chart for chart in front["compareRunCharts"]}
         scatter = charts["SCATTER"]
         assert (scatter["xaxis"]["key"], scatter["yaxis"]["key"]) == ("trainable_parameters", "score")
-        named = {name for chart in front["compareRunCharts"] for name in chart.get("selectedParams", ())}
-        assert {"ranks", "rank", "projections", "learning_rate", "dropout"} <= named
         assert front["runsHiddenMode"] == "SHOW_ALL"
     note = experiment(uri).tags["mlflow.note.content"]
     assert note.startswith("What we are after.")
@@ -87,7 +86,48 @@ def test_a_view_that_somebody_changed_stays_on_a_resume(uri: str, tmp_path: Path
     MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, f"{PREFIX}front-55555555", changed)
     mirror(tmp_path, uri)
     assert views(uri)["front-55555555"]["name"] == "mine"
-    assert experiment(uri).tags["mlflow.note.content"].count("**demo**") == 1
+    assert experiment(uri).tags["mlflow.note.content"].count("[the front]") == 1
+
+
+def test_the_description_begins_with_the_answer_once_there_is_one_and_keeps_what_people_wrote(uri: str, tmp_path: Path) -> None:
+    trials = [entry(rank=8 * number) for number in (1, 2)]
+    sweep = SweepLog(tmp_path)
+    sweep.start(*trials)
+    mirror(tmp_path, uri)
+    note = experiment(uri).tags["mlflow.note.content"]
+    assert note.startswith("[the front](#/experiments/")
+    MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, "mlflow.note.content", f"Mine.\n\n{note}\n\nAlso mine.")
+    sweep.train(*trials, scores={trial.key: 80.0 + place for place, trial in enumerate(trials)})
+    sweep.close()
+    mirror(tmp_path, uri)
+    verdict = runs(uri)["sweep", "demo"].data.tags["craft.answer"].splitlines()[0]
+    note = f"Mine.\n\n{plain(verdict)} {note}\n\nAlso mine."
+    assert experiment(uri).tags["mlflow.note.content"] == note
+
+
+def test_the_page_shows_four_digits_of_a_metric(uri: str, tmp_path: Path) -> None:
+    trial = entry(planned={"trainable_parameters": 1234567.0, "step_seconds": 0.000123456})
+    sweep = SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.train(trial, scores={trial.key: 100 * 239 / 240})
+    mirror(tmp_path, uri)
+    stored = runs(uri)["trial", trial.key].data.metrics
+    assert [stored[name] for name in ("score", "trainable_parameters", "step_seconds")] == [99.5833, 1234567.0, 0.0001235]
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        ([{"method": "head"}, {"method": "lora", "rank": 8, "learning_rate": 1e-3, "sizes": 2}], ["method", "learning_rate"]),
+        ([{"method": "lora", "rank": {"values": [1, 2]}, "resources": {"gpu": 1}}], ["method", "rank"]),
+        (
+            [{"method": "lora", "rank": 1, "projections": ["q"]}, {"method": "craft", "projections": ["v"]}],
+            ["method", "projections"],
+        ),
+    ],
+)
+def test_parallel_coordinates_have_what_all_configurations_have(space: list[dict[str, Any]], names: list[str]) -> None:
+    assert shared_parameters(space) == names
 
 
 @pytest.mark.parametrize(
