@@ -199,6 +199,6 @@ def again(start: Sequence[str], arguments: Sequence[str]) -> str:
     if CONTINUE in os.environ:
         return redact(os.environ[CONTINUE])
     resume = [] if "--resume" in arguments else ["--resume"]
-    # The log remembers what is to be run again; once more would run again what has failed since.
-    arguments = [argument for argument in arguments if argument != "--retry-failed"]
+    # The log remembers what is to be run again; once more would run again what has failed since. People are shown the command.
+    arguments = [argument for argument in arguments if argument not in ("--retry-failed", "--json")]
     return shlex.join(map(redact, [*start, *arguments, *resume]))

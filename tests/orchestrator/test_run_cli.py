@@ -143,8 +143,8 @@ def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path
     assert re.search("See craft-sweeps run --help|exclude each other", capsys.readouterr().err)
 
 
-def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
-    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2"])
+def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -> None:
+    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2", "--json"])
     assert command == "craft-sweeps run sweep.yaml --resume --cpus 2"
 
 
