@@ -12,16 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16148, "orchestrator": 25663, "dashboards": 2878}
+LINES = {"craft": 16148, "orchestrator": 25703, "dashboards": 2878}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45
 """The most lines of a module, and of code in a function: without its signature, docstring, comments and empty lines."""
 
-LONGER_MODULES = {
-    "orchestrator/api.py": 328,
-    "orchestrator/driver/driver.py": 378,
-}
 LONGER_FUNCTIONS = {
     "orchestrator/plan/table.py _print_configurations": 47,
 }
@@ -48,7 +44,7 @@ def test_a_package_does_not_grow(package: str) -> None:
 
 def test_modules_are_short() -> None:
     lengths = {str(path.relative_to(ROOT)): count_lines(path) for package in LINES for path in files(package)}
-    assert {path: length for path, length in lengths.items() if length > LONGER_MODULES.get(path, MODULE)} == {}
+    assert {path: length for path, length in lengths.items() if length > MODULE} == {}
 
 
 def test_functions_are_short() -> None:

@@ -20,20 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.control.desk import Desk, Order
+from orchestrator.driver.agenda import Agenda, as_its_training
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.queue import Queue
-from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, jobs_of
+from orchestrator.plan.trial import Outcome
 from orchestrator.record.about import describe_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import copied_from
 from orchestrator.search.budget import spent
 from orchestrator.search.stages import make_strategy
-from orchestrator.search.strategy import refusal
-from orchestrator.search.turns import make_turns
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
     Asked,
@@ -46,7 +43,6 @@ from orchestrator.state.events import (
     SessionStarted,
     Started,
     Underway,
-    Wanted,
 )
 from orchestrator.state.state import new_rows
 
@@ -57,17 +53,14 @@ UNDERWAY_EVERY = 15.0
 NOT_PROMOTED = "never among the best of its rivals, so it was not gone on with"
 
 
-class Driver(SessionLog):
+class Driver(Agenda):
     """One session of a sweep.
 
     Attributes:
-        plan: of the sweep file that counts now.
         stopping: says whether somebody asked for the session's end.
         common_cause: notices that trial after trial fails for one fault of the machines.
-        notes: sentences on what was decided, for the end of the session.
         storage: where checkpoints and adapters go: an absolute path or a URI.
         copied_from: the folder that this one is a copy of; None if it is none.
-        queue: the session's jobs: those that wait, and those that run.
         desk: takes what people ask of the sweep while it runs.
         watch: called at each tick.
     """
@@ -84,15 +77,13 @@ class Driver(SessionLog):
         Args:
             clock: the seconds of this session, by which budgets are used up and progress is recorded.
         """
-        self.plan, self.options, self.stopping, self._clock = plan, options, stopping, clock
-        self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
-        super().__init__(SweepFolder(options.folder.absolute()), display, self._turns)
+        self.options, self.stopping, self._clock = options, stopping, clock
+        super().__init__(plan, SweepFolder(options.folder.absolute()), display, clock)
         self.storage, self.copied_from = options.storage_of_trials, copied_from(self.folder.path, self.state)
-        self.queue, self.desk = Queue(self._turns, clock), Desk(self.folder, options.sweep_file)
-        self.common_cause, self.notes = CommonCause(clock), list[str]()
+        self.desk = Desk(self.folder, options.sweep_file)
+        self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
-        self._asked_at = -1
         self._spent: tuple[int, str | None] = (-1, None)
 
     def begin(self, started: SessionStarted | None = None) -> None:
@@ -132,18 +123,6 @@ class Driver(SessionLog):
 
     # What the engine asks.
 
-    def next_job(self, only: Sequence[str] | None = None) -> Job | None:
-        """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`).
-
-        Args:
-            only: keys of the jobs to choose from, if not from all.
-        """
-        while self.state.held is None:
-            job = self.queue.take_next(self.state, only)
-            if job is not None or only is not None or not (self._ask() or self._draw()):
-                return job
-        return None
-
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
@@ -169,11 +148,6 @@ class Driver(SessionLog):
         if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self.changes:
             self._spent = self.changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
         return self._spent[1]
-
-    @property
-    def promotes(self) -> bool:
-        """Whether trials may have to wait for their turn."""
-        return self._turns is not None
 
     def is_ended(self, key: str) -> bool:
         """Returns whether no trial of a job has anything left to run in this session."""
@@ -221,7 +195,7 @@ class Driver(SessionLog):
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
         """
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
-        every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
+        every = [by_key.get(trial) or Outcome(as_its_training(trial, training)) for trial in self._left(key)]
         self.queue.leave(key)
         self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
@@ -303,74 +277,13 @@ class Driver(SessionLog):
         """Seconds since the session began."""
         return self._clock() - self._began
 
-    def _ask(self) -> bool:
-        """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
-        if self._asked_at == self.changes:
-            return False
-        self._asked_at = self.changes
-        wanted = self.strategy.wanted(self.state)
-        self.notes = [*dict.fromkeys([*self.notes, *self.strategy.notes(self.state)])]
-        new = [trial for trial in wanted if trial.key not in self.state.wanted]
-        if not new:
-            return False
-        recorded = self.state.entries
-        described = [trial.trial for trial in new if trial.key not in recorded or recorded[trial.key].trial != trial.trial]
-        self.take(Wanted(keys=[trial.key for trial in new], trials=described))
-        for job in jobs_of(wanted):
-            if self.queue.jobs.get(job.key) != job:
-                self._add(job)
-        self.display.expect(len(self.queue.jobs) if self.plan.adaptive else max(len(self.queue.jobs), self.plan.most_jobs))
-        return True
-
-    def _add(self, job: Job) -> None:
-        """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
-        self.queue.jobs[job.key] = job
-        if job.key in self.queue.out:
-            return
-        left, training = self.state.unfinished(job.keys), self.state.entries[job.key]
-        if training.ended and training.finished is None and left:
-            # A training that has no adapter has nothing to cut.
-            assert training.result is not None
-            self.take(*(Ended(result=_as_its_training(key, training.result)) for key in left))
-        elif left:
-            self.queue.waiting[job.key] = job
-
-    def _wait_again(self, key: str) -> None:
-        if key in self.queue.jobs:
-            self._add(self.queue.jobs[key])
-
     def _take_requests(self) -> None:
         on_disk = self.flush()
         for order in self.desk.orders(lambda: (self.plan, self.state), on_disk):
             self.follow(order)
-
-    def _record_refused(self) -> None:
-        if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
-            refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
-            self.take(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
-
-    def _draw(self) -> bool:
-        """Lets a searcher draw; returns whether it did."""
-        events = self.strategy.draw(self.state)
-        if events:
-            self.take(*events)
-        return bool(events)
-
-    def _left(self, key: str) -> list[str]:
-        """Returns the keys of a job's trials that have not ended, in its order; those of what the engine has of it, if it has
-        it."""
-        job = self.queue.job(key)
-        return self.state.unfinished(job.keys) if job is not None else []
 
     def _relative(self, path: Path | None) -> str | None:
         if path is None:
             return None
         path = path.resolve()
         return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
-
-
-def _as_its_training(key: str, training: TrialResult) -> TrialResult:
-    """Returns the result of a cut for which its training returned none."""
-    if training.status == "finished":
-        return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
-    return replace(training, key=key, metrics={}, counts={}, seconds=0.0)
