@@ -25,7 +25,6 @@ from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
 from orchestrator.record.resume import check_name
-from orchestrator.state.events import SessionEnded
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 from orchestrator.tune.attempts import Attempts
@@ -125,12 +124,3 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         finally:
             driver.close()
             shutil.rmtree(folder.scratch, ignore_errors=True)
-
-
-def run_sweep(plan: Plan, options: RunOptions, *, train: Train | None = None, shared: Shared | None = None) -> SweepOutcome:
-    """Runs what remains of a plan, without a tracking store; see `Session.run`."""
-    with open_session(plan, options) as session:
-        session.driver.begin()
-        outcome = session.run(train, shared)
-        session.driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
-    return outcome

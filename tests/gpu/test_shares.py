@@ -91,7 +91,7 @@ def test_a_gpu_that_is_hidden_is_refused_with_the_reason(figure: Figure) -> None
 def test_trials_of_a_sweep_see_their_shares(
     device: torch.device, cluster: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     log = str(tmp_path / "log")
 
@@ -121,7 +121,7 @@ def test_trials_of_a_sweep_see_their_shares(
 def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_again(
     cluster: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     options = RunOptions(tmp_path / "t", address=cluster(ABSENT), max_failures=0, verbosity="quiet")
     outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), options)

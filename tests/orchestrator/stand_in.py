@@ -190,7 +190,7 @@ def drive(folder: Path) -> int:
         log.write("driver\n")
     if told["session"]:
         return _drive_session(folder, plan, train, told)
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     options = RunOptions(**{"folder": folder / "test", "cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]})
     outcome = run_sweep(plan, options, train=train)

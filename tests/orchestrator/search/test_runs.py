@@ -10,11 +10,11 @@ from craft.spec import RunSpec
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import stand_in
+from tests.orchestrator.tune.running import run_sweep
 
 
 def epochs_of(log: Path) -> Counter[tuple[str, ...]]:

@@ -119,7 +119,7 @@ def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
     import ray
     from ray.cluster_utils import Cluster
 
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     file = tmp_path / "sweep.yaml"
     file.write_text(

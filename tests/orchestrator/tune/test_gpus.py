@@ -48,7 +48,7 @@ def sweep_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["isolated", "not isolated"], indirect=True)
 def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_path: Path, cluster: str) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     log = str(tmp_path / "log")
 
@@ -76,7 +76,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tmp_path: Path, cluster: str) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
     outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), RunOptions(**options))

@@ -13,8 +13,8 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Reopened
 from orchestrator.state.log import read_events
-from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.stand_in import plan_of, stand_in, starts
+from tests.orchestrator.tune.running import run_sweep
 
 pytestmark = pytest.mark.cluster
 

@@ -45,7 +45,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One sweep in which trials go wrong in every way, run to its end."""
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     tmp = tmp_path_factory.mktemp("ran")
     plan = plan_of(tmp, ranks="[2, 8, 16]", seeds="[0, 1]", resources="{heartbeat_minutes: 0.0834}")
@@ -144,7 +144,7 @@ def test_nothing_is_left_behind(ran: Ran) -> None:
 
 
 def test_a_second_driver_is_refused(ran: Ran) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     code = "import sys, time, pathlib; from orchestrator.record.lock import one_driver\n"
     code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
@@ -164,7 +164,7 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
     import torch
 
     from craft.trainer.training import train_run
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     file = tmp_path / "sweep.yaml"
     file.write_text(

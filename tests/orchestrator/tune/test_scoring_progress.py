@@ -38,7 +38,7 @@ def telling_all() -> Train:
 def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     heard: list[dict[str, Any]] = []
     show_outlook = Driver.show_outlook

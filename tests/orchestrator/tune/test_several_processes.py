@@ -94,7 +94,7 @@ def living(folder: Path) -> list[int]:
 def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_continues(
     tmp_path: Path, tiny_bert: str
 ) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}", cpu=0.5, heartbeat_minutes=1.5)))
     undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
@@ -202,7 +202,7 @@ def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsew
     import ray
     from ray.cluster_utils import Cluster
 
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     plan = make_plan(
         load_sweep(sweep_file(tmp_path, tiny_bert, "2", steps=12, cpu=1, heartbeat_minutes=3, across_machines=across))
@@ -282,7 +282,7 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
     import ray
     from ray.cluster_utils import Cluster
 
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     plan = mixed_plan(tmp_path)
     assert len(plan.trials) == 40
@@ -318,7 +318,7 @@ def test_a_trial_of_two_gpus_is_on_two_machines_only_if_the_file_says_so(
     from ray.cluster_utils import Cluster
 
     from orchestrator.tune.cluster import machines, missing
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "2", gpu=2, processes=2, across_machines=True)))
     (trial,) = plan.trials

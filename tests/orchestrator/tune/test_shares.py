@@ -38,7 +38,7 @@ def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) -> None:
-    from orchestrator.tune.runner import run_sweep
+    from tests.orchestrator.tune.running import run_sweep
 
     log = str(tmp_path / "log")
 
