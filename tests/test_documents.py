@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -354,3 +355,39 @@ def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     exec(compile(block.text, str(block), "exec"), names)
     assert "17,226" in capsys.readouterr().out
     assert type(names["model"]).__name__ == "PeftModelForSequenceClassification"
+
+
+LLAMA2_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "vocab_size": 32000}
+LLAMA32_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 128256} | {
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "space", "sentence"),
+    [
+        (LLAMA2_7B, [], "{} GiB for CRAFT, {} for LoRA r32"),
+        (
+            LLAMA32_1B,
+            [{"method": "craft", "ranks": ["all", 64, 64]}, {"method": "lora", "rank": 8}, {"method": "full"}],
+            "{} GiB for CRAFT 64 or LoRA r8, {} for full fine-tuning",
+        ),
+    ],
+    ids=["7B", "1B"],
+)
+def test_what_a_larger_model_costs(config: dict[str, int], space: list[object], sentence: str, tmp_path: Path) -> None:
+    """The README's memory is that of the shipped sweep's plan, which needs a model's configuration alone."""
+    from orchestrator.plan.plan import make_plan
+    from orchestrator.plan.planner import Planner
+    from orchestrator.sweepfile.load import load_sweep
+
+    file = ROOT / "sweeps/commonsense/llama2_7b.yaml"
+    shipped = yaml.safe_load(file.read_text())["space"]
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 32}
+    (tmp_path / "config.json").write_text(json.dumps(llama | config))
+    sweep = load_sweep(file, [f"model={tmp_path}", f"space={json.dumps(space or [shipped[0], shipped[2]])}"])
+    counts = make_plan(sweep, Planner(sweep)).counts.values()
+    least, *others, most = (f"{count['estimated_memory_bytes'] / 2**30:.1f}" for count in counts)
+    assert {*others} == {least}, "adapters on q and v need the same"
+    assert sentence.format(least, most) in " ".join(README.read_text().split())
