@@ -58,7 +58,7 @@ Craft.layout = function (given, palette, width, wide) {
     return made;
   };
   return {
-    autosize: true, height: narrow ? 330 : wide ? 480 : 380, uirevision: "keep", selectionrevision: "keep",
+    autosize: true, height: wide && !narrow ? 480 : 380, uirevision: "keep", selectionrevision: "keep",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif", size: narrow ? 11 : 12.5, color: palette.ink},
     margin: {l: narrow ? 42 : 58, r: narrow && !onTop ? 14 : 44, t: onTop ? 40 : 34, b: 46},
@@ -240,26 +240,28 @@ Craft.Figure = class {
     this.placeRing();
   }
 
-  /* Puts each name next to its mark or at the end of its line, where it covers no mark, other name or frame. A name that finds no
-     room is not shown: pointing at its mark shows it. */
+  /* Puts each name next to its mark or at the end of its line, where it covers no mark, other name or frame, and no
+     interval if there is such a place. A name that finds no room is not shown: pointing at its mark shows it. */
   placeNames() {
     const names = [...this.holder.querySelectorAll(".textpoint text")];
     if (!names.length) return;
     const frame = this.holder.querySelector(".nsewdrag").getBoundingClientRect();
-    const taken = [...this.holder.querySelectorAll(".scatterlayer .points path")].map(mark => mark.getBoundingClientRect());
+    const boxesOf = selector => [...this.holder.querySelectorAll(selector)].map(mark => mark.getBoundingClientRect());
+    const taken = boxesOf(".scatterlayer .points path"), bars = boxesOf(".scatterlayer .yerror");
     for (const name of names) name.style.translate = "";
     const boxes = names.map(name => name.getBoundingClientRect());
     names.forEach((name, index) => {
       const {left, top, width, height} = boxes[index], aside = width / 2 + 9, level = height / 2 + 9;
-      const inward = Math.min(0, frame.right - left - width) || Math.max(0, frame.left - left);
+      const inward = Math.min(0, frame.right - left - width - 3) || Math.max(0, frame.left - left + 3);
       const around = [[0, 0], [-aside, -4], [0, -8], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level], [inward, 0], [inward, -8], [inward, 2 * level]];
       const behind = [0, -5, 5, -10, 10, -15, 15].map(y => [5, y]);
-      const free = (getComputedStyle(name).textAnchor === "start" ? behind : around).find(([x, y]) => {
-        const box = {left: left + x, right: left + x + width, top: top + y, bottom: top + y + height};
+      const find = others => (getComputedStyle(name).textAnchor === "start" ? behind : around).find(([x, y]) => {
+        const box = {left: left + x - 3, right: left + x + width + 3, top: top + y, bottom: top + y + height};
         const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
-        if (!inside || taken.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;
+        if (!inside || others.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;
         return taken.push(box);
       });
+      const free = find([...taken, ...bars]) || find(taken);
       name.style.visibility = free ? "" : "hidden";
       if (free) name.style.translate = `${free[0]}px ${free[1]}px`;
     });

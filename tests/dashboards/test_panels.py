@@ -25,6 +25,8 @@ from dashboards.panels.table import data as table_data
 from dashboards.panels.verdicts import fronts
 from dashboards.store import Store
 from orchestrator.results.presentation import colours
+from orchestrator.review.comparing import compare_sweeps
+from orchestrator.review.past_sweep import find_sweep
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, view_of
 from tests.golden import check_golden
@@ -130,7 +132,7 @@ def test_two_sweeps_are_compared_seed_by_seed() -> None:
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
 
 
-def test_one_seed_is_ahead_on_these_rows_and_not_better() -> None:
+def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: Callable[..., Store]) -> None:
     sweeps = [(name, configuration("a", sweep=name, scores={"toy": [score]})) for name, score in (("one", 50.0), ("two", 80.0))]
     for level, (_, runs) in zip((0.5, 0.8), sweeps, strict=True):
         answers = 100.0 * (np.arange(600) % 10 < 10 * level)
@@ -140,6 +142,11 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better() -> None:
     ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
     assert 0 < low < 30 < high
     assert (seeds, verdict) == (1, "ahead on these rows")
+    uris = [store_at(name, [sweep_run(name, status="finished"), *runs]).uri for name, runs in sweeps]
+    records = [find_sweep(name, uri) for (name, _), uri in zip(sweeps, uris, strict=True)]
+    first, second = (replace(record, where=record.name) for record in records)
+    difference = compare_sweeps(second, first).comparison.difference
+    assert (low, high) == pytest.approx((difference.low, difference.high), abs=1e-3), "as the command says it"
 
 
 def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
