@@ -42,7 +42,7 @@ def data(view: View) -> Plain:
         lines[metric] = [
             {
                 "id": row["configuration"],
-                "label": row["label"],
+                "label": f"{row['label']} · {row['sweep']}" if len(view.sweeps) > 1 else row["label"],
                 "method": row["method"],
                 "task": row["task"],
                 "seed": str(row["seed"]),
