@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,11 @@ from craft.disk import replacing
 
 def page(
     sweep: Annotated[
-        str | None, typer.Argument(metavar="SWEEP", help="With --to: the sweep's name, as in its sweep file.")
+        str | None,
+        typer.Argument(
+            metavar="SWEEP",
+            help="With --to: the sweep's name, as in its sweep file; or a table of trainings, as craft-sweeps judge reads it.",
+        ),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the sweep as one self-contained page, whole or not at all.")
@@ -43,21 +47,27 @@ def page(
 
     The live page is served until Ctrl-C. A file opens in a browser without a network.
     """
+    from dashboards.content import everything, everything_in
     from dashboards.store import Store
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if (sweep is None) != (to is None):
         raise ValueError("give a sweep and --to FILE to write its page; neither to serve the live page of all sweeps")
+    if sweep is not None and to is not None and Path(sweep).is_file():
+        _write(sweep, everything_in(Path(sweep)), to)
+        return
     store = Store(sys.stdin.readline().strip() if tracking_uri == "-" else tracking_uri, mlflow_url)
-    _export(store, sweep, to) if sweep is not None and to is not None else _serve(store, host, port)
+    if sweep is not None and to is not None:
+        _write(sweep, everything(store, sweep), to)
+    else:
+        _serve(store, host, port)
 
 
-def _export(store, sweep: str, path: Path) -> None:  # type: ignore[no-untyped-def]
-    from dashboards.content import everything
+def _write(title: str, payload: dict[str, Any], path: Path) -> None:
     from dashboards.page import export_page
     from dashboards.store import DashboardError
 
-    text = export_page(sweep, everything(store, sweep))
+    text = export_page(title, payload)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside:

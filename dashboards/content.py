@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dashboards.feed import Feed
@@ -17,6 +18,7 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
+from orchestrator.review.run_table import read_table
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,6 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
     """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
-    shown = {feed.name for feed in feeds}
     counts = [trial_counts(frame) for frame in view.sweeps]
     states = {state: sum(tally[state] for tally in counts) for state in STATES}
     planned = [planned_trials(frame) for frame in view.sweeps]
@@ -49,7 +50,7 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
     parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
     parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {
-        "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
+        "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],
         "running": any(frame.status == "running" for frame in view.sweeps),
         "status": " · ".join(parts),
         "answers": [
@@ -84,10 +85,23 @@ def everything(store: Store, name: str) -> dict[str, Any]:
     """Returns the data of one exported file."""
     feed = store.feed(name)
     feed.refresh()
-    _, view = view_of(store, [feed])
-    moment = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     entry = next(entry for entry in store.sweeps() if entry.name == name)
-    state = state_of([entry], [feed], view, f"Exported {moment} from the tracking store. This file needs no network.")
+    return _exported(entry, [feed], view_of(store, [feed])[1], "from the tracking store")
+
+
+def everything_in(file: Path) -> dict[str, Any]:
+    """Returns the data of one exported file on somebody's table of trainings.
+
+    Raises:
+        DataError: a row or a column cannot be read; the message says which.
+    """
+    view = make_view([Frames(file.name, read_table(file).record.state)], published_rows())
+    return _exported(SweepEntry(file.name, "", "", "finished", None), [], view, f"from {file}")
+
+
+def _exported(entry: SweepEntry, feeds: Sequence[Feed], view: View, source: str) -> dict[str, Any]:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    state = state_of([entry], feeds, view, f"Exported {moment} {source}. This file needs no network.")
     state["status"] = f"{entry.status} · {state['status']}"
     specs = {row.name: safe_spec(row, view) for row in PANELS.values()}
     return {"state": state, "specs": specs}

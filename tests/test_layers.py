@@ -120,7 +120,16 @@ def test_no_circle() -> None:
 
 
 def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
-    rooms = ("results", "judging", "state", "sweepfile", "plan.parameters", "tracking.reader", "tracking.uri")
+    rooms = (
+        "results",
+        "judging",
+        "review.run_table",
+        "state",
+        "sweepfile",
+        "plan.parameters",
+        "tracking.reader",
+        "tracking.uri",
+    )
     for path in (ROOT / "dashboards").rglob("*.py"):
         for other in imported(path):
             if other.split(".")[0] == "orchestrator":

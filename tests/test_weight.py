@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 16148, "orchestrator": 25693, "dashboards": 2878}
+LINES = {"craft": 16148, "orchestrator": 25697, "dashboards": 2903}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

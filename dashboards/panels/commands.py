@@ -16,8 +16,9 @@ COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configu
 
 
 def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str]]:
-    """Returns the commands for a configuration, each with its purpose; none while it has no adapter."""
-    if not summary.finished:
+    """Returns the commands for a configuration, each with its purpose; none while it has no adapter, or if it never has one, as
+    in somebody's table of trainings."""
+    if not summary.finished or not any(frame.state.sweep_id for frame in view.sweeps if frame.name == sweep):
         return []
     size, name = summary.value("trainable_parameters"), summary.configuration
     row = METHODS.get(summary.method)

@@ -89,9 +89,10 @@ def compare(
 
 
 def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False) -> None:
-    """Write the finished trials of a sweep as one CSV.
+    """Write the trials of a sweep that have ended as one CSV.
 
-    trials.csv has a line for each, with its parameters, scores and costs: a record to publish, and to make tables from.
+    trials.csv has a line for each, with its parameters, scores and costs, or why it failed: a record to publish, to make tables
+    from, and to judge.
 
     Exit status: 0 written; 1 the sweep has no finished trial; 2 the call is wrong.
     """

@@ -27,7 +27,7 @@ from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import PARAMETERS, Columns, guess, has_value, plain_name
 from orchestrator.review.trials_file import is_trials_file, read_trials
 from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import SessionStarted
+from orchestrator.state.events import SessionEnded, SessionStarted
 from orchestrator.state.state import State
 from orchestrator.state.trial import Trial
 
@@ -119,7 +119,7 @@ def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: floa
             f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()
         )  # fmt: skip
         result = replace(result, key=f"row{place}", facts=facts | result.facts)
-        entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended"))
+        entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended", begun=True))
     # The draws from which chances come go by the order of configurations, and that of the rows means nothing.
     return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.trial.label))
 
@@ -169,8 +169,10 @@ def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:
 def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]) -> PastSweep:
     sweep = {"name": "table", "model": "unknown", "tasks": [UNNAMED], "space": [{}], "objectives": objectives}
     by_key = {entry.key: entry for entry in entries}
-    started = SessionStarted(sweep=sweep, configurations=len(entries), trainings=len(entries))
+    trainings = sum(not entry.trial.is_cut for entry in entries)
+    started = SessionStarted(sweep=sweep, configurations=len(entries), trainings=trainings)
     state = State(Path(source).name, entries=by_key, wanted=dict.fromkeys(by_key), started=started)
+    state = replace(state, ended=SessionEnded(status="finished", seconds=0.0))
 
     def fetch(key: str, _scratch: Path) -> Path:
         raise ValueError(f"{source} has numbers of {key}, and no adapter")

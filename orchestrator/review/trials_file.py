@@ -16,13 +16,14 @@ from craft.results import METRIC, POSITIVE
 from craft.scoring.credits import CREDITS
 from craft.tasks.files import DataError, Rows
 from orchestrator.results.summary import GUESSING, Entry
+from orchestrator.review.run_columns import has_value
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.trial import Trial, Why
 from orchestrator.tools.cells import write_table
 
 TRIALS_FILE = "trials.csv"
 OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed")
-OF_RESULT = ("steps", "seconds")
+OF_RESULT = ("status", "error", "steps", "seconds")
 FACTS = (
     *("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions"),
     *(METRIC, POSITIVE, GUESSING, CREDITS),
@@ -31,8 +32,8 @@ FACTS = (
 
 
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
-    """Writes the finished trials among `entries` to `file`, whole or not at all, and returns how many they are."""
-    trials = [cells_of(entry, result) for entry in entries if (result := entry.finished)]
+    """Writes the trials among `entries` that have ended to `file`, whole or not at all, and returns how many they are."""
+    trials = [cells_of(entry, entry.result) for entry in entries if entry.result]
     rows = [{name: _written(value) for name, value in cells.items()} for cells in trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
     groups = ("parameter.", "metric.", "count.", "fact.")
@@ -43,7 +44,7 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
 
 def is_trials_file(columns: Iterable[str]) -> bool:
     """Returns whether a table with these columns is one of trials."""
-    return {*OF_TRIAL, *OF_RESULT, "metric.score"} <= {*columns}
+    return {*OF_TRIAL, "metric.score"} <= {*columns}
 
 
 def read_trials(rows: Rows) -> list[Entry]:
@@ -54,7 +55,7 @@ def read_trials(rows: Rows) -> list[Entry]:
     """
     entries = []
     for place in range(len(rows)):
-        cells = {name: _read(column[place]) for name, column in rows.columns.items() if column[place]}
+        cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}
         try:
             entries.append(_entry(cells))
         except (KeyError, TypeError) as error:
@@ -67,18 +68,18 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
         return {name.removeprefix(prefix): value for name, value in cells.items() if name.startswith(prefix)}
 
     numbers = {"metrics": group("metric."), "counts": group("count."), "facts": group("fact.")}
-    fields = {name: cells[name] for name in ("key", *OF_RESULT)} | {"status": "finished"} | numbers
+    fields = {"status": "finished"} | {name: cells[name] for name in ("key", *OF_RESULT) if name in cells} | numbers
     parameters, why = group("parameter."), Why()
     why = Why("carried", cells["carried"]) if "carried" in cells else why
     why = Why("added", cells["added"]) if "added" in cells else why
     why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
     trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
-    return Entry(trial, TrialResult.from_json(fields))
+    return Entry(trial, TrialResult.from_json(fields), "ended", begun=True)
 
 
 def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
-    """Returns the values of a finished trial by the names of their columns."""
+    """Returns the values of a trial that has ended by the names of their columns."""
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
     trial = entry.trial
     cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
@@ -96,8 +97,8 @@ def _written(value: Any) -> str:
     return value if plain else json.dumps(value)
 
 
-def _read(cell: str) -> Any:
+def _read(cell: Any) -> Any:
     try:
-        return json.loads(cell)
+        return json.loads(cell) if isinstance(cell, str) else cell
     except ValueError:
         return cell

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from craft.scoring.credits import CREDITS, credits_of
+from dashboards.content import everything_in
 from dashboards.page import as_json
 from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import moving_together, parameters_that_differ, text
@@ -74,6 +76,19 @@ def resolved(node: Any, values: dict[str, Any], chosen: dict[str, str]) -> list[
 def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:
     runs = [run for name in "abcd" for run in configuration(name, params={"warm_start": f"run-{name}", "rank": ord(name)})]
     assert parameters_that_differ(view_of(("ranks", runs)).configurations) == ["rank"]
+
+
+def test_a_table_of_trainings_is_a_page(tmp_path: Path) -> None:
+    rows = [
+        f"{name},{score + seed},{size},{seed}" for name, score, size in (("a", 80, 10), ("b", 90, 99)) for seed in (0, 1, 2)
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(["configuration,accuracy,params,seed", *rows]))
+    content = everything_in(tmp_path / "runs.csv")
+    assert content["state"]["status"] == "finished · 6 of 6 trainings done"
+    assert "Enough: b" in content["state"]["answers"][0]["text"]
+    assert not any("could not be drawn" in spec.get("empty", "") for spec in content["specs"].values())
+    (labels, *_) = content["specs"]["table"]["table"]["columns"]
+    assert labels["values"] == ["b", "a"]
 
 
 def test_the_table_is_as_the_golden_file_has_it() -> None:

@@ -43,6 +43,6 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
 def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
     result = TrialResult("1e5", "finished", {"score": 1.0})
     trial = Trial("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value})
-    one = Entry(trial, result)
+    one = Entry(trial, result, "ended", begun=True)
     assert write_trials([one], tmp_path / "t.csv") == 1
     assert read_trials(tmp_path / "t.csv") == [one]

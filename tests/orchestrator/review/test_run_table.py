@@ -23,7 +23,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.run_table import RunTable, read_table
 from orchestrator.review.trials_file import write_trials
-from orchestrator.state.entry import Entry
+from orchestrator.state.entry import Entry, TrialResult
 from tests.orchestrator.recorded import over_seeds, record
 
 LEVELS = {1: 80.0, 2: 84.0, 4: 86.0, 8: 86.2}
@@ -97,6 +97,19 @@ def test_an_exported_sweep_has_the_same_answer(tmp_path: Path, sweep: PastSweep)
     assert table.record.answer is not None
     assert sweep.answer is not None
     assert replace(table.record.answer, command="") == replace(sweep.answer, command="")
+    frame = judge(pd.read_csv(tmp_path / "trials.csv"))
+    assert frame.answer is not None
+    assert frame.answer.text == table.record.answer.text
+
+
+def test_an_exported_sweep_has_its_failures(tmp_path: Path, sweep: PastSweep) -> None:
+    lost = next(iter(sweep.state.entries.values()))
+    failed = replace(lost, result=TrialResult(lost.key, "failed", error="the loss is not finite", steps=7))
+    sweep = PastSweep(replace(sweep.state, entries=sweep.state.entries | {lost.key: failed}), "", None, sweep.fetch)
+    write_trials(sweep.entries, tmp_path / "trials.csv")
+    summaries = read_table(tmp_path / "trials.csv").record.summaries
+    assert [flat_cells(row) for row in summaries] == [flat_cells(row) for row in sweep.summaries]
+    assert next(row for row in summaries if row.failed).reasons == ("the loss is not finite",)
 
 
 def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, sweep: PastSweep) -> None:
