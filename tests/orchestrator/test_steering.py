@@ -89,7 +89,7 @@ def test_a_proposal_is_trained_and_keeps_its_reason(tmp_path: Path) -> None:
         proposal_request("lora rank=16 learning_rate=2e-3", "twice of 8").write(driver.folder)
         driver.tick()
         new = [driver.state.entries[key].trial for key in driver.state.wanted if key not in before]
-        assert [(trial.task, trial.seed) for trial in new] == [("toy/acceptability", 0), ("toy/sentiment", 0)]
+        assert [(trial.task, trial.seed) for trial in new] == [("toy/paraphrase", 0), ("toy/sentiment", 0)]
         assert {(trial.parameters["rank"], trial.parameters["learning_rate"]) for trial in new} == {(16, 0.002)}
         driver.tick()
         assert pending(driver.folder) == []

@@ -16,7 +16,7 @@ from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, record
 
 SPACE = "space: [{method: lora, rank: {values: [1, 2, 4, 8]}}]\n"
-EXAMPLES = {"toy/acceptability": (100, 400)}
+EXAMPLES = {"toy/paraphrase": (100, 400)}
 
 
 def lines(folder: Path, text: str, *overrides: str) -> list[str]:
@@ -52,10 +52,10 @@ def test_fewer_seeds_than_the_answer_asks_for_settle_nothing(tmp_path: Path) -> 
 
 def test_a_recorded_sweep_of_the_task_says_how_seeds_spread(tmp_path: Path) -> None:
     seeds = np.random.default_rng(0).normal(0, 0.8, (6, 3))
-    scores = [over_seeds(*(80 + row), task="toy/acceptability") for row in seeds]
+    scores = [over_seeds(*(80 + row), task="toy/paraphrase") for row in seeds]
     tried = {f"LoRA {place}": (100 * 2**place, row) for place, row in enumerate(scores)}
-    file = {"tasks": ["toy/acceptability"], "seeds": [0, 1, 2]}
-    record(tmp_path / "runs" / "before", tried, tasks=("toy/acceptability",), seeds=(0, 1, 2), model="m", file=file,
+    file = {"tasks": ["toy/paraphrase"], "seeds": [0, 1, 2]}
+    record(tmp_path / "runs" / "before", tried, tasks=("toy/paraphrase",), seeds=(0, 1, 2), model="m", file=file,
            facts={"reported_examples": 400})  # fmt: skip
     (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
     assert line.endswith("; by the seeds of 6 configurations of before")
@@ -68,8 +68,8 @@ def test_a_recorded_sweep_of_the_task_says_how_seeds_spread(tmp_path: Path) -> N
 
 
 def test_a_sweep_whose_seeds_are_equal_says_nothing_of_others(tmp_path: Path) -> None:
-    tried = {f"LoRA {place}": (100 * place, over_seeds(80.0, 80.0, 80.0, task="toy/acceptability")) for place in range(1, 7)}
-    record(tmp_path / "runs" / "before", tried, tasks=("toy/acceptability",), seeds=(0, 1, 2), model="m",
+    tried = {f"LoRA {place}": (100 * place, over_seeds(80.0, 80.0, 80.0, task="toy/paraphrase")) for place in range(1, 7)}
+    record(tmp_path / "runs" / "before", tried, tasks=("toy/paraphrase",), seeds=(0, 1, 2), model="m",
            facts={"reported_examples": 400})  # fmt: skip
     (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
     assert "assumed" in line
