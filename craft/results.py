@@ -26,6 +26,9 @@ from typing import Any
 PREDICTIONS_FOLDER = "predictions"
 """The folder next to a run's adapter with the answer to each reported row (`craft.scoring.predictions`)."""
 
+RUN_FILE = "run.json"
+"""The record of its run in an adapter's folder."""
+
 CUTS_FOLDER = "cuts"
 """Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 

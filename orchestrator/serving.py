@@ -23,8 +23,9 @@ class Answerer:
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.models.loading import load_tokenizer
         from craft.models.quiet import quiet_libraries
+        from craft.results import RUN_FILE
         from craft.scoring.encoding import Collator, longest_input
-        from craft.trainer.adapter_folder import RUN_FILE, load_adapter
+        from craft.trainer.adapter_folder import load_adapter
 
         merged = (folder / RECORD_FILE).is_file()
         self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))

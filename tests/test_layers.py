@@ -32,6 +32,7 @@ FLOORS = {
             "craft.results",
             "craft.settings",
             "craft.stdout",
+            "craft.tuner_types",
             "craft.words",
         ),
         ("craft.data_settings",),

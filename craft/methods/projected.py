@@ -52,7 +52,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     """Puts a PEFT method on `model`.
 
     Args:
-        kind: PEFT's name of the method (`VERA`); a row of `craft.tuners.registration.TUNERS` for a tuner of our own.
+        kind: PEFT's name of the method (`VERA`); a row of `craft.tuner_types.TUNERS` for a tuner of our own.
         settings: fields of the method's configuration class.
     """
     import peft

@@ -35,7 +35,7 @@ from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.processes import current
-from craft.results import MODEL_DIGEST
+from craft.results import MODEL_DIGEST, RUN_FILE
 from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -45,7 +45,6 @@ from craft.tuners.stored_svd import svd_from_store
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-RUN_FILE = "run.json"
 TRAINABLE_FILE = "trainable.safetensors"
 
 

@@ -40,6 +40,7 @@ from craft.results import (
     MODEL_DIGEST,
     POSITIVE,
     PREDICTIONS_FOLDER,
+    RUN_FILE,
     Progress,
     RunFailed,
     RunPrevented,
@@ -55,7 +56,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import RUN_FILE, load_base, start_from
+from craft.trainer.adapter_folder import load_base, start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head

@@ -1,8 +1,4 @@
-"""TUNERS: the methods this project adds to PEFT, one row each, and their registration.
-
-After `register()`, `get_peft_model` and `PeftModel.from_pretrained` know every row. A new tuner is a module of this folder and
-a row here; the row of METHODS that uses it names the PEFT type.
-"""
+"""Registration of TUNERS with PEFT: after `register()`, `get_peft_model` and `PeftModel.from_pretrained` know every row."""
 
 from __future__ import annotations
 
@@ -11,15 +7,7 @@ from importlib import import_module
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from peft.utils.peft_types import PeftType, register_peft_method
 
-TUNERS: dict[str, tuple[str, str, str]] = {
-    "CRAFT": ("craft.tuners.craft.model", "CraftConfig", "CraftModel"),
-    "MILORA": ("craft.tuners.milora", "MiloraConfig", "MiloraModel"),
-    "LOTR": ("craft.tuners.lotr", "LotrConfig", "LotrModel"),
-    "SUPERLORA": ("craft.tuners.superlora", "SuperLoraConfig", "SuperLoraModel"),
-    "LORETTA": ("craft.tuners.loretta", "LorettaConfig", "LorettaModel"),
-    "BOTTLENECK": ("craft.tuners.bottleneck", "BottleneckConfig", "BottleneckModel"),
-}
-"""Rows: PEFT type -> module, configuration class, tuner class."""
+from craft.tuner_types import TUNERS
 
 
 def register() -> None:

@@ -17,7 +17,8 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     from craft import load_adapter
     from craft.audit.changes import changes_of, write_lora
     from craft.audit.folder import read_folder
-    from craft.trainer.adapter_folder import RUN_FILE, read_record
+    from craft.results import RUN_FILE
+    from craft.trainer.adapter_folder import read_record
     from craft.trainer.checkpoint import MANIFEST_FILE
     from orchestrator.adapters.merging import TOLERANCE, exact_logits, output_difference
 

@@ -31,10 +31,10 @@ def served_by(
     Args:
         config: PEFT's configuration of the adapter in `folder`.
     """
-    from craft.audit.verdict import served_rank
-
     if record["kind"] != "generation":
         return []
+    from craft.audit.verdict import served_rank
+
     base, place = shlex.quote(base_name(str(record["spec"]["model"]))), shlex.quote(folder)
     if merged:
         return [

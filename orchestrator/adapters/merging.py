@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.data_settings import DataSettings
+from craft.results import RUN_FILE
 from craft.tasks import find_task
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from craft import load_adapter
     from craft.methods import shown_method
     from craft.models.quiet import quiet_libraries
-    from craft.trainer.adapter_folder import RUN_FILE
 
     record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     model, tokenizer = load_adapter(adapter, base)

@@ -19,6 +19,7 @@ from craft.models.cached import base_name
 from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.trainer.checkpoint import add_file
+from craft.tuner_types import TUNERS
 from craft.words import plain
 from orchestrator.adapters.elsewhere import peft_config, served_by
 from orchestrator.adapters.merging import reads_pairs
@@ -147,8 +148,6 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
 
 def loading_by_peft(record: Mapping[str, Any], config: Mapping[str, Any], *, pair: bool, folder: str = ".") -> str:
     """Returns lines of Python that load the adapter in `folder` with plain transformers and PEFT, and give it an input."""
-    from craft.tuners.registration import TUNERS
-
     auto, answers_in_words = _auto(record["kind"]), record["kind"] == "generation"
     name, place = base_name(str(record["spec"]["model"])), json.dumps(folder, ensure_ascii=False)
     labels = "" if answers_in_words else f", config=AutoConfig.from_pretrained({place})"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from craft.results import RUN_FILE
 from craft.words import redact
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE
@@ -28,7 +29,6 @@ def register_adapters(
     Raises:
         ValueError: the store is not known, or a task is answered in words, which cannot be served.
     """
-    from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.tracking.registry import Candidate, find_trial, register
 
     uri = resolve_uri(tracking_uri) if tracking_uri else record.uri

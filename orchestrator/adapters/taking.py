@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from craft.results import RUN_FILE
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
 from orchestrator.adapters.elsewhere import peft_config, served_by
@@ -113,8 +114,6 @@ def _check_base(record: PastSweep, taken: Sequence[Taken]) -> None:
 
 def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> Taken:
     """Writes one adapter in its form with its model card to `taken.folder`; returns it with a sentence on what was written."""
-    from craft.trainer.adapter_folder import RUN_FILE
-
     adapter = record.adapter(taken.entry.key, scratch)
     run = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     merged = None
@@ -168,8 +167,6 @@ def count_numbers(file: Path) -> int:
 
 def how_to_load(taken: Taken, form: Form) -> list[str]:
     """Returns lines of Python that load an adapter, or a merged model, from its folder; and commands that serve it."""
-    from craft.trainer.adapter_folder import RUN_FILE
-
     merged = form == "merged"
     run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
     pair, config, folder = reads_pairs(run), peft_config(taken.folder), str(taken.folder)

@@ -234,11 +234,12 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
 def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     """Runs a command and returns its exit status. Raises OSError if stdout cannot be written."""
     row = next((row for row in COMMANDS if row.name in arguments[:1]), None)
+    commands = (row,) if row else COMMANDS  # a command imports no other's modules
     if arguments[:1] == ["--version"]:
         typer.echo(f"craft-sweeps {craft.__version__}")
         return GOOD
     try:
-        status = build(COMMANDS).main(
+        status = build(commands).main(
             [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=(start, arguments[1:])
         )
     except SystemExit as ended:  # how Typer and Rich end when the reader of a pipe leaves

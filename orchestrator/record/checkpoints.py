@@ -17,19 +17,22 @@ import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pyarrow import fs
+from typing import TYPE_CHECKING, Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import hide_address
 from orchestrator.state.entry import TrialResult
 
+if TYPE_CHECKING:
+    from pyarrow import fs
+
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"
 ADAPTER_FOLDER = "adapter"
 CUTS_FOLDER = "cuts"
+LOCAL = "local"
+"""pyarrow's name of this machine's file system."""
 PREDICTIONS_FILE = "predictions.safetensors"
 
 
@@ -44,7 +47,7 @@ class Stored:
 
     def fetch(self, directory: Path) -> Path:
         """Returns the checkpoint as a local folder: a copy in `directory`, unless storage is on this machine's disk."""
-        if isinstance(self.filesystem, fs.LocalFileSystem):
+        if self.filesystem.type_name == LOCAL:
             return Path(self.path)
         _copy(self.filesystem, self.path, directory)
         return directory
@@ -117,6 +120,8 @@ def _cut(storage: str) -> tuple[str, str, str]:
 
 def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
     """Opens the file system of a storage folder or URI; returns it with the path there."""
+    from pyarrow import fs
+
     if "@" in hide_address(storage).partition("://")[2].partition("/")[0]:
         raise ValueError(
             "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
@@ -154,11 +159,11 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
     """
     filesystem, root = open_storage(storage)
     path = posixpath.join(root, stored)
-    if isinstance(filesystem, fs.LocalFileSystem):
+    if filesystem.type_name == LOCAL:
         return Path(path)
     parent = posixpath.dirname(path)
     for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER):
-        if filesystem.get_file_info(posixpath.join(parent, name)).type == fs.FileType.Directory:
+        if _is_folder(filesystem.get_file_info(posixpath.join(parent, name))):
             _copy(filesystem, posixpath.join(parent, name), home / name)
     return home / ADAPTER_FOLDER
 
@@ -192,11 +197,19 @@ def _check_result(checkpoint: Path, key: str) -> None:
 
 
 def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
+    from pyarrow import fs
+
     # Arrow makes the folders it finds in the source, but not those above them.
     folder.mkdir(parents=True, exist_ok=True)
     fs.copy_files(path, str(folder), source_filesystem=filesystem)
 
 
 def _folders(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+    from pyarrow import fs
+
     entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return [entry for entry in entries if entry.type == fs.FileType.Directory]
+    return [entry for entry in entries if _is_folder(entry)]
+
+
+def _is_folder(entry: fs.FileInfo) -> bool:
+    return entry.type.name == "Directory"

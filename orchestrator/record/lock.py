@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-from filelock import FileLock, Timeout
-
 from orchestrator.record.folder import SweepFolder
 
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
     """Holds the sweep's folder for this process. Calls inside it for the same folder hold it once."""
+    from filelock import FileLock, Timeout
+
     folder = folder.absolute()
     # The key names the process because a forked child inherits this table but not the lock.
     held = (os.getpid(), folder)
@@ -69,6 +68,8 @@ class Holder:
         """Whether it runs; None on another machine."""
         if self.host != socket.gethostname():
             return None
+        import psutil
+
         try:
             return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE and _read_start(self.pid) == self.start
         except (psutil.Error, OSError):
@@ -82,6 +83,8 @@ def _read_start(pid: int) -> str:
         ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {ticks}"
     except FileNotFoundError:
+        import psutil
+
         return str(psutil.Process(pid).create_time())
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, create_model
 
 from craft.settings import Settings, number_instead
+from craft.tuner_types import TUNERS
 from craft.words import nearest
 
 OWN_TARGETS = ("ADAPTION_PROMPT", "LN_TUNING", "SHADOW", "TRAINABLE_TOKENS")
@@ -169,8 +170,6 @@ def _shown(hint: Any) -> str:
 @cache
 def _config_classes() -> dict[str, Any]:
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
-
-    from craft.tuners.registration import TUNERS
 
     classes = {peft_type.value: config for peft_type, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     return {name: classes[name] for name in sorted(classes) if name not in TUNERS}

@@ -24,7 +24,8 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.optimizing import find_decaying
-from craft.tuners.registration import TUNERS, register
+from craft.tuner_types import TUNERS
+from craft.tuners.registration import register
 from tests.craft.methods import one_more
 from tests.craft.methods.cases import CASES, SUBJECTS, Case, D
 

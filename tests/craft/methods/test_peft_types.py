@@ -13,7 +13,7 @@ from craft.methods import METHODS, shown_method
 from craft.methods.from_peft.installed import CANNOT, REFUSED_SETTINGS, config_model
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts
-from craft.tuners.registration import TUNERS
+from craft.tuner_types import TUNERS
 from tests.craft.methods.cases import TYPES
 from tests.craft.methods.one_more import TUNER_ROW
 

@@ -1,0 +1,16 @@
+"""TUNERS: the methods this project adds to PEFT, one row each. Nothing is imported here.
+
+A new tuner is a module of `craft/tuners/` and a row here; the row of METHODS that uses it names the PEFT type.
+"""
+
+from __future__ import annotations
+
+TUNERS: dict[str, tuple[str, str, str]] = {
+    "CRAFT": ("craft.tuners.craft.model", "CraftConfig", "CraftModel"),
+    "MILORA": ("craft.tuners.milora", "MiloraConfig", "MiloraModel"),
+    "LOTR": ("craft.tuners.lotr", "LotrConfig", "LotrModel"),
+    "SUPERLORA": ("craft.tuners.superlora", "SuperLoraConfig", "SuperLoraModel"),
+    "LORETTA": ("craft.tuners.loretta", "LorettaConfig", "LorettaModel"),
+    "BOTTLENECK": ("craft.tuners.bottleneck", "BottleneckConfig", "BottleneckModel"),
+}
+"""Rows: PEFT type -> module, configuration class, tuner class."""
