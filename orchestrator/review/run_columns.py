@@ -31,6 +31,7 @@ RANKS = _words("rank r lora_r lora_rank")
 SEEDS = _words("seed random_seed random_state training_seed data_seed fold repeat repetition replicate")
 TASKS = _words("task task_name dataset dataset_name benchmark")
 EXAMPLES = _words("reported_examples examples scored_examples eval_samples eval_examples test_examples n_test")
+ANSWERS = _words("answers answers_file answers_path")
 STATES = _words("status state")
 NAMES = _words("label experiment_name name run_name runname")
 GIVEN = re.compile(r"(params?|parameters?|config|hparams)[._/]")
@@ -48,7 +49,8 @@ MEASURES = {*_words("seconds minutes hours time runtime second memory bytes flop
 class Columns:
     """The columns of a table by their part in it, None where no column has it.
 
-    `configuration` are settings that distinguish configurations, `label` is their name for people, `unit` what the size counts.
+    `configuration` are settings that distinguish configurations, `label` is their name for people, `unit` what the size counts,
+    `answers` the files with the score of each example.
     """
 
     score: str
@@ -58,6 +60,7 @@ class Columns:
     seed: str | None
     task: str | None
     examples: str | None
+    answers: str | None
     status: str | None
     seconds: str | None
     label: str | None
@@ -66,7 +69,8 @@ class Columns:
     @property
     def sentences(self) -> list[str]:
         """How the table was read, for people."""
-        parts = {"size": self.size, "seed": self.seed, "task": self.task, "examples": self.examples, "status": self.status}
+        parts = {"size": self.size, "seed": self.seed, "task": self.task, "examples": self.examples}
+        parts |= {"answers": self.answers, "status": self.status}
         read = [f"score: {self.score}, {'lower' if self.minimize else 'higher'} is better"]
         read += [f"{part}: {name}" for part, name in parts.items() if name]
         return [*read, f"a configuration is what has equal {', '.join(self.configuration)}"]
@@ -88,10 +92,10 @@ def guess(rows: Rows, score: str | None, size: str | None, seed: str | None, min
         rows.column(name)
     held = {name: cells for name, cells in rows.columns.items() if any(map(has_value, cells))}
     score = score or _score(rows, held)
-    task, examples, status, label = (_first(held, names) for names in (TASKS, EXAMPLES, STATES, NAMES))
+    task, examples, answers, status, label = (_first(held, names) for names in (TASKS, EXAMPLES, ANSWERS, STATES, NAMES))
     seed = seed or _first(held, SEEDS)
     size = size or _first(held, [*PARAMETERS, *COSTS, *RANKS], numbers=True)
-    configuration = [*_configuration(held, {score, seed, task, examples, status}, len(rows), seed)]
+    configuration = [*_configuration(held, {score, seed, task, examples, answers, status}, len(rows), seed)]
     trials = {*zip(*(held[name] for name in (*configuration, task, seed) if name), strict=True)}
     if label and (not configuration or (seed and len(trials) < len(rows))):
         configuration = [label]  # the settings do not distinguish rows, and their names do
@@ -104,7 +108,7 @@ def guess(rows: Rows, score: str | None, size: str | None, seed: str | None, min
     unit = "" if size is None else "parameters" if plain_name(size) in PARAMETERS else plain_name(size).replace("_", " ")
     lower = plain_name(score).split("_")[-1] in LOWER if minimize is None else minimize
     seconds = _first(held, TIMES, numbers=True)
-    return Columns(score, lower, size, unit, seed, task, examples, status, seconds, label, tuple(configuration))
+    return Columns(score, lower, size, unit, seed, task, examples, answers, status, seconds, label, tuple(configuration))
 
 
 def has_value(cell: Any) -> bool:

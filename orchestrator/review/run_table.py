@@ -16,7 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from craft.results import METRIC
+from craft.scoring.credits import credits_of
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from orchestrator.judging.front import SEEDS
 from orchestrator.plan.parameters import flatten, text
@@ -32,6 +35,8 @@ from orchestrator.state.state import State
 from orchestrator.state.trial import Trial
 
 UNNAMED = "task"
+MISFIT = 0.51
+"""By so many points a score that was rounded may differ from the mean of its answers."""
 ENDED = ("finished", "complete", "completed", "success", "succeeded", "done")
 
 
@@ -70,7 +75,8 @@ def read_table(
         columns = guess(rows, score, size, seed, minimize)
         scores = [float(cell) for cell in rows.column(columns.score) if has_value(cell) and is_number(str(cell))]
         factor = 100.0 if max(map(abs, scores), default=0.0) <= (10 if columns.minimize else 1) else 1.0
-        entries = _entries(rows, columns, scores, -factor if columns.minimize else factor)
+        folder = source.parent if isinstance(source, Path) else Path()
+        entries = _entries(rows, columns, scores, -factor if columns.minimize else factor, folder)
         objectives |= {SIZE: "minimize"} if columns.size else {}
         read = columns.sentences + ([f"1 point is 0.01 of {columns.score}"] if factor > 1 else [])
     if not any(entry.finished for entry in entries):
@@ -98,8 +104,8 @@ def _flat(rows: Rows) -> Rows:
     return Rows(rows.source, cells, [rows.number(place) for place in places])
 
 
-def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: float) -> list[Entry]:
-    """Returns a trial that has ended for each row."""
+def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: float, folder: Path) -> list[Entry]:
+    """Returns a trial that has ended for each row; `folder` has the files of answers."""
     facts, repeats = _facts(columns, [factor * score for score in scores], factor), Counter[tuple[Any, ...]]()
     entries, places = list[Entry](), dict[tuple[Any, ...], int]()
     for place in range(len(rows)):
@@ -118,6 +124,9 @@ def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: floa
         label = cells[columns.label] if columns.label else ", ".join(
             f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()
         )  # fmt: skip
+        if result.status == "finished" and columns.answers and columns.answers in cells:
+            file = folder / str(cells[columns.answers])
+            result = result.with_facts(**_answers(rows.place(place), file, columns.minimize, factor, result.metrics["score"]))
         result = replace(result, key=f"row{place}", facts=facts | result.facts)
         entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended", begun=True))
     # The draws from which chances come go by the order of configurations, and that of the rows means nothing.
@@ -134,6 +143,21 @@ def _result(place: str, cells: Mapping[str, Any], columns: Columns, factor: floa
     scored = columns.examples and columns.examples in cells and not columns.minimize
     examples = {EXAMPLES: _number(place, cells, columns.examples)} if scored and columns.examples else {}
     return TrialResult("", "finished", {"score": factor * score}, {SIZE: size}, seconds=seconds, facts=examples)
+
+
+def _answers(place: str, file: Path, minimize: bool, factor: float, score: float) -> dict[str, Any]:
+    """Returns what a file with the score of each example says of the luck of `score` with the examples."""
+    rows = read_rows(file)
+    name = next(iter(rows.columns)) if len(rows.columns) == 1 else "correct"
+    if not all(is_number(str(cell)) for cell in rows.column(name)):
+        raise DataError(f"{file}: {name}: numbers, 1 for a right answer and 0 for a wrong one, or a loss")
+    values = np.array([float(cell) for cell in rows.column(name)])
+    values *= factor if minimize else 100.0 if np.abs(values).max() <= 1 else 1.0
+    if abs(values.mean() - score) > MISFIT:
+        raise DataError(
+            f"{place}: the mean of {file} is {values.mean():.2f}, its score {score:.2f}: is it of another training?"
+        )
+    return {EXAMPLES: float(len(values)), **credits_of(lambda kept: float(values[kept].mean()), len(values))}
 
 
 def _number(place: str, cells: Mapping[str, Any], name: str) -> float:
@@ -191,5 +215,5 @@ def _lacks(record: PastSweep, columns: Columns | None) -> Iterator[str]:
         yield "No column of seeds: rows of a configuration are paired in their order; seeds would pair what saw the same data"
     if columns is not None and columns.size is None:
         yield f"No size: a column such as {PARAMETERS[0]} would say which of those that are enough is the smallest"
-    if columns is not None and columns.examples is None and not columns.minimize:
+    if columns is not None and not (columns.examples or columns.answers or columns.minimize):
         yield f"No number of scored examples: a column {EXAMPLES} would put the luck of the examples into the intervals"

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from craft.scoring.credits import credits_of
+from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main
 from orchestrator.judging.answer import Answer
@@ -110,6 +111,27 @@ def test_an_exported_sweep_has_its_failures(tmp_path: Path, sweep: PastSweep) ->
     summaries = read_table(tmp_path / "trials.csv").record.summaries
     assert [flat_cells(row) for row in summaries] == [flat_cells(row) for row in sweep.summaries]
     assert next(row for row in summaries if row.failed).reasons == ("the loss is not finite",)
+
+
+def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
+    """Both err on the same examples but three: the same scores without answers say less."""
+    luck, lines = np.random.default_rng(3).random(600) < 0.8, ["configuration,accuracy,params,seed,answers"]
+    for name, size, more in (("a", 10, 0), ("b", 99, 3)):
+        for seed in range(3):
+            right = luck.copy()
+            right[np.flatnonzero(~luck)[: more + seed]] = True
+            (tmp_path / f"{name}{seed}.csv").write_text("correct\n" + "\n".join(map(str, right.astype(int))))
+            lines.append(f"{name},{right.mean():.4f},{size},{seed},{name}{seed}.csv")
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    table = read_table(tmp_path / "runs.csv")
+    assert {row.value("examples") for row in table.record.summaries} == {600.0}
+    (a, b) = table.record.summaries
+    alike = np.corrcoef(a.credits["task", 0], b.credits["task", 0])[0, 1]
+    assert alike > 0.95, "the credits of the same examples"
+    assert "answers: answers" in table.read
+    (tmp_path / "a0.csv").write_text("correct\n" + "1\n" * 600)
+    with pytest.raises(DataError, match=r"is 100\.00, its score"):
+        read_table(tmp_path / "runs.csv")
 
 
 def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, sweep: PastSweep) -> None:
