@@ -14,7 +14,7 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 from craft.factors.store import Store
-from craft.words import format_bytes
+from craft.words import format_bytes, plural
 
 
 def list_store(folder: Path | None = None) -> None:
@@ -33,7 +33,7 @@ def list_store(folder: Path | None = None) -> None:
     if files:
         console.print(table)
     amount = f"{format_bytes(total)} of at most {format_bytes(store.max_bytes)}"
-    console.print(f"{len(files)} files, {amount}, in {store.folder}", highlight=False, soft_wrap=True)
+    console.print(f"{len(files)} {plural(len(files), 'file')}, {amount}, in {store.folder}", highlight=False, soft_wrap=True)
 
 
 def _described(path: Path) -> tuple[str, str, str]:
@@ -65,4 +65,4 @@ def clear_store(folder: Path | None = None, key: str = "") -> None:
             for torn in store.unfinished(lock_file.stem):
                 torn.unlink(missing_ok=True)
             lock_file.unlink(missing_ok=True)
-    print(f"{len(chosen)} files removed, {format_bytes(freed)} freed.")
+    print(f"{len(chosen)} {plural(len(chosen), 'file')} removed, {format_bytes(freed)} freed.")

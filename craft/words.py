@@ -278,7 +278,12 @@ def paragraphs(text: str) -> str:
 
 def points(value: float) -> str:
     """Writes a difference of scores: `1 point`, `0.6 points`."""
-    return f"{value:g} point{'' if value == 1 else 's'}"
+    return f"{value:g} {plural(value, 'point')}"
+
+
+def plural(count: float, noun: str) -> str:
+    """Returns a noun as it follows a count, without the count: `seed` after 1, `seeds` after any other."""
+    return noun if count == 1 else f"{noun}s"
 
 
 def percent(probability: float) -> str:

@@ -43,9 +43,9 @@ def page(
         str, typer.Option(help="The page has no login: let others reach it only in a network that you trust.")
     ] = "127.0.0.1",
 ) -> None:
-    """Look at sweeps on a live page, or write one as a file.
+    """Show sweeps on a live page, or write one as a file.
 
-    The live page is served until Ctrl-C. A file opens in a browser without a network.
+    The live page is served until Ctrl-C. The file opens in a browser without a network.
     """
     from dashboards.content import everything, everything_in
     from dashboards.store import Store

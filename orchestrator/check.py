@@ -1,4 +1,4 @@
-"""`craft-sweeps check SWEEP.yaml`: would a sweep get through the night?
+"""`craft-sweeps check SWEEP.yaml`: can a sweep run to its end?
 
     tracking store   answers and takes a write (a throw-away run, deleted again)
     storage          can be written, and has room for the checkpoints and adapters of the plan
@@ -29,7 +29,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from craft.spec import RunSpec
-from craft.words import format_bytes, redact
+from craft.words import format_bytes, plural, redact
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.trial import Job
 from orchestrator.record.checkpoints import check_writable, open_storage
@@ -199,7 +199,7 @@ def _joined(present: int, wanted: int) -> Iterator[Finding]:
 
 def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
-        return Finding("good", "room", f"{slots} trials at once, each with {share.words()}")
+        return Finding("good", "room", f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}")
     remedy = "lower `resources`, or give more by --address" if alone else "only if the cluster grows; or lower `resources`"
     return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", remedy)
 

@@ -87,7 +87,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         driver.take(*(Filed(path=path.name) for path in files))
         driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         judged, answer = answer_of(driver.state)
-        show_front(judged, plan.sweep.objectives, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
+        show_front(judged, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
         left = _ship(driver, follower, outcome, uri, files, console)
     show_outcome(plan, outcome, summaries, console, uri, files)
     show_rest(outcome, left, folder.path, console, again)

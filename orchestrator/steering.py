@@ -1,4 +1,4 @@
-"""A sweep that exists is changed: `apply` makes an edited file the one that counts; `ask` pauses, continues, stops, retries;
+"""A sweep that exists is changed: `apply` gives it an edited file; `ask` pauses, continues, stops, retries;
 `propose` adds a configuration.
 
 a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
@@ -57,7 +57,7 @@ class Applied:
 
 
 def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda change: True) -> Applied:
-    """Makes a sweep file the one that counts for the sweep of its name, which runs, was stopped, or has ended.
+    """Applies a sweep file to the sweep of its name, which runs, was stopped, or has ended.
 
     Args:
         agree: shows the change to a person, and says whether it is to be made; not called if there is none.

@@ -9,6 +9,7 @@ from pathlib import Path
 from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
 from craft.audit.paired import Difference
+from craft.words import points
 
 SERVED = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's --max-lora-rank."""
@@ -77,9 +78,10 @@ class Audit:
     def verdict(self) -> str:
         """The answer in words."""
         if not self.helps:
+            lost = points(float(f"{self.within:.3g}"))
             return (
                 f"No verdict: these {self.rows:,} rows do not show that the adapter's change helps by more than the "
-                f"{self.within:.3g} points that may be lost (score {self.score:.1f}, without its change {self.without:.1f}): "
+                f"{lost} that may be lost (score {self.score:.1f}, without its change {self.without:.1f}): "
                 "any size would seem enough. Give more held-out rows, or train the adapter longer."
             )
         size = self.enough
@@ -93,7 +95,7 @@ class Audit:
                 f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {self.chance(size):.2f}; {form}."
             )
         if not self.sizes:
-            return f"Half of its {self.parameters:,} parameters are too few for one LoRA direction. Keep the adapter as it is."
+            return f"Half of its {self.parameters:,} parameters are too few for rank 1. Keep the adapter as it is."
         largest = self.sizes[0]  # a smaller one is enough only if this one is
         gap, count = largest.difference, largest.difference.rows_to_decide(self.within, self.sure)
         if count is None:
@@ -104,7 +106,7 @@ class Audit:
         return (
             f"Not decided: with {largest.parameters:,} of its {self.parameters:,} parameters the score changes by "
             f"{gap.mean:+.1f} points ({gap.low:+.1f} to {gap.high:+.1f}). About {need:,} held-out rows may show whether "
-            f"{self.within:.3g} is lost; there are {self.rows:,}."
+            f"more than {self.within:.3g} would be lost; there are {self.rows:,}."
         )
 
     @property

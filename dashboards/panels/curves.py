@@ -143,7 +143,7 @@ def _note(plain: Plain) -> str:
     parts = {
         f"{stopped} stopped early (|)": stopped,
         f"{failed} failed (×)": failed,
-        f"{plain['bare']} without an evaluation so far": plain["bare"],
+        f"{plain['bare']} with no evaluation yet": plain["bare"],
         f"{plain['left_out']} not drawn (running trials and those of the best configurations are)": plain["left_out"],
     }
     counted = [part for part, count in parts.items() if count]

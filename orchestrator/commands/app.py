@@ -64,18 +64,18 @@ COMMANDS = (
         "orchestrator.commands.files:suggest",
         (("suggest --model MODEL --data tickets.csv --label queue --hours 2 > mine.yaml", "a commented file for two hours"),),
     ),
-    Row("orchestrator.commands.files:skill", (("skill --to .claude/skills", "what an assistant has to know"),)),
+    Row("orchestrator.commands.files:skill", (("skill --to .claude/skills", "a skill, where an assistant looks for it"),)),
     Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
     Row(
         "orchestrator.commands.check:check",
-        (("check sweeps/ranks.yaml --address auto", "would the sweep get through the night on that cluster?"),),
+        (("check sweeps/ranks.yaml --address auto", "can the sweep run to its end on that cluster?"),),
     ),
     Row(
         "orchestrator.commands.run:run",
         (
             ("run sweeps/ranks.yaml", "run it; the record goes to mlflow.db here, all else to runs/ranks/"),
             ("run sweeps/ranks.yaml --resume", "continue after Ctrl-C, a crash or a reboot; finished trials are kept"),
-            ("run sweeps/ranks.yaml --resume --retry-failed", "the same, and run failed trials again, whatever they failed by"),
+            ("run sweeps/ranks.yaml --resume --retry-failed", "the same, and run all failed trials again, whatever the cause"),
             ("run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume", "extend it: only the new seeds run"),
             (
                 "run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.learning_rate=2e-3",
@@ -91,7 +91,7 @@ COMMANDS = (
     Row(
         "orchestrator.commands.control:apply",
         (
-            ("apply sweeps/ranks.yaml", "what the edited file would change in its sweep, and, if you agree, do it"),
+            ("apply sweeps/ranks.yaml", "show what the edited file would change in its sweep; do it if you agree"),
             ("apply sweeps/ranks.yaml --set 'seeds=[0,1,2]' --yes", "two more seeds, while the sweep runs or after it"),
         ),
     ),
@@ -101,14 +101,14 @@ COMMANDS = (
     ),
     Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
     Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),
-    Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins so"),)),
+    Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),
     Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
     Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
     Row(
         "orchestrator.commands.results:status",
-        (("status ranks", "how far it is, what runs, what has failed, what the answer is so far"),),
+        (("status ranks", "progress, running and failed trials, and the answer so far"),),
     ),
-    Row("orchestrator.commands.results:front", (("front ranks --within 2", "table and answer, judged by other points"),)),
+    Row("orchestrator.commands.results:front", (("front ranks --within 2", "table and answer, for within 2 points"),)),
     Row(
         "orchestrator.commands.take:take",
         (
@@ -137,10 +137,10 @@ COMMANDS = (
     Row(
         "orchestrator.commands.audit:audit",
         (
-            ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters do?"),
+            ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),
             (
                 "audit my-lora --data held_out.csv --label queue --train train.csv --to smaller",
-                "each size is trained on for a few steps; the smallest that is enough is written",
+                "train each size a few steps further; write the smallest that is enough",
             ),
         ),
         "stopped; nothing is left half-written",
@@ -151,7 +151,7 @@ COMMANDS = (
             ("compare longer ranks", "the best configuration of each, best by the search score"),
             (
                 "compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'",
-                "two that you name",
+                "two configurations that you name",
             ),
             (
                 "compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000",
@@ -162,7 +162,7 @@ COMMANDS = (
     Row(
         "orchestrator.commands.judge:judge",
         (
-            ("judge trainings.csv", "trainings that you ran, by whatever program: which configuration is enough?"),
+            ("judge trainings.csv", "which configuration of your own trainings is enough?"),
             ("judge optuna.csv --minimize --compare 'rank 8' 'rank 16'", "a loss; and the difference of two, seed by seed"),
         ),
     ),
@@ -196,7 +196,7 @@ COMMANDS = (
             ),
         ),
     ),
-    Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove what begins so"))),
+    Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9..."))),
 )
 """All commands, in the order of the help."""
 

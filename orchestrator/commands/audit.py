@@ -22,32 +22,33 @@ def audit(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="A text column; twice for pairs. All but the label's if not given."),
     ] = None,
-    prompt: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Of a language model: what is asked.")] = None,
-    response: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the answer.")] = None,
-    messages: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: chats.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Of a language model: the prompts.")] = None,
+    response: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the answers.")] = None,
+    messages: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a language model: the chats.")] = None,
     plain: Annotated[
         bool | None,
         typer.Option(
             "--plain/--chat",
-            help="Pairs as they stand, or in the tokenizer's chat template (Alpaca's form if it has none). If not given, what "
-            "makes the answers likelier to the adapter.",
+            help="Read pairs as they are, or in the tokenizer's chat template (Alpaca's form if it has none). If not given, "
+            "the form in which the adapter finds the answers likelier.",
         ),
     ] = None,
     train: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Rows on which each cut is trained on. If not given, cuts stay as cut.")
+        str | None,
+        typer.Option(metavar="FILE", help="Rows for training each cut adapter further; none if not given."),
     ] = None,
     labels: Annotated[str | None, typer.Option(metavar="'NAME ...'", help="The classes in the order of the head.")] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, cloze, ...")
     ] = None,
     max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
-    within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="So much may be lost.")] = 1.0,
-    sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="The probability of no larger loss.")] = 0.9,
+    within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="The points that may be lost.")] = 1.0,
+    sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="The probability that no more is lost.")] = 0.9,
     base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model here, if it is not found under its name.")
+        str | None, typer.Option(metavar="MODEL", help="The base model, if it is not found under its name.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest that is enough.")
+        Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest size that is enough.")
     ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(metavar="URI", help="Also write it to this MLflow store, into the experiment `audits`.")
@@ -56,10 +57,10 @@ def audit(
 ) -> int:
     """Ask whether an adapter could be smaller, and at what cost.
 
-    It may be of any method of PEFT whose change of weights can be merged, trained by any program. It is cut to sizes by SVD,
-    and each size answers the same held-out rows as the whole.
+    The adapter may be of any PEFT method whose change of weights can be merged, trained by any program. It is cut to smaller
+    sizes by SVD, and each size is scored on the same held-out rows as the full adapter.
 
-    Exit status: 0 a smaller one is enough; 1 none is, or the rows are too few to say; 2 the call is wrong.
+    Exit status: 0 a smaller size is enough; 1 no smaller size is, or the rows are too few to tell; 2 the call is wrong.
     """
     from craft.audit.audit import audit_adapter
     from craft.audit.data import Data

@@ -1,4 +1,4 @@
-"""`check`: would a sweep get through the night?"""
+"""`check`: can a sweep run to its end?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(
     tracking_uri: Store = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check whether a sweep would get through the night.
+    """Check that a sweep can run to its end.
 
     Give it the options of the run. Nothing is trained.
 

@@ -43,12 +43,12 @@ def apply(
     address: Address = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make an edited sweep file the one that counts.
+    """Apply an edited sweep file to its sweep.
 
-    The sweep of its name may run, be stopped, or have ended. Prints what would change, asks, and makes it so: a driver that
-    runs takes the file over, and keeps what runs and is still wanted; else the sweep is continued here with the file.
+    The sweep of that name may be running, stopped or finished. Prints what would change, and asks. A running driver switches to
+    the file and keeps the running trials that are still wanted; if no driver runs, the sweep continues here with the file.
 
-    Exit status: that of `craft-sweeps run` where the sweep is continued here; 2 the file is refused, and nothing has changed.
+    Exit status: that of `craft-sweeps run` if the sweep continues here; 2 the file is refused, and nothing has changed.
     """
     from orchestrator.commands.run import again, exit_status
     from orchestrator.steering import apply as apply_file
@@ -91,10 +91,10 @@ def propose(
 ) -> None:
     """Add one configuration to a sweep that runs or has run.
 
-    It is trained with the reported seeds. What it does not name is as its method and the file for all blocks have it. The
-    reason stands on the page, in MLflow and in trials.csv. A driver that runs takes it; else the next session does.
+    It is trained with the reported seeds. Settings that it does not name are those of the file for all blocks, or the method's
+    defaults. The page, MLflow and trials.csv show the reason. A running driver starts it; if none runs, the next session does.
 
-    Exit status: 0 added; 2 it is wrong, breaks a constraint of the file, or is in the sweep already.
+    Exit status: 0 added; 2 the configuration is wrong, breaks a constraint of the file, or is in the sweep already.
     """
     from orchestrator.review.past_sweep import find_folder
     from orchestrator.steering import propose as add
@@ -103,26 +103,26 @@ def propose(
 
 
 def pause(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
-    """Let no further trial of a sweep start.
+    """Pause a sweep: no further trial starts.
 
-    Trials that run leave at their next evaluation and keep their checkpoints; `continue` lets them run on."""
+    Running trials pause at their next evaluation and keep their checkpoints; `continue` resumes them."""
     _ask(sweep, storage, as_json, "pause")
 
 
 def continue_(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
-    """Let a paused sweep start trials again."""
+    """Continue a paused sweep."""
     _ask(sweep, storage, as_json, "continue")
 
 
 def stop(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson = False) -> None:
-    """Stop a trial that runs or waits.
+    """Stop a running or waiting trial.
 
     It ends with its last evaluation and does not count as failed."""
     _ask(sweep, storage, as_json, "stop", trial)
 
 
 def retry(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson = False) -> None:
-    """Let a trial run again that has failed or was stopped.
+    """Run a failed or stopped trial again.
 
     It continues from its last checkpoint."""
     _ask(sweep, storage, as_json, "retry", trial)

@@ -29,7 +29,7 @@ def new(
 
     Its data are written beside it.
 
-    Exit status: 0 written; 2 there is no such sweep, or a file would be written over.
+    Exit status: 0 written; 2 there is no such sweep, or a file would be overwritten.
     """
     console = plain_screen()
     if schema:
@@ -39,7 +39,7 @@ def new(
     elif name is None:
         for file in sorted(SHIPPED.glob("*.yaml")):
             console.print(f"{file.stem:<14}{_purpose(file)}")
-        console.print("\ncraft-sweeps new NAME writes one here; craft-sweeps suggest writes one for data of your own")
+        console.print("\ncraft-sweeps new NAME writes one here; craft-sweeps suggest writes one for your own data")
     else:
         for path in _write(name, to):
             console.print(f"written: {path}")
@@ -58,16 +58,16 @@ def suggest(
     hours: Annotated[float, typer.Option(help="How long the sweep may take on this machine.")] = 2.0,
     validation: Annotated[str | None, typer.Option(metavar="FILE", help="A file whose rows are scored.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="classification, regression or generation, where the cells would say another.")
+        str | None, typer.Option(help="classification, regression or generation, if the cells suggest the wrong one.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The sweep's name; that of the file if not given.")] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name; the data file's if not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a sweep file for your data, a model and some hours.
 
     It reads the data and the model, times a few steps of training on this machine, and prints a file that fits the hours.
 
-    Exit status: 0 printed; 2 the data, the model or the hours do not do.
+    Exit status: 0 printed; 2 the data, the model or the hours are unusable.
     """
     from orchestrator.suggest.suggest import suggest as suggest_sweep
 
@@ -85,12 +85,12 @@ def skill(to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of an
 
     It is DIR/craft-sweeps/SKILL.md, in the open format of agent skills.
 
-    Exit status: 0 written; 2 there is one that says something else.
+    Exit status: 0 written; 2 a different skill is there already.
     """
     text, file = (SHIPPED / "SKILL.md").read_text(encoding="utf-8"), to / SKILL / "SKILL.md"
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise ValueError(
-            f"{file} says something else; nothing is written over. Remove it first, or give another folder by --to"
+            f"{file} is a different skill; nothing is overwritten. Remove it first, or give another folder by --to"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -123,7 +123,7 @@ def _write(name: str, to: Path) -> Iterator[Path]:
     files |= {to / file: (SHIPPED / file).read_bytes() for file in _data_files(yaml.safe_load(text))}
     for path in files:
         if path.exists():
-            raise ValueError(f"{path} is there already; nothing is written over. Give another folder by --to")
+            raise ValueError(f"{path} exists already; nothing is overwritten. Give another folder by --to")
     to.mkdir(parents=True, exist_ok=True)
     for path, data in files.items():
         path.write_bytes(data)

@@ -29,13 +29,13 @@ def judge(
 ) -> None:
     """Judge trainings that another program ran.
 
-    The file has a training in each row: its settings, its score and, where there are, its size or another cost, seed, task and
-    number of scored examples. Rows that differ in seed and task alone are one configuration; a column called configuration says
-    otherwise. MLflow's, W&B's and Optuna's tables, and trials.csv of craft-sweeps export, are read as they come.
+    The file has one training per row: its settings, its score and, if known, its size or another cost, seed, task and number of
+    scored examples. Rows that differ only in seed and task are one configuration; a column called configuration overrides this.
+    Tables of MLflow, W&B and Optuna, and trials.csv of craft-sweeps export, are read as they are.
 
-    It prints what a sweep gives: front, intervals, the chance that each is on the front and that it is enough, the answer, and
-    what to run next. How columns were read, and what the file lacks, is said below. Scores up to 1 are shown times 100; losses
-    have a minus, and those up to 10 are shown times 100.
+    It prints what a sweep gives: the front, intervals, the probabilities of being on the front and of being enough, the answer,
+    and what to run next. Below that it says how columns were read and what the file lacks. Scores up to 1 are shown times 100;
+    losses have a minus, and losses up to 10 are shown times 100.
 
     Exit status: 0 judged; 2 a row or a column cannot be read.
     """
@@ -54,7 +54,7 @@ def judge(
         write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=comparison).to_json())
         return
     console = screen()
-    show_front(record.summaries, record.sweep.objectives, record.answer, record.name, console)
+    show_front(record.summaries, record.sweep, record.answer, record.name, console)
     if sides is not None:
         show_comparison(sides, console)
     for line in (f"Read: {'; '.join(table.read)}.", *(f"{line}." for line in table.lacks)):

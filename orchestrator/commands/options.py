@@ -48,9 +48,9 @@ def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 def check_empty(to: Path | None) -> Path | None:
     if to is not None and to.exists() and not to.is_dir():
-        raise typer.BadParameter(f"{to} is a file; give a folder that is empty or not there")
+        raise typer.BadParameter(f"{to} is a file; give a folder that is empty or does not exist")
     if to is not None and to.is_dir() and any(to.iterdir()):
-        raise typer.BadParameter(f"{to} is not empty; give another folder, or empty it first: nothing is ever written over")
+        raise typer.BadParameter(f"{to} is not empty; give another folder, or empty it first: nothing is ever overwritten")
     return to
 
 
@@ -76,7 +76,7 @@ def check_points(points: float | None) -> float | None:
 Within = Annotated[
     float | None,
     typer.Option(
-        metavar="POINTS", callback=check_points, help="Enough is what is within so many points of the best (enough.within; 1)."
+        metavar="POINTS", callback=check_points, help="Enough means within so many points of the best (enough.within; 1)."
     ),
 ]
 Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]
@@ -100,7 +100,7 @@ Record = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", callback=lambda text: _address(text) if text else None,
-                 help="A Ray cluster to join (auto, HOST:6379); this machine alone if not given."),
+                 help="A Ray cluster to join (auto, HOST:6379); only this machine if not given."),
 ]  # fmt: skip
 Pick = Annotated[
     str,

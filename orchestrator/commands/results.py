@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from craft.stdout import write_report
+from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.sweepfile.mistakes import NothingMeets
 
@@ -28,7 +29,7 @@ def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> No
 def front(
     sweep: Sweep, within: Within = None, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False
 ) -> int:
-    """Show the front and the answer of a sweep that has run, or runs.
+    """Show the front and the answer of a sweep that runs or has run.
 
     Exit status: 0 shown; 1 no trial has finished; 2 there is no such sweep.
     """
@@ -44,7 +45,7 @@ def front(
         raise NothingMeets(f"no trial of {record.name} has ended yet")
     else:
         title = f"{record.name}: {record.sweep.model}"
-        show_front(record.summaries, record.sweep.objectives, record.answer, title, screen())
+        show_front(record.summaries, record.sweep, record.answer, title, screen())
     return 0 if any(summary.finished for summary in record.summaries) else 1
 
 
@@ -60,7 +61,7 @@ def compare(
     ] = "best",
     metric: Annotated[str, typer.Option(help="What is compared: score, or a metric such as f1.")] = "score",
     rows: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Also write the rows that are answered differently.")
+        Path | None, typer.Option(metavar="FILE.csv", help="Also write the rows that the two answer differently.")
     ] = None,
     tracking_uri: Record = None,
     storage: Folders = None,
@@ -68,13 +69,13 @@ def compare(
 ) -> None:
     """Compare two sweeps, or two configurations of one, seed by seed.
 
-    The difference is that of the reported scores, first minus second, over what both configurations finished, with a 95 % t
-    interval over the seeds: a seed's tasks share its luck, so each seed counts once, with its mean over the tasks. If the
-    interval holds zero, no difference is shown. That does not mean that there is none: more seeds narrow the interval. Where
-    credits of the examples are on record, the luck that a configuration has with them for all its seeds is in the interval,
-    which then is about new examples. The interval of one seed is over the examples alone.
+    The difference is between the reported scores, first minus second, over the seeds and tasks that both have finished. Its
+    interval is a 95 % t interval over seeds. The tasks of a seed share its randomness, so each seed counts once, with its mean
+    over the tasks. If the interval contains zero, no difference is shown. There may still be one: more seeds narrow the
+    interval. If the credits of the examples are on record, the interval includes the randomness of drawing examples, and so is
+    about new examples. The interval of one seed is over examples alone.
 
-    Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps do not compare.
+    Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps cannot be compared.
     """
     from orchestrator.review.comparing import compare_sweeps, show_comparison
     from orchestrator.review.past_sweep import find_sweep
@@ -91,8 +92,8 @@ def compare(
 def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False) -> None:
     """Write the trials of a sweep that have ended as one CSV.
 
-    trials.csv has a line for each, with its parameters, scores and costs, or why it failed: a record to publish, to make tables
-    from, and to judge.
+    trials.csv has one row per trial with its parameters, scores and costs, or why it failed: to publish, to make tables from,
+    and to judge.
 
     Exit status: 0 written; 1 the sweep has no finished trial; 2 the call is wrong.
     """
@@ -104,7 +105,7 @@ def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folder
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
     written = write_trials(record.entries, to / TRIALS_FILE)
-    plain_screen(quiet=as_json).print(f"{written} trials written to {to / TRIALS_FILE}")
+    plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {to / TRIALS_FILE}")
     if as_json:
         from orchestrator.reports.written import ExportReport
 

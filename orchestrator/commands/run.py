@@ -54,9 +54,9 @@ def run(
         bool,
         typer.Option(
             "--retry-failed",
-            help="With --resume: run every failed trial again, from its last checkpoint. --resume alone already does so where "
-            "the machine was at fault (memory, model, data, a crash), and leaves alone what would fail again, as a loss that "
-            "is not finite; this is for when you have changed what was wrong.",
+            help="With --resume: run every failed trial again, from its last checkpoint. --resume alone does so only if the "
+            "machine was at fault (memory, model, data, a crash). Use it once you have corrected another cause, such as a "
+            "learning rate at which the loss was not finite.",
         ),
     ] = False,
     until_answered: Annotated[
@@ -111,7 +111,9 @@ def run(
 def plan(
     sweep: SweepFile,
     changes: Changes = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Count only what is left of the sweep of this name.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Count only trials that are left of the sweep of this name.")
+    ] = False,
     within: Within = None,
     name: Name = None,
     storage: Storage = None,
@@ -120,7 +122,7 @@ def plan(
 ) -> None:
     """Print what a sweep would run, and what it would cost.
 
-    Configurations, their counts of parameters, steps, memory, and how long they would take. Nothing is trained."""
+    It lists the configurations with their parameters, steps and memory, and forecasts the time. Nothing is trained."""
     call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
     show_plan(plan_sweep(call, screen(quiet=as_json)), call, as_json)
 

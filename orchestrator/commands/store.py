@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from craft.words import plural
 from orchestrator.commands.options import plain_screen
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
@@ -24,9 +25,9 @@ def replay(
 ) -> int:
     """Make the tracking store equal to a sweep's log.
 
-    What the store lacks is added, what is different is corrected.
+    Missing runs and values are added, different ones are corrected.
 
-    Exit status: 0 the store has everything; 1 something is left; 2 the call is wrong.
+    Exit status: 0 the store has everything; 1 something is still missing; 2 the call is wrong.
     """
     from orchestrator.review.front_tables import markdown
     from orchestrator.tracking import follower
@@ -38,7 +39,7 @@ def replay(
     with one_driver(folder):
         uri = resolve_uri(tracking_uri) if tracking_uri else _read_uri(record)
         left = follower.replay(folder, uri, markdown, timeout)
-    waiting = f"{left} events are left; run this again when the store answers"
+    waiting = f"{left} {plural(left, 'event')} left; run this again when the store answers"
     plain_screen().print(waiting if left else "everything is in the tracking store")
     return 1 if left else 0
 

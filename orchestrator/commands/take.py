@@ -49,23 +49,23 @@ def take(
 ) -> None:
     """Take an adapter out of a sweep, with a model card.
 
-    It is written to a folder, as it is, as a LoRA or merged into the base model, or becomes a registered model.
+    It is written to a folder (as trained, as a LoRA, or merged into the base model), or becomes a registered model.
 
     \b
     --pick takes
       answer               the configuration that the answer names, enough or not; the default
-      enough               the smallest configuration that is enough, as the file says it (`enough`)
-      knee                 the front's knee: past it, parameters buy little
+      enough               the smallest configuration that is enough by the file's rule (`enough`)
+      knee                 the front's knee: beyond it, more parameters gain little
       best                 the best mean search score
-      smallest-within:2    the same for so many points
+      smallest-within:2    the smallest configuration within 2 points of the best
       under:70000          the best search score with at most 70,000 trainable parameters
-      CONFIGURATION        one you name: its id, its label in the table, or a part that no other id or label has
+      CONFIGURATION        its id, its label in the table, or a part that no other id or label has
 
     `best`, `under` and the choice of a seed (unless --seed is given) go by the search score, so the reported score stays
     honest. `answer`, `knee` and `enough` are rows of the table, which shows reported scores. Under the customary protocol,
-    where the search saw the reported split, the seed in the middle is taken.
+    where the search saw the reported split, the seed with the middle score is taken.
 
-    Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
+    Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
     from orchestrator.adapters.model_card import CARD_FILE
     from orchestrator.adapters.registering import register_adapters
@@ -114,10 +114,10 @@ def cut(
 ) -> None:
     """Cut the adapters of a configuration to fewer parameters, by SVD.
 
-    All its tasks and seeds are cut. Nothing is trained and no data are needed; `sizes` in the sweep file, and
-    `craft-sweeps run --resume`, trains cuts on and scores them.
+    The adapters of all its tasks and seeds are cut. Nothing is trained and no data are needed. To train cut adapters further
+    and score them, give `sizes` in the sweep file and run it with --resume.
 
-    Exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong.
+    Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
     from orchestrator.adapters.cutting import cut_adapters
     from orchestrator.results.metrics import amount

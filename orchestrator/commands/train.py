@@ -35,12 +35,12 @@ def train(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where adapter and checkpoints go; runs/NAME/KEY if not given.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest whole checkpoint in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint there.")] = False,
 ) -> int:
     """Train the one training of a sweep file, in this process.
 
-    Neither Ray nor MLflow is used. The adapter is scored, cut to the `sizes` of its block, and saved as PEFT loads it. --set
-    narrows a file with several trainings.
+    Neither Ray nor MLflow is used. The adapter is scored, cut to the `sizes` of its block, and saved in PEFT's format. For
+    a file with several trainings, use --set to choose one.
 
     Exit status: 0 finished; 1 the run failed; 2 the call is wrong; 130 interrupted (the same call with --resume continues).
     """
@@ -146,7 +146,7 @@ def energy(
     ranks: Annotated[
         list[str] | None, typer.Option(metavar="R1,R2,R3", help="Repeatable; all = full. Usual ranks if not given.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Where to decompose, such as cuda; the processor if not given.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where to decompose, such as cuda; the CPU if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON instead of a table.")] = False,
 ) -> None:
     """Show how much of a model's weights CRAFT's ranks keep.
@@ -159,7 +159,7 @@ def energy(
 
 def cache(
     clear: Annotated[
-        str | None, typer.Option(metavar="KEY|all", help="Remove the files whose keys begin so, or all of them.")
+        str | None, typer.Option(metavar="KEY|all", help="Remove the files whose keys begin with KEY, or all of them.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Another cache folder.")] = None,
 ) -> None:
@@ -167,8 +167,8 @@ def cache(
 
     Decompositions of weights and fitted task heads, the least recently used first.
 
-    The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). What is removed is made
-    again when it is needed.
+    The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Removed files are made
+    again when needed.
     """
     from craft.store import clear_store, list_store
 

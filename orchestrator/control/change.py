@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from craft.words import plural
 from orchestrator.plan.plan import Plan
 from orchestrator.record.resume import check_resume
 from orchestrator.search.stages import make_strategy
@@ -120,7 +121,7 @@ def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashabl
         return []
     if noun != "configuration":
         names = " ".join(map(str, groups))
-        return [f"{noun}{'s' if len(groups) > 1 else ''} {names}{_running(entries)}"]
+        return [f"{plural(len(groups), noun)} {names}{_running(entries)}"]
     labels = [f"{group[0].trial.label}{_running(group)}" for group in groups.values()]
     if len(labels) == 1:
         return labels
@@ -135,7 +136,7 @@ def _running(entries: Iterable[Entry]) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {plural(number, noun)}"
 
 
 def _space(sweep: Sweep) -> Any:

@@ -32,12 +32,12 @@ def affected(state: State, verb: Verb, name: str | None) -> list[str]:
     keys = [other.key for other in (entry, *family) if _MAY[verb](other)]
     if not keys:
         how = entry.result.status if entry.ended and entry.result is not None else entry.phase
-        rule = "runs or waits" if verb == "stop" else "has failed, or was stopped"
-        raise SweepError([f"{verb} {_said(entry)}: it is {how}; {verb} is for a trial that {rule}"])
+        raise SweepError([f"{verb} {_said(entry)}: it is {how}; {verb} is for a trial that {_RULE[verb]}"])
     return keys
 
 
 _MAY = {"stop": lambda entry: not entry.ended, "retry": lambda entry: entry.ended and not entry.finished}
+_RULE = {"stop": "runs or waits", "retry": "failed or was stopped"}
 
 
 def _find(state: State, verb: Verb, name: str) -> Entry:
@@ -51,7 +51,7 @@ def _find(state: State, verb: Verb, name: str) -> Entry:
     listed = [f"  {_said(entry)}" for entry in candidates[:NAMED]]
     more = [f"  and {len(candidates) - NAMED} more"] if len(candidates) > NAMED else []
     wrong = f"{name!r} names {len(matches)} trials" if matches else f"the sweep {state.name} has no trial {name!r}"
-    raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"It has none to {verb}."), *listed, *more])
+    raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"No trial of it {_RULE[verb]}."), *listed, *more])
 
 
 def _said(entry: Entry) -> str:

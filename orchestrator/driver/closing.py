@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.words import format_duration, public_address, redact
+from craft.words import format_duration, plural, public_address, redact
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.judging.control import above_guessing
 from orchestrator.plan.plan import Plan
@@ -79,13 +79,14 @@ def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, 
     """Prints what is still to do, and the command that does it."""
     if left:
         replay = f"craft-sweeps replay {shown_path(folder)}"
-        console.print(f"{left} events wait for the tracking store; send them with: {replay}", markup=False, soft_wrap=True)
+        console.print(
+            f"{left} {plural(left, 'event')} not in the tracking store yet; send with: {replay}", markup=False, soft_wrap=True
+        )
     rest = len(outcome.left)
     if rest:
-        have = "trial has" if rest == 1 else "trials have"
-        console.print(f"{rest} {have} no result yet; continue with: {again}", markup=False, soft_wrap=True)
+        console.print(f"{rest} {plural(rest, 'trial')} without a result; continue with: {again}", markup=False, soft_wrap=True)
     elif outcome.open:
-        console.print(f"there was more to propose; continue with: {again}", markup=False, soft_wrap=True)
+        console.print(f"the searcher has more to propose; continue with: {again}", markup=False, soft_wrap=True)
 
 
 def shown_path(path: Path) -> str:

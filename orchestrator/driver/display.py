@@ -185,6 +185,6 @@ class Display:
 def _announcement(event: Applied | Asked, state: State) -> str:
     """Returns what a person asked for, in a sentence."""
     if isinstance(event, Applied):
-        return f"applied for {event.who}: {', '.join(event.difference)}"
+        return f"applied by {event.who}: {', '.join(event.difference)}"
     named = [state.entries[key].trial.name for key in event.keys if key in state.entries]
-    return f"{event.verb}, for {event.who}" + (f": {', '.join(named)}" if named else "")
+    return f"{event.verb}, asked by {event.who}" + (f": {', '.join(named)}" if named else "")

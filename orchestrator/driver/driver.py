@@ -101,7 +101,7 @@ class Driver(Agenda):
         self.take(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:
-            self.display.say(f"paused for {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
+            self.display.say(f"paused by {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
         self._ask()
         self._take_requests()
 

@@ -18,7 +18,7 @@ from orchestrator.judging.chances import find_falls
 from orchestrator.judging.control import HEAD, above_guessing, no_better_than_head
 from orchestrator.judging.experiments import (
     describe_action,
-    duration,
+    describe_price,
     further,
     more_command,
     other_rates,
@@ -39,7 +39,7 @@ from orchestrator.sweepfile.settings import Enough
 
 Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head"]
 UNLIKELY = 0.2
-"""The chance to decide below which an action would hardly do so."""
+"""The probability of settling the answer below which an action would hardly do so."""
 REASONS = {
     "enough": "the answer: the smallest that is enough",
     "unsure": "the answer: the likeliest to be enough, which is not decided",
@@ -59,12 +59,12 @@ class Answer:
             `random guessing`: nothing is above it; `head`: no adapter beats the head alone.
         configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
         best: the id of the configuration with the highest expected score.
-        better: the chance that any is better than `configuration` by more than `within` points; None where it is not known.
+        better: the probability that any is better than `configuration` by more than `within` points; None if not known.
         verdict: what is known, a heading and sentences.
         unknown: what is not known; empty if all is.
-        proposal: what would say it, and how long that takes.
+        proposal: what would settle it, and how long that takes.
         command: the command that runs it; empty if there is none.
-        decides: the chance that it says all; None where that is not known.
+        decides: the probability that it settles the answer; None if not known.
     """
 
     kind: Kind
@@ -109,7 +109,9 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
     reply = replace(reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(rest)}. Among these: {reply.verdict}")
     if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in rest):
         return reply
-    return replace(reply, unknown="Not known: the rest.", proposal="Finish the sweep first:", command=state.again, decides=None)
+    return replace(
+        reply, unknown="Not known: how the others score.", proposal="Next: finish the sweep:", command=state.again, decides=None
+    )
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State) -> Answer:
@@ -160,7 +162,7 @@ def _other_settings(complete: Sequence[Summary], best: Summary, state: State) ->
     if not settings:
         return unknown, "", ""
     seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
-    proposal = f"A lower and a higher rate of {full_label(chosen)}{duration(seconds / pace_of(state), ': about ')}:"
+    proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / pace_of(state))}:"
     return unknown, proposal, more_command(state.again, settings)
 
 
@@ -187,7 +189,7 @@ def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -
     action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
     return Answer(
         "one seed", small.configuration, best.configuration, None, verdict, unknown,
-        *describe_action(action, complete, best, state, "would give probabilities"),
+        *describe_action(action, complete, best, state, " to get probabilities"),
     )  # fmt: skip
 
 
@@ -208,10 +210,10 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
     if doubt and unlikely and helps_most(complete, observed.errors.tolist()) == "examples":
         proposal = rows_help(complete)
     elif unknown and action is not None:
-        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} say it ({percent(action.decides)})"
-        says = "would most likely say it" if action.decides >= LIKELY else may
+        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} settle it ({percent(action.decides)})"
+        gain = f", which {'would most likely settle it' if action.decides >= LIKELY else may}"
         place = taken if action.kind == "smaller" else best
-        proposal, command = describe_action(action, complete, place, state, says)
+        proposal, command = describe_action(action, complete, place, state, gain)
         decides = action.decides if action.more else None
     ids, better = (taken.configuration, best.configuration), 1 - chance[taken.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)

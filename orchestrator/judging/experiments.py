@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from craft.methods import METHODS
-from craft.words import format_duration
+from craft.words import format_duration, plural
 from orchestrator.judging.chances import evidence
 from orchestrator.judging.control import FULL, HEAD
 from orchestrator.judging.front import SEEDS
@@ -26,7 +26,7 @@ Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
 NAMED = 4
 """So many configurations of a sentence are named."""
-COUNTS = ("no", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | None:
@@ -172,13 +172,13 @@ def pace_of(state: State) -> float:
     return seconds / wall if seconds > 0 and wall > 0 else 1.0
 
 
-def duration(seconds: float, before: str = "") -> str:
-    """Returns a time for people, in whole minutes from 90 seconds on; empty if it is not known."""
+def describe_price(seconds: float) -> str:
+    """Returns a time for people, ` (about 5 min)`, in whole minutes from 90 seconds on; empty if it is not known."""
     if not math.isfinite(seconds) or seconds <= 0:
         return ""
     if seconds < 90:
-        return f"{before}{max(1, round(seconds))} s"
-    return before + format_duration(60 * round(seconds / 60)).removesuffix(" 00 s")
+        return f" (about {max(1, round(seconds))} s)"
+    return f" (about {format_duration(60 * round(seconds / 60)).removesuffix(' 00 s')})"
 
 
 def _values(setting: Any) -> list[Any]:
@@ -229,12 +229,12 @@ def _yaml(value: Any) -> str:
 
 
 def describe_seeds(action: Action, complete: Sequence[Summary]) -> str:
-    """Returns which configurations get how many more seeds, such as `Two more seeds of A and B`."""
+    """Returns which configurations get how many more seeds, such as `two more seeds of A and B`."""
     count = max(action.more)
     rows = [summary for summary, more in zip(complete, action.more, strict=False) if more]
     names = list(dict.fromkeys(full_label(summary) for summary in rows))
     group = f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names)
-    return f"{COUNTS[count]} more seed{'s' if count > 1 else ''} of {group}"
+    return f"{COUNTS[count]} more {plural(count, 'seed')} of {group}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -243,13 +243,18 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def describe_action(action: Action, complete: Sequence[Summary], place: Summary, state: State, says: str) -> tuple[str, str]:
-    """Returns a sentence on an action, and its command."""
-    time = duration(action.seconds / pace_of(state), ": about ")
+def describe_action(action: Action, complete: Sequence[Summary], place: Summary, state: State, gain: str) -> tuple[str, str]:
+    """Returns a sentence on an action, and its command.
+
+    Args:
+        gain: what more seeds give, the end of the sentence.
+    """
+    time = describe_price(action.seconds / pace_of(state))
     if action.kind == "seeds":
         # A file gives seeds to all; to some it does by `until`.
         all_alike = all(action.more[: len(complete)])
         settings = more_seeds(state.sweep, max(action.more)) if all_alike else {"search.until": "answered"}
-        return f"{describe_seeds(action, complete)} {says}{time}.", more_command(state.again, settings)
+        return f"Next: run {describe_seeds(action, complete)}{time}{gain}.", more_command(state.again, settings)
     settings = resized(state.sweep, place, 2 if action.kind == "larger" else 0.5)
-    return f"Most for its time says a {action.kind} size of {full_label(place)}{time}.", more_command(state.again, settings)
+    sentence = f"Next: run a {action.kind} size of {full_label(place)}{time}, which tells most for its time."
+    return sentence, more_command(state.again, settings)

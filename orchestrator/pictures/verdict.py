@@ -13,7 +13,7 @@ from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import Objectives
 
-Describe = Callable[[Sequence[Summary], Objectives], str]
+Describe = Callable[[Sequence[Summary], Objectives, float], str]
 """Makes the Markdown that describes a sweep's run."""
 ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}
 
@@ -41,6 +41,7 @@ class Verdict:
         objectives = state.sweep.objectives
         summaries, answer = answer_of(state)
         marked = marks(summaries, objectives)
+        table = describe(summaries, objectives, state.sweep.enough.within)
         knee = str(marked.pop("knee", ""))
         members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
         return cls(
@@ -48,7 +49,7 @@ class Verdict:
             {summary.configuration: summary for summary in summaries},
             members | {names.KNEE: frozenset([knee] if knee else [])},
             knee,
-            "\n\n".join(filter(None, (answer.markdown if answer else "", describe(summaries, objectives)))),
+            "\n\n".join(filter(None, (answer.markdown if answer else "", table))),
             answer.text if answer else "",
             _closing_numbers(state),
         )

@@ -10,13 +10,14 @@ from rich.table import Table
 
 from craft.methods import METHODS
 from craft.models.gguf import gguf_notes
-from craft.words import format_bytes
+from craft.words import format_bytes, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.gpu_shares import MACHINE_GPUS, Gpu, idle_lines, memory_lines, together_lines
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import lines_of
 from orchestrator.sweepfile.mistakes import dotted
 from orchestrator.sweepfile.space.sizes import SPAN
+from orchestrator.sweepfile.sweep import Sweep
 
 SHOWN = 200
 
@@ -67,14 +68,14 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     first = [trained for trained in plan.trained if trials[trained.id]]
     seeds = sorted({trials[trained.id] // len(sweep.task_names) for trained in first})
     console.print(
-        f"{len(first)} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, seeds))} seeds = "
-        f"{len(plan.jobs)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
+        f"{_counts(sweep, len(first))} x {' or '.join(map(str, seeds))} {plural(max(seeds, default=0), 'seed')} = "
+        f"{len(plan.jobs)} {plural(len(plan.jobs), 'trial')}" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
     if cuts := len(plan.configurations) - len(plan.trained):
         console.print(
-            f"their adapters are cut to {cuts} more configurations, of at most the size shown, "
-            "each trained on for a tenth of its steps",
+            f"their adapters are cut to {cuts} more {plural(cuts, 'configuration')} of at most the size shown, each trained "
+            "further for a tenth of the steps",
             highlight=False,
         )
     _print_replication(plan, console, steps)
@@ -86,6 +87,11 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         style="dim",
         highlight=False,
     )
+
+
+def _counts(sweep: Sweep, configurations: int) -> str:
+    tasks = len(sweep.task_names)
+    return f"{configurations} {plural(configurations, 'configuration')} x {tasks} {plural(tasks, 'task')}"
 
 
 def savings(plan: Plan) -> Iterator[str]:
@@ -152,7 +158,7 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
         for line in lines_of(plan.planner, plan.families, steps):
             console.print(line, markup=False, highlight=False)
         return
-    whom = "those that may be on the front" if rule.choose == "front" else "the best of each group"
+    whom = "configurations that may be on the front" if rule.choose == "front" else "the best of each group"
     console.print(f"then with the seeds {', '.join(map(str, rule.seeds))}: {whom}, by their search scores", highlight=False)
 
 
@@ -164,15 +170,15 @@ def _print_bounds(plan: Plan, console: Console) -> None:
     _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
-        f"at most {plan.wanted} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"at most {_counts(sweep, plan.wanted)} x {len(sweep.seeds)} {plural(len(sweep.seeds), 'seed')} = "
         f"{plan.wanted * len(sweep.task_names) * len(sweep.seeds)} trials\n"
-        f"trainable parameters of points tried out: {min(parameters):,} to {max(parameters):,}",
+        f"trainable parameters of sampled points: {min(parameters):,} to {max(parameters):,}",
         highlight=False,
     )
     if plan.dropped:
         total = len(plan.dropped) + len(plan.probed)
         console.print(
-            f"{len(plan.dropped)} of {total} points tried out break a constraint and would not be trained, such as "
+            f"{len(plan.dropped)} of {total} sampled points break a constraint and would not be trained, such as "
             f"{plan.dropped[0].configuration.label}: {plan.dropped[0].reason}",
             highlight=False,
         )

@@ -96,6 +96,6 @@ def front_report(record: PastSweep, **of_table: Any) -> FrontReport:
         rows=[row_of(summary) for summary in ranked(summaries, sweep.objectives)],
         knee=best.configuration if best else None,
         caption=caption(summaries, sweep.objectives) if summaries else "",
-        legend=legend(summaries, sweep.objectives),
+        legend=legend(summaries, sweep.objectives, sweep.enough.within),
         answer=AnswerPart.of(record.answer, summaries, sweep.enough),
     )

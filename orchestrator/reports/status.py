@@ -124,7 +124,7 @@ class StatusReport(Report):
     seconds_passed: Number = Field(description="Seconds of the present or last session.")
     seconds_left: Number = Field(description="Seconds until the sweep ends, as far as that can be said. Null if not running.")
     doing: str = Field(description="What the running trials do.")
-    held_for: str | None = Field(
+    paused_by: str | None = Field(
         description="Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."
     )
     trainings: Counts = Field(description="The trials that are trained.")
@@ -169,7 +169,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         if phase == "running" and underway is not None and underway.left is not None
         else None,
         doing=underway.doing if phase == "running" and underway is not None else "",
-        held_for=state.held.who if state.held is not None else None,
+        paused_by=state.held.who if state.held is not None else None,
         trainings=Counts.of(state.trainings),
         trainings_planned=state.started.trainings if state.started is not None else None,
         trials=Counts.of(state.asked_for),

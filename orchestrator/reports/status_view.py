@@ -28,7 +28,7 @@ def show_status(report: StatusReport, console: Console) -> None:
 
 def _lines(report: StatusReport) -> Iterator[tuple[str, str | None]]:
     phase = PHASES[report.phase] if report.failed or report.phase != "failed" else "ended early by an error"
-    held = [] if report.held_for is None else [f"paused for {report.held_for}"]
+    held = [] if report.paused_by is None else [f"paused by {report.paused_by}"]
     yield f"{report.sweep}: {', '.join([phase, *held, *_times(report)])}", "bold"
     if report.trials.total:
         yield _counts(report), None

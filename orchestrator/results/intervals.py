@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from craft.tasks.metrics import METRICS
+from craft.words import plural
 
 Scores = Mapping[tuple[str, int], float]
 
@@ -75,7 +76,7 @@ class Comparison:
         if not self.difference.n:
             return f"{first} and {second} share no seed that finished the same tasks: nothing to compare."
         seeds = self.difference.n
-        shared = f"{seeds} shared seed{'s' if seeds > 1 else ''} of {len(self.tasks)} task(s)"
+        shared = f"{seeds} shared {plural(seeds, 'seed')} of {len(self.tasks)} {plural(len(self.tasks), 'task')}"
         gap = f"{self.difference.mean:+.2f} {unit}"
         if math.isnan(self.difference.half):
             return f"{first} against {second}: {gap} over {shared}; one seed has no interval."

@@ -176,7 +176,8 @@ ROWS = (
            "The mean over tasks, on each of which 0 is the head alone and 100 is full fine-tuning.", 1, "front", interval=True),
     Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
     Column(P_FRONT, "P(front)", "maximize", "probability",
-           "P(front): the probability, 0 to 1, that nothing of at most its cost is better. Null with one seed.", place="front"),
+           "P(front): the probability, 0 to 1, that no configuration that costs no more does better. Null with one seed.",
+           place="front"),
     Column(P_ENOUGH, "P(enough)", "maximize", "probability", "P(enough): the probability, from 0 to 1, that nothing at all is "
            "better by more than `within` points. Null with one seed.", place="front"),
     Column(EXPECTED, "expected", "maximize", "score", "The expected true score, in points. The highest of many scores is too "

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.scoring.predictions import Prediction
+from craft.words import plural
 from orchestrator.results.mistakes import differing
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
@@ -68,4 +69,4 @@ def _with_texts(trials: Sequence[Sequence[Prediction]], row: int) -> Prediction:
 
 def _listed(rows: Sequence[int]) -> str:
     more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
-    return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows[:SHOWN]))}{more}"
+    return f"{plural(len(rows), 'row')} {', '.join(map(str, rows[:SHOWN]))}{more}"

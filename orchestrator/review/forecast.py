@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.words import format_duration
+from craft.words import format_duration, plural
 from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.work import Work, count_work
@@ -63,7 +63,10 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
     trained = [result for result in ended if result.status == "finished" and result.steps]
     if trained:
         a_step = sum(result.seconds for result in trained) / sum(result.steps for result in trained)
-        seconds, source = work.steps * a_step / at_once, f"the {len(trained)} trials recorded in {storage}"
+        seconds, source = (
+            work.steps * a_step / at_once,
+            f"the {len(trained)} {plural(len(trained), 'trial')} recorded in {storage}",
+        )
     else:
         speed = probe_plan(plan)
         if speed is None:

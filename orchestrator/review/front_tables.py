@@ -30,21 +30,27 @@ from orchestrator.results.table import (
 )
 from orchestrator.review.front_words import caption, legend
 from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.cells import write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+WITHIN = Enough().within
 
-def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", tasks_shown: int = 8) -> Table:
+
+def terminal_table(
+    summaries: Sequence[Summary], objectives: Objectives, title: str = "", within: float = WITHIN, tasks_shown: int = 8
+) -> Table:
     """Returns a rich table under its legend: front rows marked and bright, dominated ones dimmed; a column for each task if
     there are at most `tasks_shown`."""
     from rich.markup import escape
     from rich.table import Table
 
     tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
-    above = "\n".join(filter(None, (title, legend(summaries, objectives))))
+    above = "\n".join(filter(None, (title, legend(summaries, objectives, within))))
     table = Table(title=escape(above) or None, title_justify="left", header_style="bold", pad_edge=False)
     columns = front_columns(summaries, objectives, tasks)
     for column in columns:
@@ -62,18 +68,16 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     return table
 
 
-def show_front(
-    summaries: Sequence[Summary], objectives: Objectives, answer: Answer | None, title: str, console: Console
-) -> None:
+def show_front(summaries: Sequence[Summary], sweep: Sweep, answer: Answer | None, title: str, console: Console) -> None:
     """Prints the table, the line under it and the answer."""
     if any(summary.finished or summary.failed for summary in summaries):
-        console.print(terminal_table(summaries, objectives, title))
-        console.print(caption(summaries, objectives), markup=False)
+        console.print(terminal_table(summaries, sweep.objectives, title, sweep.enough.within))
+        console.print(caption(summaries, sweep.objectives), markup=False)
     if answer is not None:
         console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
-def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
+def markdown(summaries: Sequence[Summary], objectives: Objectives, within: float = WITHIN, limit: int = 40) -> str:
     """Returns a Markdown table for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
     columns = front_columns(summaries, objectives, tasks)
@@ -83,7 +87,7 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
     lines.insert(1, "| " + " | ".join("---" for _ in columns) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
-    above = f"{plain(says)}\n\n" if (says := legend(summaries, objectives)) else ""
+    above = f"{plain(says)}\n\n" if (says := legend(summaries, objectives, within)) else ""
     return above + "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from craft.words import plural, points
 from orchestrator.judging.control import above_guessing, no_better_than_head
 from orchestrator.judging.front import knee
 from orchestrator.judging.limits import limit, more_examples
-from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, number
+from orchestrator.results.metrics import LUCK, NORMALIZED, P_FRONT, SIZE, number
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import front_metrics, full_label
 from orchestrator.sweepfile.objectives import Objectives
@@ -21,11 +22,11 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     knee; the meaning of the interval. The answer (`orchestrator.judging.answer`) follows it."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
-    parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
+    parts = [f"● {len(front)} of {len(summaries)} {plural(len(summaries), 'configuration')} on the front"]
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
     if tuning := sum(summary.tunes is not None for summary in summaries):
-        parts.append(f"{tuning} that only tune, not ranked")
+        parts.append(f"{tuning} only for tuning, not ranked")
     if budgets := _budgets(summaries):
         parts.append(budgets)
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
@@ -46,14 +47,15 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     return "; ".join(parts)
 
 
-def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """Returns the meaning of the chances in the table, to be read before it; empty if it shows none."""
+def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) -> str:
+    """Returns the meaning of the probabilities in the table, to be read before it; empty if it shows none."""
     if P_FRONT not in front_metrics(summaries, objectives):
         return ""
     where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
+    rivals = "of this size or smaller" if {*objectives} == {"score", SIZE} else "that costs no more"
     return (
-        f"P(front): the probability that nothing of at most its cost is better on {where} examples. P(enough): that nothing at "
-        "all is better by more than enough.within points, 1 if not set."
+        f"P(front): the probability that no configuration {rivals} does better on {where} examples. P(enough): the probability "
+        f"that no configuration at all is better by more than {points(within)}."
     )
 
 
@@ -65,13 +67,13 @@ def _intervals(summaries: Sequence[Summary]) -> str:
     if seeds < 2 and not any(sum(summary.sampling) for summary in complete):
         return "one seed: no interval"
     if seeds < 2:
-        few = f"; they are few, and more of them would tell more than more seeds{how}" if limits == "examples" else ""
+        few = f"; more scored examples{how} would narrow it more than more seeds" if limits == "examples" else ""
         return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
     text = "± is the 95 % interval over seeds and examples"
     text += ", of one seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
     if limits == "examples":
-        return f"{text}, which more scored examples{how} would narrow more than more seeds"
-    return f"{text}, which more seeds would narrow more than more scored examples" if limits else text
+        return f"{text}; more scored examples{how} would narrow it more than more seeds"
+    return f"{text}; more seeds would narrow it more than more scored examples" if limits else text
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:

@@ -21,7 +21,7 @@ def mistakes_page(title: str, answers: Mapping[str, Sequence[Prediction]]) -> st
         if all("answer" in line and "label" in line for line in lines):
             classes = "right" in lines[0]
             parts += [f"## {plain(split)}", *(_confused(lines) if classes else [])]
-            parts += ["The surest mistakes:" if classes else "The largest errors:", _worst(lines)]
+            parts += ["Most confident mistakes:" if classes else "Largest errors:", _worst(lines)]
     return "\n\n".join([f"# Where {plain(title)} is wrong", *parts]) + "\n" if parts else ""
 
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from craft.words import nearest, points
+from craft.words import nearest, plural, points
 from orchestrator.judging.answer import REASONS, Answer
 from orchestrator.judging.chances import within_best
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.front import SEEDS, enough_of, knee
-from orchestrator.results.metrics import number
+from orchestrator.results.metrics import label_of, number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
@@ -66,7 +66,9 @@ def pick(
     if rule == "best":
         complete = _complete(summaries)
         best = _best(complete)
-        return Pick(best, f"the best mean search score ({_score(best)}) of {len(complete)} configurations")
+        return Pick(
+            best, f"the best mean search score ({_score(best)}) of {len(complete)} {plural(len(complete), 'configuration')}"
+        )
     if rule == "knee":
         _complete(summaries)
         chosen = knee(summaries, objectives)
@@ -74,7 +76,7 @@ def pick(
             raise NothingMeets(
                 f"only a front of two objectives has a knee; this sweep's objectives are {', '.join(objectives)}: --pick best"
             )
-        return Pick(chosen, f"the knee of the front of {' against '.join(objectives)} (reported scores)")
+        return Pick(chosen, f"the knee of the front of {' against '.join(map(label_of, objectives))} (reported scores)")
     return _named(rule, summaries)
 
 
@@ -136,7 +138,8 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
         close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - enough.within]
         chosen = min(close, key=lambda summary: (summary.value(SIZE), -summary.value(SEARCH), summary.label))
         reason = f"the smallest whose mean search score is within {margin} of the best ({_score(best)})"
-        return Pick(chosen, f"{reason}; this sweep has no probabilities")
+        single = min(summary.score.n for summary in candidates) < 2
+        return Pick(chosen, f"{reason}; {'with one seed there are' if single else 'this sweep has'} no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {margin} of the best"
     if (taken := enough_of(summaries, enough, chances)) is None:

@@ -16,9 +16,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from craft.words import percent
+from craft.words import percent, plural
 from orchestrator.judging.control import above_guessing
-from orchestrator.judging.experiments import another_size, beyond_rates, describe_seeds, duration, further, pace_of
+from orchestrator.judging.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
 from orchestrator.judging.front import enough_of, mark_front
 from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.plan.configuration import Configuration
@@ -128,7 +128,7 @@ class _Steps:
     def second_seeds(self) -> Decided | None:
         """Returns the step that gives each configuration a second seed; None if each has one."""
         single = [row for row in self._complete if row.score.n < 2]
-        why = f"one more seed of {len(single)} configurations, because one seed gives no probabilities"
+        why = f"one more seed of {len(single)} {plural(len(single), 'configuration')}, because one seed gives no probabilities"
         return Decided(why=why, seeds={_trained(row): self._new(_trained(row), 1) for row in single}) if single else None
 
     def rate(self, best: Summary) -> Decided | None:
@@ -145,7 +145,7 @@ class _Steps:
 
     def of(self, action: Action, base: Summary) -> Decided:
         """Returns the step of an action."""
-        says = f"{percent(action.decides)} to decide{duration(action.seconds, ', ')}"
+        says = f"{percent(action.decides)} to decide{describe_price(action.seconds)}"
         if action.kind != "seeds":
             step = self.size(action.kind, base, says)
             assert step is not None

@@ -105,7 +105,7 @@ def _contradictions(file: Sequence[Dataset]) -> Iterator[str]:
             labels.setdefault(tuple(map(str.strip, cells)), []).append(label)
     count = sum(len(same) for same in labels.values() if len({*same}) > 1)
     if count:
-        yield f"{count:,} rows have equal texts and different labels: no model can answer all of them"
+        yield f"{count:,} rows share their text but not their label; no model can get all of them right"
 
 
 def _share(rows: int, enough: int, most: float) -> float:

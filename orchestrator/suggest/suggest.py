@@ -20,7 +20,7 @@ from craft.data_settings import DataSettings
 from craft.plain_yaml import YamlPath
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.words import format_bytes, printable
+from craft.words import format_bytes, plural, printable
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
@@ -93,7 +93,7 @@ def suggest(
         name: of the sweep; that of the file if absent.
 
     Raises:
-        ValueError: data, model or hours do not do; the message says why and what would.
+        ValueError: data, model or hours are unusable; the message says why, and what is usable.
     """
     if not 0 < hours < 24 * 366:
         raise ValueError(f"hours: got {hours:g}; a number above 0, and at most a year")
@@ -184,7 +184,7 @@ def _with_costs(lines: Sequence[Line], work: Mapping[YamlPath, Work], plan: Plan
         key = text.split(" ", 1)[0]
         part = next(methods) if text.startswith("  - {method:") else parts.get(key)
         if part is not None:
-            count = f"{part.trainings:.0f} training{'s' if round(part.trainings) != 1 else ''}"
+            count = f"{part.trainings:.0f} {plural(round(part.trainings), 'training')}"
             time = duration(seconds_of(part, machine.speed, at_once))
             comment += f": {count}{' a seed' if key == 'seeds:' else ''}, {time}"
         costed.append((text, comment))
@@ -202,16 +202,16 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
     if data.unread:
         more = f" and {len(data.unread) - 12} more" if len(data.unread) > 12 else ""
         lines.append(
-            f"Columns that the model does not read: {', '.join(data.unread[:12])}{more}. Name those it needs by --text."
+            f"Columns that the model does not read: {', '.join(data.unread[:12])}{more}. Give those that it needs by --text."
         )
-    lines += [f"Look at this: {doubt}." for doubt in data.doubts]
+    lines += [f"Warning: {doubt}." for doubt in data.doubts]
     lines.append(
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "
         f"{speed.start:.1f} s a start; {machine.at_once} trainings at once, each with about {format_bytes(machine.memory)}."
     )
     if left:
         parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left[:4]]
-        lines.append(f"Left out, with the time of a sweep that has it and all before: {'; '.join(parts)}.")
+        lines.append(f"Left out, with the forecast of a sweep that has it and all before it: {'; '.join(parts)}.")
     else:
         lines.append("Nothing is left out: more hours would add nothing on these rows.")
     lines.append("Change what you like; `craft-sweeps plan` shows what it costs.")

@@ -66,7 +66,7 @@ def write_sweep(
         *_training_lines(data, facts, design, machine.training),
         ("space:", ""),
         *_block_lines(data, facts, design),
-        ("search: {algorithm: grid}", "all of it is trained: a searcher pays from about 20 configurations a method on"),
+        ("search: {algorithm: grid}", "all of it is trained: a searcher pays off from about 20 configurations per method"),
         (f"budget: {{wall_clock: {max(1, round(wall_clock))}s}}", "the sweep ends by then in any case; --resume continues it"),
         (f"resources: {{cpu: {machine.cpu}{', gpu: 1' if machine.gpu else ''}}}", f"{machine.at_once} trainings at once"),
     ]

@@ -192,7 +192,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
     yield sweep
 
 
-def describe(summaries: Sequence[Summary], _: object) -> str:
+def describe(summaries: Sequence[Summary], *_: object) -> str:
     return f"{len(summaries)} configurations"
 
 

@@ -75,7 +75,7 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     single = read_folder(record(tmp_path / "single", {name: (size, {("toy/sentiment", 0): (size / 1e5, 90)})
         for name, (size, _) in level.items()}, seeds=(0,)))  # fmt: skip
     reason = pick("smallest-within:1", single.summaries, single.sweep.objectives).reason
-    assert "within 1 point of the best (0.80); this sweep has no probabilities" in reason
+    assert "within 1 point of the best (0.80); with one seed there are no probabilities" in reason
 
 
 def test_aliases_are_earned(front: PastSweep) -> None:

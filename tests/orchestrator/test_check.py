@@ -131,7 +131,7 @@ def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
         findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), cluster.address, store(tmp_path))
         assert {finding.level for finding in findings} == {"good"}, findings
         assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
-        assert found(findings, "room").sentence.startswith("1 trials at once")
+        assert found(findings, "room").sentence.startswith("1 trial at once")
         monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
         large = plan_of(tmp_path, "resources: {cpu: 4}\n")
         findings = diagnose(large, str(tmp_path / "runs"), cluster.address, store(tmp_path), 2)

@@ -73,7 +73,7 @@ def test_only_shared_tasks_and_seeds_count(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "No difference" in shown
     assert "+10.00 points" in shown
-    assert "2 shared seeds of 1 task(s)" in shown
+    assert "2 shared seeds of 1 task" in shown
 
 
 def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
     assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
     assert row.split()[-2:] == ["1", "2"]  # one trial of two steps
     assert "merged" not in printed.out
-    assert "3 configurations x 1 tasks x 1 seeds = 3 trials, 6 optimizer steps" in printed.out
+    assert "3 configurations x 1 task x 1 seed = 3 trials, 6 optimizer steps" in printed.out
     assert printed.err == ""
     assert names(folder) == before
 

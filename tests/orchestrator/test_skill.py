@@ -140,5 +140,5 @@ def test_it_is_written_once_and_nothing_else_is_written_over(tmp_path: Path, cap
         assert file.read_text() == SKILL.read_text()
     file.write_text("mine")
     assert main(["skill", "--to", str(tmp_path / "skills")]) == WRONG
-    assert "says something else" in capsys.readouterr().err
+    assert "is a different skill" in capsys.readouterr().err
     assert file.read_text() == "mine"

@@ -70,7 +70,7 @@ def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) 
         driver.tick()
         assert driver.next_job() is None, "paused"
         report = read_status(folder)
-        assert report.held_for
+        assert report.paused_by
         assert f"craft-sweeps continue {folder}" in [step.command for step in report.next]
         assert driver.state.entries[left[0].key].result is not None
         ask(folder, "continue")

@@ -176,7 +176,7 @@ def test_a_shipped_sweep_is_written_with_its_data_and_loads(
     assert "sweeps/" not in text, "a path of the repository"
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert main(["new", name]) == WRONG
-    assert "nothing is written over" in capsys.readouterr().err
+    assert "nothing is overwritten" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

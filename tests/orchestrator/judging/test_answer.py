@@ -93,7 +93,7 @@ def test_within_and_sure_say_what_enough_means() -> None:
         (
             [made("small", 1_000, [70]), made("large", 8_000, [90])],
             "one seed",
-            ["By one seed: lora large", "One seed cannot tell", "Two more seeds of all 2 configurations", "about 2 min"],
+            ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
             "seeds=[0, 1, 2]",
         ),
         (
@@ -105,7 +105,7 @@ def test_within_and_sure_say_what_enough_means() -> None:
         (
             [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
             "unsure",
-            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "One more seed of lora large would"],
+            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
             "search.until=",
         ),
         (
@@ -141,7 +141,7 @@ def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
     answer = answered(*growing)
     assert answer.configuration == "r16"
     assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
-    assert answer.proposal.startswith("Most for its time says a larger size of craft r16")
+    assert answer.proposal.startswith("Next: run a larger size of craft r16")
     assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
     waiting = replace(made("waiting", 500, [99]), planned=3)
     answer = answered(*STEEP, waiting)
     assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
-    assert (answer.proposal, answer.command) == ("Finish the sweep first:", AGAIN)
+    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
     failed = answered(*STEEP, replace(waiting, failed=2))
     assert failed.command != AGAIN, "it has ended"
 

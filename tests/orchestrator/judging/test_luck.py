@@ -132,11 +132,11 @@ def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
     assert all(LUCK not in summary.counts for summary in these)
     assert these[-1].counts[P_ENOUGH] > 0.98 > new[-1].counts[P_ENOUGH]
     assert new[0].counts[P_ENOUGH] > these[0].counts[P_ENOUGH]
-    assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES)
-    assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES)
+    assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES, 1)
+    assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES, 1)
     (missing, *others) = sweep(True)
     part = with_chances([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
-    assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES), "one configuration has none"
+    assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
     assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
     assert by_seed(missing.credits, "toy").shape == (3, 200)
 
@@ -170,8 +170,8 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
 @pytest.mark.parametrize(
     ("seeds", "reach", "said", "half"),
     [
-        (3, None, "3 shared seeds of 1 task(s), on these examples", 4.303 * 0.1 / math.sqrt(3)),
-        (3, (3.92, 3.92), "3 shared seeds of 1 task(s), on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
+        (3, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
+        (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
         (1, (3.92, 3.92), "over examples alone: what another seed would change is not in it", 1.96 * 2),
         (1, None, "one seed has no interval", math.nan),
     ],

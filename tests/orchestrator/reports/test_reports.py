@@ -103,7 +103,7 @@ def test_the_schema_refuses_what_is_no_report(front: PastSweep, change: dict[str
 
 def test_a_front_has_the_values_of_the_table(front: PastSweep) -> None:
     report = checked(front_report(front))
-    shown = printed(lambda console: show_front(front.summaries, front.sweep.objectives, front.answer, "", console))
+    shown = printed(lambda console: show_front(front.summaries, front.sweep, front.answer, "", console))
     lines = [line for line in shown.splitlines() if "LoRA" in line and line.startswith("│")]
     assert [row["label"] for row in report["rows"]] == ["LoRA small", "LoRA middle", "LoRA large", "LoRA cut"]
     for row, line in zip(report["rows"], lines, strict=True):

@@ -27,7 +27,7 @@ space: [{method: lora, rank: {values: [1, 2, 3, 4]}}]
 @pytest.mark.parametrize(
     ("training", "speed", "said"),
     [
-        ({"batch_size": 16, "precision": "float32", "max_length": 128}, None, "about 10 min with 2 at once, by the 1 trials"),
+        ({"batch_size": 16, "precision": "float32", "max_length": 128}, None, "about 10 min with 2 at once, by the 1 trial"),
         (
             {"batch_size": 7},
             Speed(30.0, 3.0, 0.0),

@@ -252,15 +252,15 @@ def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "seeds", "examples", "cut", "reach", "limits", "said"),
     [
-        ("glue/rte", 3, 277, None, 4.0, "examples", "over seeds and examples, which more scored examples would narrow more"),
-        ("glue/rte", 3, 277, None, 0.2, "seeds", "which more seeds would narrow more than more scored examples"),
+        ("glue/rte", 3, 277, None, 4.0, "examples", "over seeds and examples; more scored examples would narrow it more"),
+        ("glue/rte", 3, 277, None, 0.2, "seeds", "more seeds would narrow it more than more scored examples"),
         ("glue/rte", 3, 0, None, 0.0, "", "± is the 95 % interval over seeds and examples"),
         ("custom/mail", 3, 50, None, 4.0, "examples", "(a larger `validation` file, or data.custom.mail.reported)"),
         ("custom/mail", 1, 50, None, 4.0, "examples", "one seed: the interval is over examples alone"),
-        ("custom/mail", 1, 50, None, 4.0, "examples", "tell more than more seeds (a larger `validation` file"),
+        ("custom/mail", 1, 50, None, 4.0, "examples", "more scored examples (a larger `validation` file"),
         ("custom/mail", 1, 500, None, 4.0, "seeds", "over examples alone, and another seed may differ by more;"),
-        ("glue/rte", 1, 100, 100, 4.0, "examples", "more seeds (a larger eval_examples)"),
-        ("glue/rte", 1, 100, 200, 4.0, "examples", "tell more than more seeds;"),
+        ("glue/rte", 1, 100, 100, 4.0, "examples", "more scored examples (a larger eval_examples) would"),
+        ("glue/rte", 1, 100, 200, 4.0, "examples", "more scored examples would narrow it"),
         ("glue/rte", 1, 0, None, 0.0, "seeds", "one seed: no interval"),
     ],
 )

@@ -277,6 +277,6 @@ def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> No
     screen = io.StringIO()
     print_plan(plan_of(tmp_path, more=BOUND), Console(file=screen, width=160))
     assert "tpe chooses configurations while the sweep runs" in screen.getvalue()
-    assert "at most 20 configurations x 1 tasks x 1 seeds = 20 trials" in screen.getvalue()
-    assert "trainable parameters of points tried out: 100 to 800" in screen.getvalue()
+    assert "at most 20 configurations x 1 task x 1 seed = 20 trials" in screen.getvalue()
+    assert "trainable parameters of sampled points: 100 to 800" in screen.getvalue()
     assert "is above max 900" in screen.getvalue()

@@ -229,7 +229,7 @@ def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., st
 @pytest.mark.usefixtures("slow_machine")
 def test_equal_texts_with_different_labels_are_named(write: Callable[..., str], tiny_bert: str) -> None:
     data = write(lambda row: classes(row) | {"body": f"letter number {row % 230}"})
-    assert "20 rows have equal texts and different labels" in suggest(tiny_bert, data, "queue", hours=1).text
+    assert "20 rows share their text but not their label" in suggest(tiny_bert, data, "queue", hours=1).text
 
 
 @pytest.mark.usefixtures("slow_machine")

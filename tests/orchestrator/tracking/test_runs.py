@@ -48,7 +48,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     note = sweep.data.tags["mlflow.note.content"]
     answer, _, table_and_picture = note.partition("4 configurations")
     assert answer.startswith(sweep.data.tags["craft.answer"].partition("\n")[0])
-    assert "Two more seeds of all 3 configurations would give probabilities" in answer
+    assert "Next: run two more seeds of all 3 configurations" in answer
     assert table_and_picture == f"\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
     dataset = trial.inputs.dataset_inputs[0].dataset
     assert (dataset.name, dataset.digest) == ("toy/sentiment", ("ab" * 32)[:36])

@@ -31,7 +31,7 @@ def told(record: PastSweep, folder: Path) -> list[bytes]:
     folder.mkdir()
     screen = io.StringIO()
     sweep = record.sweep
-    show_front(record.summaries, sweep.objectives, record.answer, "the sweep", Console(file=screen, width=200))
+    show_front(record.summaries, sweep, record.answer, "the sweep", Console(file=screen, width=200))
     files = [path for path in write_front(record.summaries, sweep.objectives, folder, sweep.name) if path.suffix != ".png"]
     report = front_report(record).model_copy(update={"source": ""})
     return [screen.getvalue().encode(), report.to_json().encode(), *(path.read_bytes() for path in files)]
