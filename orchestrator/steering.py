@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from orchestrator.control.change import Change, check_change, find_change
+from orchestrator.control.price import price_of
 from orchestrator.control.proposing import propose as decide
 from orchestrator.control.request import Request, apply_request, new_request, pending, proposal_request
 from orchestrator.control.trials import affected
@@ -70,7 +71,10 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     before, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
     change = find_change(before, plan, state)
-    if change and _is_driven(folder):
+    driven = _is_driven(folder)
+    if change:
+        change = replace(change, price=price_of(before, plan, state, driven))
+    if change and driven:
         assert before is not None, "a driver writes the effective file first"
         check_change(before, plan.sweep)
         _check_data(plan, state)

@@ -45,8 +45,9 @@ def apply(
 ) -> int:
     """Apply an edited sweep file to its sweep.
 
-    The sweep of that name may be running, stopped or finished. Prints what would change, and asks. A running driver switches to
-    the file and keeps the running trials that are still wanted; if no driver runs, the sweep continues here with the file.
+    The sweep of that name may be running, stopped or finished. Prints what would change and what it costs, and asks. A running
+    driver switches to the file and keeps the running trials that are still wanted; if no driver runs, the sweep continues here
+    with the file.
 
     Exit status: that of `craft-sweeps run` if the sweep continues here; 2 the file is refused, and nothing has changed.
     """
@@ -69,10 +70,7 @@ def apply(
     if as_json:
         from orchestrator.reports.change import apply_report
 
-        change = done.change
-        write_report(
-            apply_report(change.sweep, done.applied, change.added, change.removed, change.changed, change.text).to_json()
-        )
+        write_report(apply_report(done.change, done.applied).to_json())
     elif not done.change:
         console.print(done.change.text, markup=False, soft_wrap=True)
     elif done.applied and done.outcome is None:

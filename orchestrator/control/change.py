@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from craft.words import plural
+from orchestrator.control.price import Price
 from orchestrator.plan.plan import Plan
 from orchestrator.record.resume import check_resume
 from orchestrator.search.stages import make_strategy
@@ -45,12 +46,14 @@ class Change:
         added: configurations, seeds, tasks and trials that the file adds.
         removed: those that it does not have any more, with what of them runs.
         changed: other settings, each as `key.path: was -> is`.
+        price: what it costs, where a person is asked.
     """
 
     sweep: str
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    price: Price | None = None
 
     def __bool__(self) -> bool:
         return bool(self.lines)
@@ -62,8 +65,8 @@ class Change:
 
     @property
     def text(self) -> str:
-        """The difference for a terminal."""
-        return "\n".join(self.lines) or f"nothing changes in {self.sweep}"
+        """The difference for a terminal, and its price."""
+        return "\n".join([*self.lines, *(self.price.lines if self.price else ())]) or f"nothing changes in {self.sweep}"
 
 
 def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.reports.base import Report
+from orchestrator.control.change import Change
+from orchestrator.control.price import Price
+from orchestrator.reports.base import Number, Report
 
 Verb = Literal["pause", "continue", "stop", "retry", "propose"]
 
@@ -21,14 +22,20 @@ class ApplyReport(Report):
     added: list[str] = Field(description="What the file adds, in words: configurations, seeds, tasks.")
     removed: list[str] = Field(description="What the file does not have any more, in words, with what is lost by that.")
     changed: list[str] = Field(description="Other settings that change, in words.")
-    text: str = Field(description="The difference as the terminal shows it.")
+    trainings: int = Field(description="How many trainings the file adds that have not ended.")
+    seconds: Number = Field(description="How long they take, by trainings that have ended. Null if none has.")
+    price: list[str] = Field(
+        description="What it costs, in words: trainings, time, what is left of the budget, what is not known any more."
+    )
+    text: str = Field(description="The difference and its price, as the terminal shows them.")
 
 
-def apply_report(
-    sweep: str, applied: bool, added: Sequence[str], removed: Sequence[str], changed: Sequence[str], text: str
-) -> ApplyReport:
+def apply_report(change: Change, applied: bool) -> ApplyReport:
     """Returns the report on a change."""
-    return ApplyReport(sweep=sweep, applied=applied, added=list(added), removed=list(removed), changed=list(changed), text=text)
+    parts = {name: list(getattr(change, name)) for name in ("added", "removed", "changed")}
+    price = change.price or Price(0, 0.0, ())
+    about = {"trainings": price.trainings, "seconds": price.seconds, "price": list(price.lines)}
+    return ApplyReport(sweep=change.sweep, applied=applied, text=change.text, **parts, **about)
 
 
 class RequestReport(Report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from craft.tasks.files import read_rows
 from orchestrator.commands.app import WRONG, main
 from orchestrator.control.change import find_change
+from orchestrator.control.price import price_of
 from orchestrator.control.proposing import propose
 from orchestrator.control.request import new_request, pending, proposal_request
+from orchestrator.judging.experiments import pace_of
 from orchestrator.pictures.picture import picture_configuration, picture_trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
@@ -25,6 +28,7 @@ from orchestrator.state.state import State
 from orchestrator.steering import ask
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.settings import Budget
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.driven import driving, outcomes, run_all
 from tests.orchestrator.state.test_machine import plan_of
@@ -51,6 +55,34 @@ def test_a_change_is_said_in_configurations_seeds_and_settings(tmp_path: Path) -
     assert [line.split(":")[0] for line in lines] == ["+ 2 configurations", "- 4 configurations"]
     assert "LoRA r4" in lines[0]
     assert lines[1].count("(1 running)") == 1
+
+
+def test_a_change_has_a_price(tmp_path: Path) -> None:
+    """Three of four trainings ended in 30, 40 and 50 s: a new one of a known configuration takes as long as that did."""
+    plan, folder = plan_of("grid", 0), tmp_path / "t"
+    with driving(plan, folder) as driver:
+        took = {job.key: seconds for job, seconds in zip(plan.jobs, (30.0, 40.0, 50.0), strict=False)}
+        for _ in took:
+            job = driver.next_job()
+            assert job is not None
+            driver.record_start(job.key)
+            ended = outcomes(job, lambda trial: 60.0)
+            driver.record_end(job.key, [replace(each, result=replace(each.result, seconds=took[job.key])) for each in ended])
+        state = driver.state
+    more = plan_of("grid", 1)
+    more = replace(more, sweep=more.sweep.model_copy(update={"budget": Budget(trials=40, wall_clock="1h")}))
+    price = price_of(plan.sweep, more, state, driven=False)
+    by_configuration = {entry.trial.configuration: list[float]() for entry in state.trainings}
+    for key, seconds in took.items():
+        by_configuration[state.entries[key].trial.configuration].append(seconds)
+    new = [job.training.configuration for job in more.jobs if job.training.run.seed == 1]
+    mean = {name: sum(times) / len(times) for name, times in by_configuration.items() if times}
+    expected = sum(mean.get(name, 40.0) for name in new)
+    assert price.trainings == len(new) > 1
+    assert price.seconds == pytest.approx(expected / pace_of(state))
+    assert price.lines[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
+    assert price.lines[2].startswith("budget.wall_clock: 1 h 00 min of 1h left")
+    assert price_of(more.sweep, plan, state, driven=False).lines[-1].endswith("(one seed)")
 
 
 def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from scipy import stats
 from craft.spec import RunSpec
 from orchestrator.adapters.taking import Taken
 from orchestrator.check import show
+from orchestrator.control.change import Change
+from orchestrator.control.price import Price
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.table import print_plan
 from orchestrator.reports.base import Report
@@ -244,8 +246,9 @@ def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_
 
 
 def test_a_change_is_a_report() -> None:
-    report = checked(apply_report("ranks", False, ["3 configurations"], [], ["budget.wall_clock: 24h -> 30h"], "+ 3"))
-    assert report["applied"] is False
+    report = checked(apply_report(Change("ranks", ("3 configurations",), price=Price(9, 61.5, ("9 trainings more",))), False))
+    assert (report["applied"], report["trainings"], report["seconds"]) == (False, 9, 61.5)
+    assert report["text"].splitlines() == ["+ 3 configurations", "9 trainings more"]
 
 
 @pytest.mark.parametrize(
