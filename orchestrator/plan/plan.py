@@ -32,7 +32,7 @@ PROBES = 100
 """How many points are drawn at random, beside those that cover the space, to see whether any meets the constraints."""
 
 
-MOST_SEEDS, MOST_POINTS = 10, 4
+MOST_SEEDS, MOST_POINTS = 5, 4
 """With `search.until`: the most seeds of a configuration, and the most sizes and rates that are added."""
 
 

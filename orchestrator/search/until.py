@@ -3,8 +3,9 @@
     trials that have ended  -->  decided?  -- no -->  the step with the largest chance to decide for its time  -->  `Decided`
 
 A step is more seeds of the configurations whose scores decide, a size beyond the ends of what was tried, or the next learning
-rate where the best one is at the end of three or more. It ends when one configuration is enough and no smaller one may be, when
-no step that the budget allows has a chance of LEAST_CHANCE to decide, or when nothing is above random guessing.
+rate where the best one is at the end of three or more. Before it gives up, each configuration that may be enough has three
+seeds. It ends when one configuration is enough and no smaller one may be, when no step that the budget allows has a chance of
+LEAST_CHANCE to decide, or when nothing is above random guessing.
 
 What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all of
 them, and not from the order in which they did.
@@ -19,7 +20,7 @@ from typing import Any
 from craft.words import percent, plural
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
-from orchestrator.judging.front import enough_of, mark_front
+from orchestrator.judging.front import SEEDS, enough_of, mark_front
 from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
@@ -62,7 +63,7 @@ class UntilAnswered(Added):
             return self._is_affordable(self._after(step, trials, configurations)[0])
 
         if not all(P_ENOUGH in row.counts for row in complete):
-            step = steps.second_seeds()
+            step = steps.another_seed(complete, 2, "one seed gives no probabilities")
             exact = "Not answered: there are probabilities only where every objective but the score is exact"
             return exact if step is None else step if fits(step) else "Not answered: budget.trials allows no more"
         chance = {row.configuration: row.counts[P_ENOUGH] for row in complete}
@@ -84,12 +85,20 @@ class UntilAnswered(Added):
             if few and (action.kind == "larger" or not decided) and fits(step):
                 possible[action] = step
         chosen = soonest([*possible], self._seconds_left(state))
-        if chosen is None and decided:
+        if chosen is not None:
+            return possible[chosen]
+        if decided:
             return f"Answered: {full_label(taken)} is enough, and it is decided"
-        if chosen is None:
-            allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
-            return f"Not answered: no step{allowed} decides with a probability of {percent(LEAST_CHANCE)} which one is enough"
-        return possible[chosen]
+        likely = [row for row in complete if chance[row.configuration] > 1 - sweep.enough.sure]
+        step = steps.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
+        seconds = {row.configuration: row.value("seconds") * len(row.tasks) for row in complete}
+        if step is not None and fits(step) and sum(seconds.get(name, 0.0) for name in step.seeds) <= self._seconds_left(state):
+            return step
+        allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
+        no_step = f"no step{allowed} decides with a probability of {percent(LEAST_CHANCE)}"
+        if name is not None:
+            return f"Answered: {full_label(taken)} is enough; whether a smaller one is enough as well {no_step}"
+        return f"Not answered: {no_step} which one is enough"
 
     def _seconds_left(self, state: State) -> float:
         """Returns the seconds of training for which the session has time, by the events that there are."""
@@ -125,11 +134,12 @@ class _Steps:
             seeds = self._seeds.setdefault(trial.configuration, [])
             seeds += [trial.run.seed] if trial.run.seed not in seeds else []
 
-    def second_seeds(self) -> Decided | None:
-        """Returns the step that gives each configuration a second seed; None if each has one."""
-        single = [row for row in self._complete if row.score.n < 2]
-        why = f"one more seed of {len(single)} {plural(len(single), 'configuration')}, because one seed gives no probabilities"
-        return Decided(why=why, seeds={_trained(row): self._new(_trained(row), 1) for row in single}) if single else None
+    def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
+        """Returns the step that gives a seed to each of these configurations that has fewer than `count`; None if none has."""
+        few = [row for row in rows if row.score.n < count]
+        seeds = {_trained(row): self._new(_trained(row), 1) for row in few}
+        why = f"one more seed of {len(few)} {plural(len(few), 'configuration')}, because {why}"
+        return Decided(why=why, seeds=seeds) if few else None
 
     def rate(self, best: Summary) -> Decided | None:
         """Returns the step that tries the next learning rate beyond those that were tried, where the best is at their end."""

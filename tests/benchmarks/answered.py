@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.judging.experiments import further
-from orchestrator.judging.front import enough_of, mark_front
+from orchestrator.judging.front import SEEDS, enough_of, mark_front
 from orchestrator.judging.next_step import soonest
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.intervals import by_seed, interval
@@ -76,7 +76,12 @@ def until(full: Sequence[Summary]) -> Seeds:
         ]
         action = soonest(few, math.inf)
         if action is None:
-            return seeds
+            few = {row.source or row.configuration for row in complete if chance[row.configuration] > 1 - RULE.sure}
+            few = {key for key in few if seeds[key] < SEEDS and name is None}
+            if not few:
+                return seeds
+            seeds |= {key: seeds[key] + 1 for key in few}
+            continue
         seeds |= {row.source or row.configuration: seeds[row.source or row.configuration] + more
                   for row, more in zip(complete, action.more, strict=True) if more}  # fmt: skip
 
