@@ -9,7 +9,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.commands.app import COMMANDS, GOOD, NO, WRONG, main
 from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.judging.answer import Kind
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Wanted
 from orchestrator.state.log import read_state
@@ -113,6 +114,10 @@ def test_every_command_is_run_on_a_sweep_that_trains(place: Path, capsys: pytest
     content = re.search(r'id="content">([^<]+)<', Path("page.html").read_text())
     assert content is not None
     assert "half of rank 8 may do" in gzip.decompress(base64.b64decode(content[1])).decode()
+
+
+def test_it_says_what_to_do_with_each_kind_of_answer() -> None:
+    assert [kind for kind in get_args(Kind) if f"`{kind}`" not in SKILL.read_text()] == []
 
 
 def test_it_has_the_form_of_a_skill_and_names_what_there_is() -> None:
