@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from craft.results import Unavailable
 from craft.trainer.memory import CUBLAS_WORKSPACE
 from orchestrator.plan.gpu_shares import Gpu, describe_gpu
-from orchestrator.worker.fences import choose_segments
+from orchestrator.worker.memory_limits import choose_segments
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not

@@ -70,8 +70,8 @@ def free_memory() -> None:
             torch.cuda.empty_cache()
 
 
-def begin_with(threads: int) -> None:
-    """Forgets the trial before, and uses the cores that this one was given."""
+def prepare_process(threads: int) -> None:
+    """Frees the memory of the previous trial, and limits torch to the cores of this one."""
     import torch
 
     free_memory()

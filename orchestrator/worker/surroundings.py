@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from craft.spec import RunSpec
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.trial import Train
-from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, scratch_folder, stderr_to
+from orchestrator.worker.guards import Heartbeat, free_memory, prepare_process, scratch_folder, stderr_to
+from orchestrator.worker.memory_limits import limit_gpu_memory, limit_host_memory
 
 if TYPE_CHECKING:
     from craft.trainer.together import Crew
@@ -57,11 +57,11 @@ class WorkerSettings:
 def guarded(settings: WorkerSettings, name: str) -> Iterator[tuple[Path, Heartbeat]]:
     """Limits the memory of this process and watches over it, with a scratch folder for `name`."""
     with _scratch(settings, name) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
-        begin_with(settings.threads)
+        prepare_process(settings.threads)
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
-            fence_gpu(settings.gpu)
-            with fenced_host(settings.memory_bytes):
+            limit_gpu_memory(settings.gpu)
+            with limit_host_memory(settings.memory_bytes):
                 yield scratch, heartbeat
         finally:
             heartbeat.stop()

@@ -25,8 +25,8 @@ from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.fences import fence_gpu
 from orchestrator.worker.gpus import keep_to_share, require_gpu
+from orchestrator.worker.memory_limits import limit_gpu_memory
 from orchestrator.worker.run_job import run_job
 from tests.gpu.elsewhere import in_new_process
 from tests.orchestrator.plans import count
@@ -157,7 +157,7 @@ def total() -> int:
 def greedy(share: float) -> int:
     """Takes memory until it is refused. Bytes that it got."""
     keep_to_share(share)
-    fence_gpu(share)
+    limit_gpu_memory(share)
     held: list[Any] = []
     with suppress(torch.OutOfMemoryError):
         while True:
@@ -168,7 +168,7 @@ def greedy(share: float) -> int:
 def modest(share: float) -> float:
     """Computes in half of its share while a neighbour is greedy."""
     keep_to_share(share)
-    fence_gpu(share)
+    limit_gpu_memory(share)
     ones = torch.ones(512, 512, device="cuda")
     kept = [take(int(share * total() / 2 / 64)) for _ in range(64)]
     sums = [(ones @ ones).sum().item() for _ in range(200)]
@@ -188,7 +188,7 @@ def test_a_greedy_trial_runs_out_alone(figure: Figure) -> None:
 
 
 def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
-    """An example needs 0.6 GiB of the fence's four: micro-batches of 16 and 8 do not fit, one of 4 does."""
+    """An example needs 0.6 GiB of the four that the limit allows: micro-batches of 16 and 8 do not fit, one of 4 does."""
     tried: list[int] = []
     sum_losses = Loop._sum_losses
     share = (4 * GIB + CONTEXT_BYTES) / total()
@@ -201,7 +201,7 @@ def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
         return loss
 
     Loop._sum_losses = taking  # type: ignore[method-assign]
-    fence_gpu(share)
+    limit_gpu_memory(share)
     trial = PlannedTrial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
     return tried, run_job(Job(trial), folder, lambda progress: None)[0].result
 

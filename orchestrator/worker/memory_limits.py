@@ -23,7 +23,7 @@ from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES
 
 SEGMENTS = "expandable_segments:True"
-"""Memory that one size of tensors has left is used for another size, where a fence leaves no room for both."""
+"""Memory that one size of tensors has left is used for another size, where the limit leaves no room for both."""
 
 
 def choose_segments() -> None:
@@ -53,8 +53,8 @@ def nvml_answers() -> bool:
     return True
 
 
-def fence_gpu(share: float) -> None:
-    """Lets torch refuse this process more than `share` of its GPU. A process used again gets trials of equal shares."""
+def limit_gpu_memory(share: float) -> None:
+    """Limits torch in this process to `share` of its GPU. A process that is used again gets trials of equal shares."""
     import torch
 
     if not 0 < share < 1 or not torch.cuda.is_available():
@@ -69,8 +69,8 @@ def fence_gpu(share: float) -> None:
 
 
 @contextmanager
-def fenced_host(nbytes: int | None) -> Iterator[None]:
-    """Lets this process, inside, run out of memory when it allocates more than `nbytes`; None is no limit."""
+def limit_host_memory(nbytes: int | None) -> Iterator[None]:
+    """Limits what this process allocates inside to `nbytes`; beyond that it runs out of memory. None is no limit."""
     if nbytes is None:
         yield
         return

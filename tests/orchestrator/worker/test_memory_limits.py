@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from craft.results import Unavailable
 from craft.trainer.memory import is_out_of_memory
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES
-from orchestrator.worker.fences import choose_segments, fence_gpu, fenced_host
+from orchestrator.worker.memory_limits import choose_segments, limit_gpu_memory, limit_host_memory
 
 MIB = 2**20
 FILE, SHARE = 256 * MIB, 160 * MIB
@@ -37,7 +37,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def limited() -> Iterator[None]:
     gc.collect()
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with fenced_host(SHARE):
+    with limit_host_memory(SHARE):
         yield
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert "from_file" not in vars(torch.UntypedStorage)
@@ -73,7 +73,7 @@ def test_a_large_array_is_refused_before_it_is_touched(limited: None) -> None:
     assert is_out_of_memory(caught.value)
 
 
-def test_a_gpus_fence_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpus_limit_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
     total = 24 * 2**30
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -81,10 +81,10 @@ def test_a_gpus_fence_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=total))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
     for share in (0, 0.25, 1):
-        fence_gpu(share)
+        limit_gpu_memory(share)
     assert shares == [0.25 - CONTEXT_BYTES / total]
     with pytest.raises(Unavailable, match=r"0\.02 of this GPU is 491\.5 MiB.*a larger share"):
-        fence_gpu(0.02)
+        limit_gpu_memory(0.02)
 
 
 class Nvml:
