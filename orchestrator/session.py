@@ -70,7 +70,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
-            driver.take(SessionEnded(status="interrupted", seconds=outcome.seconds))
+            driver.record(SessionEnded(status="interrupted", seconds=outcome.seconds))
             show_rest(outcome, _leave(follower, SHIP_STOPPED_SECONDS), folder.path, console, again)
             if outcome.trouble:
                 session.display.say(outcome.trouble)
@@ -81,11 +81,11 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             summaries = judge_state(outcome.state)
             files = _front_files(plan, summaries, console)
         except BaseException:
-            driver.take(SessionEnded(status="failed", seconds=driver.seconds))
+            driver.record(SessionEnded(status="failed", seconds=driver.seconds))
             _leave(follower, SHIP_STOPPED_SECONDS)
             raise
-        driver.take(*(Filed(path=path.name) for path in files))
-        driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
+        driver.record(*(Filed(path=path.name) for path in files))
+        driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         judged, answer = answer_of(driver.state)
         show_front(judged, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
         left = _ship(driver, follower, outcome, uri, files, console)
@@ -103,7 +103,7 @@ def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, f
         patience = patience if _is_shipped(follower, patience, console) else SHIP_STOPPED_SECONDS
         page = _page(driver.folder, uri)
         if page is not None:
-            driver.take(Filed(path=page.name))
+            driver.record(Filed(path=page.name))
             files.append(page)
     return _leave(follower, patience)
 

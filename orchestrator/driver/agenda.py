@@ -64,7 +64,7 @@ class Agenda(SessionLog):
             return False
         recorded = self.state.entries
         described = [trial.trial for trial in new if trial.key not in recorded or recorded[trial.key].trial != trial.trial]
-        self.take(Wanted(keys=[trial.key for trial in new], trials=described))
+        self.record(Wanted(keys=[trial.key for trial in new], trials=described))
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
@@ -80,7 +80,7 @@ class Agenda(SessionLog):
         if training.ended and training.finished is None and left:
             # A training that has no adapter has nothing to cut.
             assert training.result is not None
-            self.take(*(Ended(result=as_its_training(key, training.result)) for key in left))
+            self.record(*(Ended(result=as_its_training(key, training.result)) for key in left))
         elif left:
             self.queue.waiting[job.key] = job
 
@@ -91,13 +91,13 @@ class Agenda(SessionLog):
     def _record_refused(self) -> None:
         if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
             refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
-            self.take(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+            self.record(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
 
     def _draw(self) -> bool:
         """Lets a searcher draw; returns whether it did."""
         events = self.strategy.draw(self.state)
         if events:
-            self.take(*events)
+            self.record(*events)
         return bool(events)
 
     def _left(self, key: str) -> list[str]:

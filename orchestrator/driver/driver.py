@@ -94,11 +94,11 @@ class Driver(Agenda):
         """
         self.open()
         if self.copied_from is not None or not self.state.sweep_id:
-            self.take(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
+            self.record(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
             failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
-            self.take(Reopened(keys=failed))
-        self.take(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
+            self.record(Reopened(keys=failed))
+        self.record(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:
             self.display.say(f"paused by {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
@@ -111,14 +111,14 @@ class Driver(Agenda):
             if order.plan is not None:
                 self.plan, self.strategy = order.plan, make_strategy(order.plan)
                 self.queue.jobs.clear()
-            self.take(order.event)
+            self.record(order.event)
             if order.plan is not None:
                 self._record_refused()
             if not isinstance(order.event, Asked):
                 self._ask()
             again = [key for key in self.state.unfinished(order.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet
-                self.take(Started(keys=again))
+                self.record(Started(keys=again))
             self.queue.sort(self.state)
 
     # What the engine asks.
@@ -164,7 +164,7 @@ class Driver(Agenda):
     def record_start(self, key: str) -> None:
         """Notes that a job runs, for the first time or again."""
         self.queue.start(key)
-        self.take(Started(keys=self._left(key)))
+        self.record(Started(keys=self._left(key)))
 
     def record_report(self, key: str, progress: Mapping[str, Any]) -> bool:
         """Records an evaluation of a running training; returns whether it must leave its place.
@@ -180,7 +180,7 @@ class Driver(Agenda):
         if entry.ended or not rows or rows[-1]["step"] != progress["step"]:
             return False
         report = Reported(key=key, rows=rows, epoch=progress["epoch"], total_steps=progress["total_steps"])
-        self.take(report)
+        self.record(report)
         return self._turns is not None and self._turns.take(report, self.state)
 
     def show_outlook(self, key: str, outlook: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class Driver(Agenda):
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
         every = [by_key.get(trial) or Outcome(as_its_training(trial, training)) for trial in self._left(key)]
         self.queue.leave(key)
-        self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
+        self.record(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
 
     def record_leave(self, key: str) -> None:
@@ -208,7 +208,7 @@ class Driver(Agenda):
         left = self._left(key) if key in self.queue.running else []
         self.queue.leave(key)
         if left:
-            self.take(Paused(keys=left) if key in self.queue.jobs else Interrupted(keys=left))
+            self.record(Paused(keys=left) if key in self.queue.jobs else Interrupted(keys=left))
         self._wait_again(key)
 
     def show_retry(self, key: str, why: str) -> None:
@@ -233,7 +233,7 @@ class Driver(Agenda):
         for key in keys:
             self.display.retry(self.state.entries[key], "the attempt broke off")
         if keys:
-            self.take(Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
+            self.record(Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
         self.queue.restart(self.state)
         return keys
 
@@ -257,14 +257,14 @@ class Driver(Agenda):
                 self._next_underway = self._clock() + UNDERWAY_EVERY
                 left, doing = self.display.outlook()
                 if doing or left is not None:
-                    self.take(Underway(left=left, doing=doing))
+                    self.record(Underway(left=left, doing=doing))
 
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""
         with self.lock:
             keys = [key for job in self.queue.running for key in self._left(job)]
             if keys:
-                self.take(Interrupted(keys=keys))
+                self.record(Interrupted(keys=keys))
             if self.flush():
                 return None
             return (

@@ -42,8 +42,8 @@ class SessionLog:
         """Opens the log for writing."""
         self._log = Log(self.folder.record)
 
-    def take(self, *events: Event) -> None:
-        """Writes events to the log, changes the state by them, and shows them."""
+    def record(self, *events: Event) -> None:
+        """Records events: writes them to the log, changes the state by them, and shows them."""
         with self.lock:
             assert self._log is not None, "the session has not begun"
             self._log.append(*events)

@@ -31,15 +31,15 @@ class Chronicle:
     def read(self) -> None:
         """Reads the events that are new."""
         for event, offset in read_events(self._path, self.offset):
-            self._take(event)
+            self._fold(event)
             self.offset = offset
 
     def close(self) -> None:
         """Takes a session that the log leaves open for interrupted: its driver is gone."""
         if self.state.started is not None and self.state.ended is None:
-            self._take(SessionEnded(status="interrupted", time=self._last))
+            self._fold(SessionEnded(status="interrupted", time=self._last))
 
-    def _take(self, event: Event) -> None:
+    def _fold(self, event: Event) -> None:
         if isinstance(event, Reported) and (entry := self.state.entries.get(event.key)):
             rows = new_rows(entry, event.rows)
             if rows and rows[-1]["step"] == event.rows[-1]["step"]:

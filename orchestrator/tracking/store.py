@@ -67,7 +67,7 @@ class StoredRun:
             {dataset.dataset.digest for dataset in inputs},
         )
 
-    def take(self, items: Sequence[Item]) -> None:
+    def note_stored(self, items: Sequence[Item]) -> None:
         """Notes what the store has taken."""
         from mlflow.entities import Metric, Param
 
@@ -173,7 +173,7 @@ class SweepStore:
                     for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                         self.send(run, half, refuse, stubborn)
             else:
-                run.take(batch)
+                run.note_stored(batch)
                 self.done += 1
 
     def set_status(self, run: StoredRun, status: str, ended: int) -> None:

@@ -125,7 +125,7 @@ def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_pat
     plan = sized_plan(tmp_path)
     (job,) = plan.jobs
     with driving(plan, tmp_path) as driver:
-        driver.take(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in recorded))
+        driver.record(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in recorded))
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() == job
         driver.record_start(job.key)

@@ -110,9 +110,9 @@ class Watched(Driver):
 
     events: list[Event]
 
-    def take(self, *events: Event) -> None:
+    def record(self, *events: Event) -> None:
         self.events = [*getattr(self, "events", []), *events]
-        super().take(*events)
+        super().record(*events)
 
 
 def same_file(plan: Plan, other: Plan) -> bool:

@@ -259,7 +259,7 @@ class SweepMachine(RuleBasedStateMachine):
     @rule(variant=st.none() | st.integers(0, 2), retry_failed=st.booleans())
     def stop(self, variant: int | None, retry_failed: bool) -> None:
         self.driver.stop()
-        self.driver.take(SessionEnded(status="interrupted"))
+        self.driver.record(SessionEnded(status="interrupted"))
         self.resume(variant, retry_failed)
 
     @rule(variant=st.none() | st.integers(0, 2), torn=st.booleans())

@@ -16,5 +16,5 @@ def run_sweep(plan: Plan, options: RunOptions, *, train: Train | None = None, sh
     with open_session(plan, options) as session:
         session.driver.begin()
         outcome = session.run(train, shared)
-        session.driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
+        session.driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
     return outcome
