@@ -74,7 +74,7 @@ class Agenda(SessionLog):
     def _add(self, job: Job) -> None:
         """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
         self.queue.jobs[job.key] = job
-        if job.key in self.queue.out:
+        if job.key in self.queue.submitted:
             return
         left, training = self.state.unfinished(job.keys), self.state.entries[job.key]
         if training.ended and training.finished is None and left:

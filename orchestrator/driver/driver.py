@@ -157,7 +157,7 @@ class Driver(Agenda):
         """Returns whether the engine is to take back a job that it has: nothing that it runs is wanted any more, or it has not
         begun and nothing may begin."""
         waits = self.state.held is not None and key not in self.queue.running
-        return key in self.queue.out and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
+        return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 
     # What the engine reports.
 
@@ -203,7 +203,7 @@ class Driver(Agenda):
     def record_leave(self, key: str) -> None:
         """Notes that the engine has given a job back without a result: if it is wanted it waits, and continues from its last
         checkpoint."""
-        if key not in self.queue.out:
+        if key not in self.queue.submitted:
             return
         left = self._left(key) if key in self.queue.running else []
         self.queue.leave(key)

@@ -17,8 +17,8 @@ class Queue:
         jobs: all of them, by the key of their training.
         waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
         running: those that run, with the time at which they started.
-        out: those that the engine has, as it got them: it starts a job some time after it takes it. What is wanted of a job may
-            change meanwhile.
+        submitted: jobs that the engine has, as it got them. It starts a job some time later, and what is wanted of the job
+            may change meanwhile.
     """
 
     def __init__(self, turns: Turns | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,11 +30,11 @@ class Queue:
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, Job] = {}
         self.running: dict[str, float] = {}
-        self.out: dict[str, Job] = {}
+        self.submitted: dict[str, Job] = {}
 
     def job(self, key: str) -> Job | None:
         """Returns a job as the engine has it, or as it is wanted; None if neither."""
-        return self.out.get(key) or self.jobs.get(key)
+        return self.submitted.get(key) or self.jobs.get(key)
 
     def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
         """Returns the job that is to start now, which does not wait any more; None if all must wait.
@@ -44,13 +44,13 @@ class Queue:
         """
         waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
         if self._turns is not None:
-            busy = {state.entries[key].trial.configuration for key in self.out}
+            busy = {state.entries[key].trial.configuration for key in self.submitted}
             job = self._turns.choose(waiting.values(), busy, state)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)
         if job is not None:
             del self.waiting[job.key]
-            self.out[job.key] = job
+            self.submitted[job.key] = job
         return job
 
     def start(self, key: str) -> None:
@@ -61,17 +61,17 @@ class Queue:
         """Notes that a job neither waits nor runs."""
         self.waiting.pop(key, None)
         self.running.pop(key, None)
-        self.out.pop(key, None)
+        self.submitted.pop(key, None)
 
     def sort(self, state: State) -> None:
         """Lets all jobs wait that have something left to run and that the engine does not have, in their order."""
-        free = (job for key, job in self.jobs.items() if key not in self.out)
+        free = (job for key, job in self.jobs.items() if key not in self.submitted)
         self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
 
     def restart(self, state: State) -> None:
         """Notes that the engine has no job any more."""
         self.running.clear()
-        self.out.clear()
+        self.submitted.clear()
         self.sort(state)
 
 

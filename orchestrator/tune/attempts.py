@@ -82,7 +82,9 @@ class Attempts:
         if self.cluster is None or time.monotonic() < self._next_look:
             return
         self._next_look, queue = time.monotonic() + LOOK_SECONDS, self._driver.queue
-        waiting = [job.training.resources for key, job in {**queue.out, **queue.waiting}.items() if key not in queue.running]
+        waiting = [
+            job.training.resources for key, job in {**queue.submitted, **queue.waiting}.items() if key not in queue.running
+        ]
         self._driver.display.tally.missing = missing(waiting, machines())
 
     def _end_those_that_wait(self) -> None:

@@ -5,7 +5,7 @@
     Recording  starts, deaths, ends      -->  driver.record_start, record_leave, record_failure, show_retry
     Stopper    may the attempt continue?
 
-For Tune a trial that waits has ended: its checkpoint stays, and the driver gives it out again when it is its turn. It then
+For Tune a trial that waits has ended: its checkpoint stays, and the driver submits it again when it is its turn. It then
 continues from there, as after a crash.
 """
 
@@ -53,8 +53,8 @@ class Jobs(_NotPickled, Searcher):
     def __init__(self, driver: Driver, at_once: int | None, only: Sequence[str] = ()) -> None:
         """
         Args:
-            at_once: how many jobs may be out; as many as Tune asks for if not given.
-            only: keys of the jobs to give out, if not all.
+            at_once: how many jobs may be submitted; as many as Tune asks for if not given.
+            only: keys of the jobs to submit, if not all.
         """
         super().__init__()
         self._driver, self._at_once, self._only = driver, at_once, only
@@ -118,7 +118,7 @@ class Judge(_NotPickled, FIFOScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
             key = trial.config["key"]
-            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.out):
+            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.submitted):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
 

@@ -113,14 +113,14 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
     clock.watch_waits()
     with open_session(plan, RunOptions(folder / "scale", cpus=at_once, verbosity="quiet")) as session:
         session.driver.begin()
-        take = session.driver.take
+        record = session.driver.record
 
         def timed(*events: Event) -> None:
             take(*events)
             for _ in (event for event in events if isinstance(event, Ended)):
                 clock.note()
 
-        session.driver.take = timed  # type: ignore[method-assign]
+        session.driver.record = timed  # type: ignore[method-assign]
         follower = Follower(folder / "scale", f"sqlite:///{folder / 'mlflow.db'}")
         try:
             if profile:

@@ -67,7 +67,7 @@ class SweepMachine(RuleBasedStateMachine):
         # The number of the log's lines decides what hypothesis can draw, so it may not depend on the time.
         self.driver = Watched(plan, options, Display(plan.most_jobs, io.StringIO(), "quiet"), clock=lambda: 0.0)
         self.driver.begin()
-        self.out: dict[str, Job] = {}
+        self.submitted: dict[str, Job] = {}
 
     # The engine.
 
@@ -76,22 +76,22 @@ class SweepMachine(RuleBasedStateMachine):
         job = self.driver.next_job()
         if job is None:
             return
-        assert job.key not in self.out
+        assert job.key not in self.submitted
         assert job.key not in self.driver.queue.running
         assert any(key not in self.finished for key in job.keys), "a job with nothing left was handed out"
         if job.source is not None:
             assert self.driver.state.entries[job.source].ended
         if self.driver.promotes:
             queue = self.driver.queue
-            busy = [job_of(self.driver, key) for key in (*self.out, *queue.running)]
+            busy = [job_of(self.driver, key) for key in (*self.submitted, *queue.running)]
             assert job.training.configuration not in {other.training.configuration for other in busy}
-        self.out[job.key] = job
+        self.submitted[job.key] = job
 
-    @precondition(lambda self: self.out)
+    @precondition(lambda self: self.submitted)
     @rule(data=st.data())
     def run(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.out)))
-        del self.out[key]
+        key = data.draw(st.sampled_from(sorted(self.submitted)))
+        del self.submitted[key]
         self.driver.record_start(key)
 
     @precondition(lambda self: self.driver.queue.running)
@@ -107,7 +107,7 @@ class SweepMachine(RuleBasedStateMachine):
             self.driver.record_leave(key)
         elif self.driver.must_leave(key):
             self.driver.record_leave(key)
-            assert key not in self.driver.queue.out
+            assert key not in self.driver.queue.submitted
 
     @precondition(lambda self: self.driver.queue.running)
     @rule(data=st.data(), end=FAILURES)
@@ -139,7 +139,7 @@ class SweepMachine(RuleBasedStateMachine):
     def break_off(self) -> None:
         running = set(self.driver.queue.running)
         assert set(self.driver.record_break()) == running
-        self.out = {}
+        self.submitted = {}
 
     @rule()
     def tick(self) -> None:
@@ -249,10 +249,10 @@ class SweepMachine(RuleBasedStateMachine):
                 planning.join()
         assert not pending(SweepFolder(self.folder))
         for key in [
-            key for key in self.out if self.driver.must_leave(key)
+            key for key in self.submitted if self.driver.must_leave(key)
         ]:  # they have not begun, and the engine gives them back
             self.driver.record_leave(key)
-            del self.out[key]
+            del self.submitted[key]
 
     # Ends of a session.
 
@@ -334,7 +334,7 @@ class SweepMachine(RuleBasedStateMachine):
         driver = self.driver
         queue = driver.queue
         at_hand = {key for job in queue.waiting.values() for key in job.keys}
-        at_hand |= {key for name in (*queue.running, *self.out) if name in queue.jobs for key in queue.jobs[name].keys}
+        at_hand |= {key for name in (*queue.running, *self.submitted) if name in queue.jobs for key in queue.jobs[name].keys}
         assert all(entry.ended or entry.key in at_hand for entry in driver.state.asked_for)
         assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}
 
@@ -367,9 +367,9 @@ class SweepMachine(RuleBasedStateMachine):
     def run_to_the_end(self) -> None:
         """Plays an engine under which nothing goes wrong."""
         self.hold("continue")
-        for key in [*self.out]:
+        for key in [*self.submitted]:
             self.driver.record_start(key)
-        self.out = {}
+        self.submitted = {}
         while True:
             for key in [*self.driver.queue.running]:
                 self.play(key)
