@@ -12,9 +12,9 @@ from orchestrator.driver.session_log import SessionLog
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, jobs_of
 from orchestrator.record.folder import SweepFolder
+from orchestrator.search.scheduler import make_scheduler
 from orchestrator.search.stages import make_strategy
 from orchestrator.search.strategy import refusal
-from orchestrator.search.turns import make_turns
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 
@@ -30,15 +30,15 @@ class Agenda(SessionLog):
     """
 
     def __init__(self, plan: Plan, folder: SweepFolder, display: Display, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plan, self.strategy, self._turns = plan, make_strategy(plan), make_turns(plan.sweep)
-        super().__init__(folder, display, self._turns)
-        self.queue, self.notes = Queue(self._turns, clock), list[str]()
+        self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
+        super().__init__(folder, display, self._scheduler)
+        self.queue, self.notes = Queue(self._scheduler, clock), list[str]()
         self._asked_at = -1
 
     @property
     def promotes(self) -> bool:
         """Whether trials may have to wait for their turn."""
-        return self._turns is not None
+        return self._scheduler is not None
 
     def next_job(self, only: Sequence[str] | None = None) -> Job | None:
         """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`).

@@ -128,7 +128,7 @@ class Driver(Agenda):
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
         if self.queue.running or self.desk.is_busy or self.strategy.is_open(self.state):
             return False
-        return (self._turns is not None and self.state.held is None) or not self.queue.waiting
+        return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting
 
     @property
     def is_open(self) -> bool:
@@ -181,7 +181,7 @@ class Driver(Agenda):
             return False
         report = Reported(key=key, rows=rows, epoch=progress["epoch"], total_steps=progress["total_steps"])
         self.record(report)
-        return self._turns is not None and self._turns.take(report, self.state)
+        return self._scheduler is not None and self._scheduler.on_report(report, self.state)
 
     def show_outlook(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Shows the progress of a running training, which is not recorded."""

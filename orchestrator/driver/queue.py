@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.plan.trial import Job
-from orchestrator.search.turns import Turns
+from orchestrator.search.scheduler import PromotionScheduler
 from orchestrator.state.state import State
 
 
@@ -21,12 +21,12 @@ class Queue:
             may change meanwhile.
     """
 
-    def __init__(self, turns: Turns | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, scheduler: PromotionScheduler | None, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            turns: decides which job may run if not all are promoted.
+            scheduler: decides which job may run if not all are promoted.
         """
-        self._turns, self._clock = turns, clock
+        self._scheduler, self._clock = scheduler, clock
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, Job] = {}
         self.running: dict[str, float] = {}
@@ -43,9 +43,9 @@ class Queue:
             only: keys of the jobs to choose from, if not from all.
         """
         waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
-        if self._turns is not None:
+        if self._scheduler is not None:
             busy = {state.entries[key].trial.configuration for key in self.submitted}
-            job = self._turns.choose(waiting.values(), busy, state)
+            job = self._scheduler.next_job(waiting.values(), busy, state)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)
         if job is not None:

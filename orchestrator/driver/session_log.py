@@ -6,7 +6,7 @@ import threading
 
 from orchestrator.driver.display import Display
 from orchestrator.record.folder import SweepFolder
-from orchestrator.search.turns import Turns
+from orchestrator.search.scheduler import PromotionScheduler
 from orchestrator.state.events import Applied, Asked, Decided, Ended, Event, Proposed
 from orchestrator.state.log import Log, read_events
 from orchestrator.state.state import State
@@ -24,17 +24,17 @@ class SessionLog:
         lock: held while an event is taken.
     """
 
-    def __init__(self, folder: SweepFolder, display: Display, turns: Turns | None) -> None:
+    def __init__(self, folder: SweepFolder, display: Display, scheduler: PromotionScheduler | None) -> None:
         """
         Args:
-            turns: gets each event of earlier sessions.
+            scheduler: gets each event of earlier sessions.
         """
         self.folder, self.display, self.lock = folder, display, threading.RLock()
         self.state, self.changes = State(), 0
         for event, _ in read_events(folder.record):
             self.state = self.state.after(event)
-            if turns is not None:
-                turns.take(event, self.state)
+            if scheduler is not None:
+                scheduler.on_report(event, self.state)
         self._log: Log | None = None
         self._before = frozenset(key for key, entry in self.state.entries.items() if entry.finished)
 

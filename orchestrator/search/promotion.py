@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from orchestrator.search.rivals import END, Entrant, levels_at
+from orchestrator.search.rivals import END, Candidate, levels_at
 
 
 class _Rung:
@@ -27,8 +27,8 @@ class _Rung:
         self._rivals, self._better, self._equals = (np.empty(0, int) for _ in range(3))
         self._promoted = np.empty(0, bool)
 
-    def arrive(self, entrant: Entrant, score: float) -> None:
-        costs = np.array(entrant.costs, dtype=float)
+    def add(self, candidate: Candidate, score: float) -> None:
+        costs = np.array(candidate.costs, dtype=float)
         rivals = (self._costs <= costs).all(axis=1)
         held_against = (self._costs >= costs).all(axis=1)
         self._rivals[held_against] += 1
@@ -38,8 +38,8 @@ class _Rung:
         self._equals = np.append(self._equals, (rivals & self._promoted & (self._scores == score)).sum())
         self._costs, self._scores = np.vstack([self._costs, costs]), np.append(self._scores, score)
         self._promoted = np.append(self._promoted, False)
-        self._places[entrant.configuration] = len(self._names)
-        self._names.append(entrant.configuration)
+        self._places[candidate.configuration] = len(self._names)
+        self._names.append(candidate.configuration)
 
     def promote(self, configuration: str) -> None:
         place = self._places[configuration]
@@ -84,28 +84,28 @@ class Promotion:
     _level: dict[str, int] = field(default_factory=dict)
     _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
-    def pauses(self, entrant: Entrant, epoch: float, score: object, last: bool = False) -> bool:
+    def pauses(self, candidate: Candidate, epoch: float, score: object, last: bool = False) -> bool:
         """Takes in a search score (higher is better) of a trial at an epoch; whether the trial waits now, with its checkpoint,
         until `next_turn` names it, which may never happen. After its `last` evaluation its configuration's next trial waits.
 
         An evaluation that is already known, or whose score is no finite number, changes nothing, so a record may be repeated.
         """
-        epochs = self._epochs.setdefault(entrant.configuration, {})
-        if not isinstance(score, int | float) or not math.isfinite(score) or epoch <= epochs.get(entrant.key, -math.inf):
+        epochs = self._epochs.setdefault(candidate.configuration, {})
+        if not isinstance(score, int | float) or not math.isfinite(score) or epoch <= epochs.get(candidate.key, -math.inf):
             return False
-        epochs[entrant.key] = epoch
-        self.promote(entrant.configuration)  # it came further, so it was promoted
-        self._latest.setdefault(entrant.group, {})[entrant.key] = score
+        epochs[candidate.key] = epoch
+        self.promote(candidate.configuration)  # it came further, so it was promoted
+        self._latest.setdefault(candidate.group, {})[candidate.key] = score
         level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
-        if level is None or level <= self._level.get(entrant.key, -1):
+        if level is None or level <= self._level.get(candidate.key, -1):
             return False
-        self._level[entrant.key] = level
-        rung = self._rungs.setdefault((entrant.group, level), _Rung(len(entrant.costs)))
-        rung.arrive(entrant, score)
-        self._standing[entrant.configuration] = rung
-        if last or not self.may_be_promoted(entrant.configuration):
+        self._level[candidate.key] = level
+        rung = self._rungs.setdefault((candidate.group, level), _Rung(len(candidate.costs)))
+        rung.add(candidate, score)
+        self._standing[candidate.configuration] = rung
+        if last or not self.may_be_promoted(candidate.configuration):
             return True
-        self.promote(entrant.configuration)
+        self.promote(candidate.configuration)
         return False
 
     def may_be_promoted(self, configuration: str) -> bool:
@@ -118,7 +118,7 @@ class Promotion:
         if configuration in self._standing:
             self._standing.pop(configuration).promote(configuration)
 
-    def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
+    def next_turn(self, waiting: Mapping[str, Sequence[Candidate]]) -> Candidate | None:
         """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
         trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
         A trial that has begun comes before those that have not.
@@ -141,7 +141,7 @@ class Promotion:
         begun = self._epochs.get(chosen, {})
         return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
 
-    def next_of(self, trials: Sequence[Entrant]) -> Entrant:
+    def next_of(self, trials: Sequence[Candidate]) -> Candidate:
         """Returns, of a configuration's trials that have not begun, the one to begin with."""
         spreads: dict[str, list[float]] = {}
         for (task, _), scores in self._latest.items():

@@ -12,7 +12,7 @@ END = 1_000_000
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Candidate:
     """A trial as the rule sees it.
 
     `group` is its task and seed: only trials of equal groups are compared. Every one of `costs` is better when smaller.
@@ -32,11 +32,11 @@ def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
         level += 1
 
 
-def entrant(entry: Entry, objectives: Mapping[str, str]) -> Entrant:
+def candidate_of(entry: Entry, objectives: Mapping[str, str]) -> Candidate:
     """Returns the trial as the rule sees it under the sweep's objectives."""
     costs = [
         entry.trial.planned[name] * (1 if direction == "minimize" else -1)
         for name, direction in objectives.items()
         if name in entry.trial.planned
     ]
-    return Entrant(entry.key, entry.trial.configuration, (entry.trial.task, entry.trial.seed), tuple(costs))
+    return Candidate(entry.key, entry.trial.configuration, (entry.trial.task, entry.trial.seed), tuple(costs))

@@ -116,7 +116,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
         record = session.driver.record
 
         def timed(*events: Event) -> None:
-            take(*events)
+            record(*events)
             for _ in (event for event in events if isinstance(event, Ended)):
                 clock.note()
 
@@ -130,7 +130,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
                 profiler.disable()
                 profiler.dump_stats(profile)
             assert len(outcome.ended("finished")) == trials, outcome.trouble
-            take(SessionEnded(status="finished", seconds=outcome.seconds))
+            record(SessionEnded(status="finished", seconds=outcome.seconds))
             began, behind = time.perf_counter(), follower.wait(0.0)
             left = follower.wait(CATCH_UP_S)
             waited = time.perf_counter() - began

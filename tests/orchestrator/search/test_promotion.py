@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Entrant, entrant
+from orchestrator.search.rivals import Candidate, candidate_of
 from orchestrator.state.entry import Entry
 from tests.orchestrator.plans import rank, toy_plan
 
-Told = tuple[Entrant, float, float, bool]
+Told = tuple[Candidate, float, float, bool]
 
 
-def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:
-    return Entrant(f"{name} {task} {seed}", name, (task, seed), (cost,))
+def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Candidate:
+    return Candidate(f"{name} {task} {seed}", name, (task, seed), (cost,))
 
 
 def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
@@ -27,11 +27,11 @@ def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, facto
     Args:
         went: places in `reports` of those that went on, before.
     """
-    entrant, epoch, score, _ = reports[at]
-    there = [place for place, (other, when, _, _) in enumerate(reports) if other.group == entrant.group and when == epoch]
+    candidate, epoch, score, _ = reports[at]
+    there = [place for place, (other, when, _, _) in enumerate(reports) if other.group == candidate.group and when == epoch]
     if len({reports[place][2] for place in there}) == 1:
         return True
-    rivals = [place for place in there if reports[place][0].costs[0] <= entrant.costs[0]]
+    rivals = [place for place in there if reports[place][0].costs[0] <= candidate.costs[0]]
     better = sum(reports[place][2] > score for place in rivals)
     equals = sum(reports[place][2] == score for place in rivals if place in went)
     return better + equals < max(1, math.floor(len(rivals) / factor))
@@ -111,6 +111,6 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
     text = "space: [{method: lora, rank: {values: [1, 8]}}]\n"
     plan = toy_plan(tmp_path, text + "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n", rank)
     entries = [Entry(trial.trial) for trial in plan.trials]
-    small, large = (entrant(entry, plan.sweep.objectives) for entry in entries)
+    small, large = (candidate_of(entry, plan.sweep.objectives) for entry in entries)
     assert (small.costs, large.costs) == ((100,), (800,))
     assert small.group == large.group == ("toy/paraphrase", 0)
