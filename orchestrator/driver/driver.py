@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.control.desk import Desk, Order
+from orchestrator.control.request_queue import Command, RequestQueue
 from orchestrator.driver.agenda import Agenda, as_its_training
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
@@ -61,7 +61,7 @@ class Driver(Agenda):
         common_cause: notices that trial after trial fails for one fault of the machines.
         storage: where checkpoints and adapters go: an absolute path or a URI.
         copied_from: the folder that this one is a copy of; None if it is none.
-        desk: takes what people ask of the sweep while it runs.
+        requests: has what people ask of the sweep while it runs.
         watch: called at each tick.
     """
 
@@ -80,7 +80,7 @@ class Driver(Agenda):
         self.options, self.stopping, self._clock = options, stopping, clock
         super().__init__(plan, SweepFolder(options.folder.absolute()), display, clock)
         self.storage, self.copied_from = options.storage_of_trials, copied_from(self.folder.path, self.state)
-        self.desk = Desk(self.folder, options.sweep_file)
+        self.requests = RequestQueue(self.folder, options.sweep_file)
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
@@ -105,18 +105,18 @@ class Driver(Agenda):
         self._ask()
         self._take_requests()
 
-    def follow(self, order: Order) -> None:
+    def follow(self, command: Command) -> None:
         """Does what a person has asked for. Under another sweep file, what runs and is still wanted continues."""
         with self.lock:
-            if order.plan is not None:
-                self.plan, self.strategy = order.plan, make_strategy(order.plan)
+            if command.plan is not None:
+                self.plan, self.strategy = command.plan, make_strategy(command.plan)
                 self.queue.jobs.clear()
-            self.record(order.event)
-            if order.plan is not None:
+            self.record(command.event)
+            if command.plan is not None:
                 self._record_refused()
-            if not isinstance(order.event, Asked):
+            if not isinstance(command.event, Asked):
                 self._ask()
-            again = [key for key in self.state.unfinished(order.keys) if key in self.queue.running]
+            again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet
                 self.record(Started(keys=again))
             self.queue.sort(self.state)
@@ -126,7 +126,7 @@ class Driver(Agenda):
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
-        if self.queue.running or self.desk.is_busy or self.strategy.is_open(self.state):
+        if self.queue.running or self.requests.is_busy or self.strategy.is_open(self.state):
             return False
         return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting
 
@@ -134,7 +134,7 @@ class Driver(Agenda):
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self.queue.running or self.queue.waiting or self.desk.is_busy) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting or self.requests.is_busy) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -279,8 +279,8 @@ class Driver(Agenda):
 
     def _take_requests(self) -> None:
         on_disk = self.flush()
-        for order in self.desk.orders(lambda: (self.plan, self.state), on_disk):
-            self.follow(order)
+        for command in self.requests.commands(lambda: (self.plan, self.state), on_disk):
+            self.follow(command)
 
     def _relative(self, path: Path | None) -> str | None:
         if path is None:

@@ -217,7 +217,7 @@ def test_a_request_of_wrong_types_is_refused_in_words_and_the_driver_continues(f
         file = driver.folder.requests / f"{name}.json"
         file.write_text(fields if isinstance(fields, str) else json.dumps(request | fields))
         driver.tick()
-        if (planning := driver.desk._planning) is not None:
+        if (planning := driver.requests._planning) is not None:
             planning.join()
             driver.tick()
         assert not file.exists()
@@ -230,7 +230,7 @@ def test_an_error_while_a_request_is_answered_refuses_it(tmp_path: Path, monkeyp
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("orchestrator.control.desk.affected", fail)
+    monkeypatch.setattr("orchestrator.control.request_queue.affected", fail)
     with driving(plan_of("grid", 0), tmp_path / "t") as driver:
         request = new_request("pause")
         request.write(driver.folder)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from orchestrator.control.change import find_change
-from orchestrator.control.desk import _Planning
 from orchestrator.control.request import apply_request, new_request, pending, proposal_request
+from orchestrator.control.request_queue import _Planning
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.trial import Job, Outcome
@@ -225,7 +225,7 @@ class SweepMachine(RuleBasedStateMachine):
         request.write(SweepFolder(self.folder))
         if written:
             self.driver.tick()
-        while written and self.driver.desk.is_busy:
+        while written and self.driver.requests.is_busy:
             self.driver.tick()
         self.note_file()
         self.abandon()
@@ -245,7 +245,7 @@ class SweepMachine(RuleBasedStateMachine):
         """Lets the driver answer all requests."""
         for _ in range(4):
             self.driver.tick()
-            if (planning := self.driver.desk._planning) is not None and planning.ident:
+            if (planning := self.driver.requests._planning) is not None and planning.ident:
                 planning.join()
         assert not pending(SweepFolder(self.folder))
         for key in [
@@ -405,7 +405,7 @@ QUIET = settings(
 @pytest.mark.parametrize("kind", FILES)
 def test_nothing_is_lost_and_nothing_done_twice(kind: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # A plan that is made in a thread is ready after one tick or after ten, and hypothesis wants equal runs.
-    monkeypatch.setattr("orchestrator.control.desk._Planning.start", _Planning.run)
+    monkeypatch.setattr("orchestrator.control.request_queue._Planning.start", _Planning.run)
     monkeypatch.setattr("orchestrator.record.manifest.source_state", lambda folder: {})  # two calls of git each session
     machine = type("Machine", (SweepMachine,), {"kinds": [kind]})
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""`Desk`: where a driver takes requests (`orchestrator.control.request`), one after another, between two events.
+"""`RequestQueue`: the requests to a driver (`orchestrator.control.request`), which it answers one by one between two events.
 
 A new file's plan is made in a thread, because counting parameters may take seconds; the driver continues meanwhile.
 """
@@ -28,11 +28,11 @@ from orchestrator.sweepfile.mistakes import SweepError
 logger = logging.getLogger(__name__)
 
 Look = Callable[[], tuple[Plan, State]]
-"""Says the plan of the file that counts now, and how the sweep stands."""
+"""Returns the present plan and the state of the sweep."""
 
 
 @dataclass(frozen=True)
-class Order:
+class Command:
     """What the driver is to do: take the event, and follow the plan if there is one."""
 
     event: Applied | Asked | Decided
@@ -67,7 +67,7 @@ class _Planning(threading.Thread):
             self.error = str(error) or type(error).__name__
 
 
-class Desk:
+class RequestQueue:
     """The requests to the driver of the sweep in a folder."""
 
     def __init__(self, folder: SweepFolder, file: Path | None) -> None:
@@ -84,36 +84,36 @@ class Desk:
         """Whether a file is being planned that is to be applied."""
         return self._planning is not None
 
-    def orders(self, look: Look, on_disk: bool) -> Iterator[Order]:
-        """Yields what people have asked for since the last call. The driver obeys an order before it takes the next one.
+    def commands(self, look: Look, on_disk: bool) -> Iterator[Command]:
+        """Yields the commands since the last call. The driver obeys each before it takes the next one.
 
         Args:
             on_disk: whether the disk has all events: before that no request is removed.
         """
         for request in pending(self._folder):
             try:
-                order = self._answer(request, *look(), on_disk)
+                command = self._answer(request, *look(), on_disk)
             except Exception as error:  # whatever is wrong with a request, it may not end the sweep
                 logger.warning("the request %s is refused", request.name, exc_info=error)
                 request.refuse(self._folder, str(error) or type(error).__name__)
                 continue
-            if order is not None:
-                yield order
+            if command is not None:
+                yield command
             if self._planning is not None:
                 break  # those behind it wait
         self._opened = True
 
-    def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Order | None:
-        """Returns the order of a request. None if it is answered already, out of date, or being planned."""
+    def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Command | None:
+        """Returns the command of a request. None if it is answered already, out of date, or being planned."""
         if request.name in state.answered:
             if on_disk:
                 request.remove(self._folder)
             return None
         if request.verb == "propose":
-            return Order(propose(request.proposal, request.why, request.who, plan.planner, state, request.name))
+            return Command(propose(request.proposal, request.why, request.who, plan.planner, state, request.name))
         if request.verb != "apply":
             keys = affected(state, request.verb, request.trial)
-            return Order(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
+            return Command(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
         if self._is_out_of_date(request):
             request.remove(self._folder)
             return None
@@ -125,7 +125,7 @@ class Desk:
             return False
         return self._file.exists() and self._file.stat().st_mtime > request.time
 
-    def _apply(self, request: Request, plan: Plan, state: State) -> Order | None:
+    def _apply(self, request: Request, plan: Plan, state: State) -> Command | None:
         if self._planning is None:
             self._planning = _Planning(request, plan)
             self._planning.start()
@@ -146,4 +146,4 @@ class Desk:
         write_overrides(self._folder.path, request.overrides)
         write_effective(self._folder, new.sweep)
         event = Applied(request=request.name, who=request.who, difference=change.lines, **describe_plan(new))
-        return Order(event, new)
+        return Command(event, new)
