@@ -54,7 +54,7 @@ FLOORS = {
         ("orchestrator.results",),
         ("orchestrator.judging",),
         ("orchestrator.record",),
-        ("orchestrator.pictures",),
+        ("orchestrator.desired",),
         ("orchestrator.tracking",),
         ("orchestrator.review", "orchestrator.search", "orchestrator.worker"),
         ("orchestrator.adapters",),

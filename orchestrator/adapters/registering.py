@@ -11,7 +11,7 @@ from craft.words import redact
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE
 from orchestrator.adapters.taking import Taken, slug
-from orchestrator.pictures.picture import headline
+from orchestrator.desired.run import headline
 from orchestrator.results.metrics import SIZE
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles

@@ -1,4 +1,4 @@
-"""The names of tags that a sweep's runs have in MLflow: `orchestrator.pictures.picture` writes them, all others read them."""
+"""The names of tags that a sweep's runs have in MLflow: `orchestrator.desired.run` writes them, all others read them."""
 
 from __future__ import annotations
 

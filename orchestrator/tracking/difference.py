@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from orchestrator.pictures.picture import Picture
+from orchestrator.desired.run import DesiredRun
 from orchestrator.plan.parameters import text
 from orchestrator.results import tags as names
 from orchestrator.state.state import NO_METRICS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow.entities import RunTag
 
 
-def differences(picture: Picture, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
     """Returns what the store lacks of a run.
 
     Args:
@@ -25,7 +25,7 @@ def differences(picture: Picture, rows: Rows, run: StoredRun, parent: str | None
             of a metric, or those at its steps if they have been read.
         parent: the id of the parent's run.
     """
-    items = [*_points(rows, run), *_values(picture, run), *_params(picture, run), *_tags(picture, run, parent)]
+    items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
     first: dict[str, Item] = {}
     for item in items:
         if is_tag(item):
@@ -37,23 +37,23 @@ def is_tag(item: Item) -> bool:
     return type(item).__name__ == "RunTag"
 
 
-def _tags(picture: Picture, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
+def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
     from mlflow.entities import RunTag
 
-    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in picture.tags.items()}
-    tags[names.RUN_NAME] = cut(picture.name, NAME_LIMIT)
-    if picture.charts:
-        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run.id, picture.charts)
+    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in desired.tags.items()}
+    tags[names.RUN_NAME] = cut(desired.name, NAME_LIMIT)
+    if desired.charts:
+        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run.id, desired.charts)
     for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
         if run.tags.get(name, "") != value:
             yield RunTag(name, value)
 
 
-def _params(picture: Picture, run: StoredRun) -> Iterator[Item]:
+def _params(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
     from mlflow.entities import Param, RunTag
 
-    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in picture.params.items() if value is not None}
-    if picture.place[0] == names.CONFIGURATION_KIND and params:
+    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in desired.params.items() if value is not None}
+    if desired.place[0] == names.CONFIGURATION_KIND and params:
         params |= dict.fromkeys(run.params.keys() - params.keys(), "differs between trials")
     for name, value in params.items():
         tag = f"{names.NOW}{name}"
@@ -75,14 +75,14 @@ def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
                 yield from _point(name, value, int(1000 * time), step, run)
 
 
-def _values(picture: Picture, run: StoredRun) -> Iterator[Item]:
-    for name, value in picture.metrics.items():
+def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
+    for name, value in desired.metrics.items():
         value = round_value(value)
         step, time, before = run.metrics.get(stored_name(name), (-1, -1, math.nan))
         if value != before:
             # MLflow shows the value of the last step, and of one step the latest.
-            last = max(int(1000 * picture.ended), time + 1)
-            yield from _point(name, value, last, max(picture.step, step), run)
+            last = max(int(1000 * desired.ended), time + 1)
+            yield from _point(name, value, last, max(desired.step, step), run)
 
 
 def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:

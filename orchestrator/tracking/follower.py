@@ -29,7 +29,7 @@ from orchestrator.state.log import DamagedLog
 from orchestrator.tools.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from orchestrator.pictures.verdict import Describe
+    from orchestrator.desired.verdict import Describe
     from orchestrator.tracking.mirror import Mirror
 
 log = logging.getLogger(__name__)

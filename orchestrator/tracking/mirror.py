@@ -1,6 +1,6 @@
 """`Mirror`: makes a sweep's runs in MLflow equal to its State, and keeps them so while its log grows.
 
-    log.jsonl --> Chronicle (State) --> Gallery (what each run should be) --difference--> SweepStore --> MLflow
+    log.jsonl --> LogFollower (State) --> DesiredRuns (what each run should be) --difference--> SweepStore --> MLflow
 
 It remembers nothing on disk. When it connects it reads the sweep's runs in the store, folds the whole log, and sends what the
 store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
@@ -20,11 +20,11 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
-from orchestrator.pictures.chronicle import Chronicle
-from orchestrator.pictures.gallery import KINDS, Gallery
-from orchestrator.pictures.picture import Picture, Place
-from orchestrator.pictures.verdict import Describe
-from orchestrator.pictures.views import address, links, saved_views
+from orchestrator.desired.log_follower import LogFollower
+from orchestrator.desired.run import DesiredRun, Place
+from orchestrator.desired.runs import KINDS, DesiredRuns
+from orchestrator.desired.verdict import Describe
+from orchestrator.desired.views import address, links, saved_views
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
@@ -71,8 +71,8 @@ class Mirror:
     def _disconnect(self) -> None:
         """Forgets everything, so that the next step reads store and log from their starts."""
         self.store, self.offset = None, 0
-        self._log = Chronicle(self._folder.record)
-        self._gallery = Gallery(self._folder.path, self._uri, self._describe)
+        self._log = LogFollower(self._folder.record)
+        self._desired = DesiredRuns(self._folder.path, self._uri, self._describe)
         self._dirty: dict[Place, None] = {}
         self._uncertain: set[Place] = set()
         self._failures: Counter[Place] = Counter()
@@ -121,15 +121,15 @@ class Mirror:
                 self.store = SweepStore(self._uri, state.name, state.sweep_id)
             store = self.store
             self._later(LOOK, store, lambda: self._look(store))
-            self._dirty |= self._gallery.update(state, self._log.end)
+            self._dirty |= self._desired.update(state, self._log.end)
             if self._described[0] is not state.started or self._described[1] is not self._log.end:
                 self._later(VIEWS, store, lambda: self._describe_sweep(store, state))
             tried = list[Place]()
             self._later(LOG, store, lambda: self._send_log(store, state))
-            for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
-                if picture.parent not in self._dirty:
-                    self._try(picture, store)
-                    tried.append(picture.place)
+            for desired in self._desired.runs(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
+                if desired.parent not in self._dirty:
+                    self._try(desired, store)
+                    tried.append(desired.place)
             if not self._dirty:
                 self._later(LOG, store, lambda: self._send_log(store, state))
             self.stuck = min(map(self._tries.__getitem__, tried)) if tried else max(self._tries[VIEWS], self._tries[LOG])
@@ -182,22 +182,22 @@ class Mirror:
             self._aside.clear()
         views = saved_views(state.sweep, state.sweep_id, int(1000 * state.opened))
         try:
-            store.show(views, self._gallery.answer, links(store.experiment, state.sweep_id))
+            store.show(views, self._desired.answer, links(store.experiment, state.sweep_id))
         except Exception as error:
             if not is_refusal(error):
                 raise
             self._set_aside((self._sweep, "views"), error)
         self._described = state.started, self._log.end
 
-    def _try(self, picture: Picture, store: SweepStore) -> None:
+    def _try(self, desired: DesiredRun, store: SweepStore) -> None:
         """Makes a run equal, or leaves it for the next step.
 
         Raises:
             Exception: the store is away, or has lost the run.
         """
-        place, before = picture.place, store.done
+        place, before = desired.place, store.done
         try:
-            self._make_equal(picture, store)
+            self._make_equal(desired, store)
         except Exception as error:  # stores, their drivers and the network have errors of their own
             # The store may have done a request whose answer was lost: look before the next try.
             is_looking = place in self._uncertain
@@ -224,18 +224,18 @@ class Mirror:
         for places in (self._dirty, self._failures, self._tries):
             places.pop(place, None)
 
-    def _make_equal(self, picture: Picture, store: SweepStore) -> None:
-        place = picture.place
+    def _make_equal(self, desired: DesiredRun, store: SweepStore) -> None:
+        place = desired.place
         if place in self._uncertain:
             store.look_again(place)
             self._uncertain.discard(place)
-        above = store.runs.get(picture.parent) if picture.parent else None
+        above = store.runs.get(desired.parent) if desired.parent else None
         parent = above.id if above else None
         run = store.runs.get(place)
         if run is None:
             assert self._log.state.started is not None
-            began = self._log.began.get(place[1], picture.ended)
-            run = store.create(place, picture.name, began, self._log.state.started.origin)
+            began = self._log.began.get(place[1], desired.ended)
+            run = store.create(place, desired.name, began, self._log.state.started.origin)
         stubborn = self._failures[place] >= TRIES
 
         def refuse(item: Item, error: Exception) -> None:
@@ -245,32 +245,32 @@ class Mirror:
         sent = store.done
         if self._lost:
             store.read_points(run, rows)
-        store.send(run, self._lacking(picture, rows, run, parent), refuse, stubborn)
+        store.send(run, self._lacking(desired, rows, run, parent), refuse, stubborn)
         if place[0] == TRIAL_KIND:
             self._log.rows.pop(place[1], None)
-        if picture.data is not None:
-            store.add_data(run, *picture.data)
-        ended = int(1000 * picture.ended)
-        if picture.status != run.status or (run.status != "RUNNING" and run.ended != ended):
-            store.set_status(run, picture.status, ended)
-        self._upload(picture, run, store)
+        if desired.data is not None:
+            store.add_data(run, *desired.data)
+        ended = int(1000 * desired.ended)
+        if desired.status != run.status or (run.status != "RUNNING" and run.ended != ended):
+            store.set_status(run, desired.status, ended)
+        self._upload(desired, run, store)
         if self._lost and store.done > sent:
             store.read_again(run, rows)
-            if missing := len(self._lacking(picture, rows, run, parent)):
+            if missing := len(self._lacking(desired, rows, run, parent)):
                 self._log.rows[place[1]] = rows
                 raise NotKept(f"the store has taken {missing} values without an error and has not kept them")
 
-    def _lacking(self, picture: Picture, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+    def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
         """Returns what the store lacks of a run and has not refused."""
-        items = differences(picture, rows, run, parent)
-        return [item for item in items if (picture.place, item.key, item.value) not in self._aside]
+        items = differences(desired, rows, run, parent)
+        return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
 
-    def _upload(self, picture: Picture, run: StoredRun, store: SweepStore) -> None:
+    def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
-        own = picture.place == self._sweep
-        sources: dict[str, Path | str] = {**picture.texts, **picture.files}
+        own = desired.place == self._sweep
+        sources: dict[str, Path | str] = {**desired.texts, **desired.files}
         for name, source in sources.items():
-            tag, item = digest_tag(name), (picture.place, name)
+            tag, item = digest_tag(name), (desired.place, name)
             if isinstance(source, Path):
                 stored = tag in run.tags and not (own and self._files is not self._log.state.files)
                 if stored or (name == PREDICTIONS_FOLDER and not source.is_dir()):

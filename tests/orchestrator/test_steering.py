@@ -16,8 +16,8 @@ from orchestrator.control.change import find_change
 from orchestrator.control.price import price_of
 from orchestrator.control.proposing import propose
 from orchestrator.control.request import new_request, pending, proposal_request
+from orchestrator.desired.run import desired_configuration, desired_trial
 from orchestrator.judging.experiments import pace_of
-from orchestrator.pictures.picture import picture_configuration, picture_trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
 from orchestrator.results import tags
@@ -133,8 +133,8 @@ def test_a_proposal_is_trained_and_keeps_its_reason(tmp_path: Path) -> None:
     assert all(reason.fullmatch(entry.trial.added or "") and entry.finished for entry in entries)
     assert [reason.fullmatch(line) is not None for line in read_status(folder).added] == [True]
     for entry in entries:  # in MLflow and in the CSV
-        assert picture_trial(entry, None, state, folder).tags[tags.ADDED] == entry.trial.added
-    whole = picture_configuration(entries, summarize_entries(entries)[0], None, state, "")
+        assert desired_trial(entry, None, state, folder).tags[tags.ADDED] == entry.trial.added
+    whole = desired_configuration(entries, summarize_entries(entries)[0], None, state, "")
     assert whole.tags[tags.ADDED] == entries[0].trial.added
     write_trials(state.asked_for, tmp_path / TRIALS_FILE)
     again = [entry.trial for entry in read_trials(read_rows(tmp_path / TRIALS_FILE))]

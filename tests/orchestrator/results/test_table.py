@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from dashboards.panels.table import data
+from orchestrator.desired.run import desired_configuration
 from orchestrator.judging.front import mark_front
-from orchestrator.pictures.picture import picture_configuration
 from orchestrator.reports.front import front_report, row_model
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount
@@ -100,8 +100,8 @@ def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert [row["hops"] for row in rows] == [1001, 1002]
     assert row_model().model_json_schema(mode="serialization")["properties"]["hops"]["description"] == "How often it hops."
     (first, *_) = summaries
-    picture = picture_configuration(sweep.trials(first.configuration), first, None, sweep.state, "sqlite:///x.db")
-    assert picture.metrics["hops"] == 1001
+    desired = desired_configuration(sweep.trials(first.configuration), first, None, sweep.state, "sqlite:///x.db")
+    assert desired.metrics["hops"] == 1001
     page = view_of(("ranks", [*configuration("a", parameters=1), *configuration("b", parameters=2)]))
     (column,) = [column for column in data(page)["columns"] if column["key"] == "m.hops"]
     assert (column["label"], column["about"], column["texts"]) == ("Hops taken", "How often it hops.", ["1,001", "1,002"])

@@ -1,4 +1,4 @@
-"""`Gallery`: the pictures of a sweep's runs, and which of them a change of its State has changed."""
+"""`DesiredRuns`: the runs of a sweep as they should be, and which of them a change of its State has changed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from craft.words import plain
-from orchestrator.pictures.picture import (
-    Picture,
+from orchestrator.desired.run import (
+    DesiredRun,
     Place,
-    picture_configuration,
-    picture_refused,
-    picture_sweep,
-    picture_trial,
+    desired_configuration,
+    desired_refused,
+    desired_sweep,
+    desired_trial,
 )
-from orchestrator.pictures.verdict import Describe, Verdict, group
+from orchestrator.desired.verdict import Describe, Verdict, group
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 from orchestrator.state.entry import Entry
@@ -26,8 +26,8 @@ OWN = ("started", "ended", "underway", "files")
 """What the sweep's own run shows of the State."""
 
 
-class Gallery:
-    """The pictures of the runs of one sweep.
+class DesiredRuns:
+    """The desired runs of one sweep.
 
     Args:
         folder: the sweep's folder.
@@ -74,20 +74,20 @@ class Gallery:
         """The sweep's answer when its last session ended, in Markdown; empty without one."""
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
-    def pictures(self, places: Iterable[Place]) -> Iterator[Picture]:
-        """Yields the pictures of runs."""
+    def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
+        """Yields the runs as they should be."""
         state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
         places = list(places)
         summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
         for kind, key in places:
             if kind == SWEEP_KIND:
-                yield picture_sweep(state, verdict, self._folder)
+                yield desired_sweep(state, verdict, self._folder)
             elif kind == TRIAL_KIND:
-                yield picture_trial(state.entries[key], verdict, state, self._folder)
+                yield desired_trial(state.entries[key], verdict, state, self._folder)
             elif key in summaries:
-                yield picture_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
+                yield desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
             else:
-                yield picture_refused(state.refused[key], sweep)
+                yield desired_refused(state.refused[key], sweep)
 
     def _has_begun(self, configuration: str) -> bool:
         return any(entry.begun for entry in self._groups.get(configuration, ()))

@@ -1,4 +1,4 @@
-"""`Chronicle`: a sweep's log, folded as it grows, with what its runs in MLflow need and State does not keep."""
+"""`LogFollower`: a sweep's log, folded as it grows, with what its runs in MLflow need and State does not keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.state.log import read_events
 from orchestrator.state.state import State, new_rows
 
 
-class Chronicle:
+class LogFollower:
     """The log at `path`, read up to byte `offset`.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""Pictures of a sweep's runs in MLflow: what each of them should be, as a function of the sweep's State.
+"""Desired runs of a sweep in MLflow: what each of them should be, as a function of the sweep's State.
 
 The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
-have begun. `orchestrator.tracking.mirror` makes the store equal to the pictures.
+have begun. `orchestrator.tracking.mirror` makes the store equal to them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import paragraphs, plain, redact, redacted
-from orchestrator.pictures.verdict import Verdict
-from orchestrator.pictures.views import SIZE
+from orchestrator.desired.verdict import Verdict
+from orchestrator.desired.views import SIZE
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.about import effective_text
 from orchestrator.record.folder import EFFECTIVE_FILE
@@ -40,7 +40,7 @@ MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
 
 
 @dataclass(frozen=True)
-class Picture:
+class DesiredRun:
     """A run as it should be.
 
     Attributes:
@@ -50,7 +50,7 @@ class Picture:
         metrics: the last values, apart from those that a trial reports while it runs; they belong to `step`.
         texts, files: artifacts by name; a file may be a folder.
         data: the name and the fingerprint of the dataset that it was trained on.
-        charts: names of the pictures that belong under its description.
+        charts: names of the figures that belong under its description.
     """
 
     place: Place
@@ -68,8 +68,8 @@ class Picture:
     charts: tuple[str, ...] = ()
 
 
-def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Picture:
-    """Returns the picture of the sweep's own run."""
+def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> DesiredRun:
+    """Returns the run of the sweep itself, as it should be."""
     assert state.started is not None
     status, info = state.ended.status if state.ended else "running", describe_file(state)
     extended = {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
@@ -82,7 +82,7 @@ def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Pictur
         tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer}
     manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
     texts = {"manifest.json": json.dumps(manifest, indent=2, default=str), EFFECTIVE_FILE: redact(effective_text(state.sweep))}
-    return Picture(
+    return DesiredRun(
         (names.SWEEP_KIND, state.name),
         state.name,
         RUN_STATUS.get(status, "FINISHED"),
@@ -117,11 +117,11 @@ def describe_file(state: State) -> dict[str, Any]:
     }
 
 
-def picture_refused(event: Refused, sweep: Place) -> Picture:
-    """Returns the picture of a configuration that breaks a constraint."""
+def desired_refused(event: Refused, sweep: Place) -> DesiredRun:
+    """Returns the run, as it should be, of a configuration that breaks a constraint."""
     tags = _identity(event.configuration, event.label, event.method, event.protocol)
     tags |= {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
-    return Picture(
+    return DesiredRun(
         (names.CONFIGURATION_KIND, event.configuration),
         short_name(event.method, event.label, event.counts.get(SIZE)),
         "FINISHED",
@@ -133,10 +133,10 @@ def picture_refused(event: Refused, sweep: Place) -> Picture:
     )
 
 
-def picture_configuration(
+def desired_configuration(
     entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, state: State, uri: str
-) -> Picture:
-    """Returns the picture of a configuration. While it runs, its trials alone tell how it does.
+) -> DesiredRun:
+    """Returns the run, as it should be, of a configuration. While it runs, its trials alone tell how it does.
 
     Args:
         summary: the verdict's, if that holds.
@@ -156,7 +156,7 @@ def picture_configuration(
         facts = {f"{names.PREFIX}{name}": text(cells.get(name, "")) for name in texts - {"reasons"}}
         tags = facts | tags | {names.ERROR: error}
         tags[names.NOTE] = describe_configuration(first.configuration, numbers, error, sweep[1], uri)
-    return Picture(
+    return DesiredRun(
         (names.CONFIGURATION_KIND, first.configuration),
         short_name(first.method, first.label, numbers.get(SIZE, first.planned.get(SIZE))),
         RUN_STATUS.get(status, "FINISHED"),
@@ -169,8 +169,8 @@ def picture_configuration(
     )
 
 
-def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path) -> Picture:
-    """Returns the picture of a trial that has begun."""
+def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path) -> DesiredRun:
+    """Returns the run, as it should be, of a trial that has begun."""
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
     trial = entry.trial
@@ -189,7 +189,7 @@ def picture_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     facts = result.facts if result else {}
     digest = facts.get("data_fingerprint") or facts.get("fingerprint")
     size = (result.counts if result else {}).get(SIZE, trial.planned.get(SIZE))
-    return Picture(
+    return DesiredRun(
         (names.TRIAL_KIND, entry.key),
         f"s{trial.seed} · {short_name(trial.method, trial.label, size)} · {trial.task}",
         RUN_STATUS.get(status, "FINISHED"),
