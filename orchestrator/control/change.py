@@ -27,7 +27,7 @@ from orchestrator.sweepfile.sweep import Sweep
 
 NAMED = 4
 """So many configurations of a line are named."""
-APART = ("name", "tasks", "seeds", "space", "storage", "tracking")
+EXCLUDED = ("name", "tasks", "seeds", "space", "storage", "tracking")
 """Sections that show in the trials, or that an applied file does not change: they decide where the sweep is recorded."""
 SEPARATOR = " · "
 _ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
@@ -149,7 +149,7 @@ def _space(sweep: Sweep) -> Any:
 def _differences(before: Sweep, now: Sweep) -> Iterable[str]:
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
     for name in new:
-        if name not in APART:
+        if name not in EXCLUDED:
             yield from _walk(old[name], new[name], (name,))
 
 

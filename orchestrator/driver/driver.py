@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 UNDERWAY_EVERY = 15.0
 """Seconds between two records of how far the running trials are."""
-NOT_PROMOTED = "never among the best of its rivals, so it was not gone on with"
+NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
 
 class Driver(Agenda):
@@ -248,7 +248,7 @@ class Driver(Agenda):
             self.record_end(key, [Outcome(result)])
 
     def tick(self) -> None:
-        """Does what people have asked for, writes what the disk has refused, and shows how far the sweep is; called often."""
+        """Does what people have asked for, retries pending writes, and shows how far the sweep is; called often."""
         self.watch()
         with self.lock:
             self._take_requests()

@@ -55,7 +55,7 @@ class SessionLog:
                 self.display.show(event, self.state)
 
     def flush(self) -> bool:
-        """Writes what the disk has refused; returns whether it has everything."""
+        """Retries pending writes; returns whether none is left."""
         assert self._log is not None
         return self._log.flush()
 

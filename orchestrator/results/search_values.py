@@ -68,7 +68,7 @@ def mean_score(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
     return fmean(scores)
 
 
-def worth_of(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
+def search_value(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
     """Returns the score of a configuration for a searcher, by its trials and those that are cut from their adapters.
 
     If all of them finished, it is the area under the search scores of the cuts and of the whole adapters; otherwise the search

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, worth_of
+from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, search_value
 from orchestrator.search.dimensions import space_of
 from orchestrator.search.strategy import refusal
 from orchestrator.state.entry import Entry
@@ -195,7 +195,7 @@ class Learned:
             return None, ended
         if (before := self._costs.get(judged.meaning)) is None or before[0] != entries:
             before = self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
-        values = before[1] | {"score": worth_of(entries, means)}
+        values = before[1] | {"score": search_value(entries, means)}
         row = tuple(values.get(name, math.nan) for name in self._sweep.objectives)
         return (row if all(map(math.isfinite, row)) else None), ended
 

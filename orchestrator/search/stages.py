@@ -28,7 +28,7 @@ from orchestrator.judging.front import POSSIBLE
 from orchestrator.plan.carrying import Family, choose, families_of, to_try
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
-from orchestrator.results.search_values import SEARCH_SCORE, worth_of
+from orchestrator.results.search_values import SEARCH_SCORE, search_value
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.added import Added
 from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
@@ -125,7 +125,7 @@ class _Tried:
         for job in jobs_of(trials):
             place = job.training.configuration, job.training.run.task
             entries = entries_of(job.trials, state)
-            worth = worth_of(entries, {}) - _tie_break(entries) if all(entry.finished for entry in entries) else math.nan
+            worth = search_value(entries, {}) - _tie_break(entries) if all(entry.finished for entry in entries) else math.nan
             self._worth.setdefault(place, []).append(worth)
 
     def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[PlannedTrial]:

@@ -86,7 +86,7 @@ class Mirror:
 
     @property
     def refused(self) -> int:
-        """How many values and files the store has refused in this session."""
+        """The number of values and files that the store refused in this session."""
         return len(self._aside)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.results.search_values import area, costs_of, has_failed, mean_score, mean_scores, worth_of
+from orchestrator.results.search_values import area, costs_of, has_failed, mean_score, mean_scores, search_value
 from orchestrator.state.entry import Entry, Report, Status, TrialResult
 from orchestrator.state.trial import Trial, Why
 
@@ -52,7 +52,7 @@ def test_the_area_by_hand() -> None:
     ],
 )
 def test_the_score_of_a_configuration_for_a_searcher(trials: list[Entry], worth: float) -> None:
-    assert worth_of(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
+    assert search_value(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
 
 
 def test_the_average_of_a_task_and_seed_is_that_of_what_was_trained() -> None:
