@@ -29,7 +29,7 @@ from orchestrator.plan.trial import Outcome
 from orchestrator.record.about import describe_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import copied_from
-from orchestrator.search.budget import spent
+from orchestrator.search.budget import find_exhausted
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
@@ -84,7 +84,7 @@ class Driver(Agenda):
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
-        self._spent: tuple[int, str | None] = (-1, None)
+        self._exhausted: tuple[int, str | None] = (-1, None)
 
     def begin(self, started: SessionStarted | None = None) -> None:
         """Starts the session: from here on the folder holds a record.
@@ -139,15 +139,17 @@ class Driver(Agenda):
     @property
     def is_ending(self) -> bool:
         """Whether no job may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
-        return self.stopping() or self.spent is not None or self.common_cause.trouble is not None
+        return self.stopping() or self.exhausted is not None or self.common_cause.trouble is not None
 
     @property
-    def spent(self) -> str | None:
+    def exhausted(self) -> str | None:
         """The part of the budget that is used up, or the score that is reached; None while there is neither."""
         budget, seconds = self.plan.sweep.budget, self.seconds
-        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self.changes:
-            self._spent = self.changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
-        return self._spent[1]
+        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._exhausted[
+            0
+        ] != self.changes:
+            self._exhausted = self.changes, find_exhausted(self.state, budget, self.plan.sweep.objectives, seconds)
+        return self._exhausted[1]
 
     def is_ended(self, key: str) -> bool:
         """Returns whether no trial of a job has anything left to run in this session."""

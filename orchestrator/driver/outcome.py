@@ -22,7 +22,7 @@ class SweepOutcome:
         seconds: of this session.
         trouble: why the session ended before its plan did, if it did.
         signal: the number of the signal that stopped it.
-        spent: what of the budget ended it.
+        exhausted: what of the budget ended it.
         notes: sentences on what was decided.
         open: whether a searcher had more to propose, or more seeds were to be given, when it ended.
         new: keys of the trials that finished in this session.
@@ -32,7 +32,7 @@ class SweepOutcome:
     seconds: float
     trouble: str | None = None
     signal: int | None = None
-    spent: str | None = None
+    exhausted: str | None = None
     notes: Sequence[str] = ()
     open: bool = False
     new: frozenset[str] = field(default_factory=frozenset)
@@ -55,14 +55,14 @@ class SweepOutcome:
     @property
     def status(self) -> str:
         """The status of the sweep: `finished`, `interrupted` or `failed`."""
-        if self.complete or self.spent:
+        if self.complete or self.exhausted:
             return "finished"
         return "interrupted" if self.left or self.open else "failed"
 
 
 def outcome_of(driver: Driver, trouble: str | None, signal: int | None) -> SweepOutcome:
     """Returns the outcome of a session that ended early for `trouble`, or by a signal, if it did."""
-    spent = driver.spent
-    notes = [*([f"ended by {spent}"] if spent else []), *driver.notes]
+    exhausted = driver.exhausted
+    notes = [*([f"ended by {exhausted}"] if exhausted else []), *driver.notes]
     ended = driver.strategy.is_open(driver.state)
-    return SweepOutcome(driver.state, driver.seconds, trouble, signal, spent, notes, ended, driver.new)
+    return SweepOutcome(driver.state, driver.seconds, trouble, signal, exhausted, notes, ended, driver.new)

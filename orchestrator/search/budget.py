@@ -20,7 +20,7 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Budget
 
 
-def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: Mapping[str, Any]) -> bool:
+def satisfies(values: Mapping[str, float], target: Mapping[str, float], objectives: Mapping[str, Any]) -> bool:
     """Returns whether values are at least as good as each of a target's, in the direction of its objective."""
     return bool(target) and all(
         name in values and (values[name] >= enough if objectives[name] == "maximize" else values[name] <= enough)
@@ -28,7 +28,7 @@ def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: 
     )
 
 
-def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: float) -> str | None:
+def find_exhausted(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: float) -> str | None:
     """Returns what of the budget is used up, or reached; None while the sweep may continue.
 
     Args:
@@ -43,7 +43,7 @@ def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: 
     for entries in configurations.values():
         if all(entry.ended and entry.finished for entry in entries):
             values = _values(entries, budget.target, objectives)
-            if meets(values, budget.target, objectives):
+            if satisfies(values, budget.target, objectives):
                 reached = ", ".join(f"{name} {values[name]:g}" for name in budget.target)
                 return f"budget.target: {entries[0].trial.label} reached it ({reached})"
     return None
@@ -52,5 +52,5 @@ def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: 
 def _values(entries: list[Entry], target: Mapping[str, float], objectives: Mapping[str, Any]) -> dict[str, float]:
     """Returns the values that a target names; only the score if that falls short, because the others are slow to compute."""
     score = {"score": mean_score(entries, {})} if "score" in target else {}
-    short = score and not meets(score, {"score": target["score"]}, objectives)
+    short = score and not satisfies(score, {"score": target["score"]}, objectives)
     return score if short else score | costs_of(entries, target)

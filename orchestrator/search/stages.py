@@ -66,7 +66,7 @@ class MoreSeeds(Staged):
                     return Stages(trials, configurations, True, notes)
                 trials = [*trials, *more]
         if rule.seeds:
-            notes.append("The seeds of `replication` are spent with this round; more would decide more of the front")
+            notes.append("The seeds of `replication` are exhausted with this round; more would decide more of the front")
         return Stages(trials, configurations, True, notes)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.search.budget import meets, spent
+from orchestrator.search.budget import find_exhausted, satisfies
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
 from orchestrator.state.state import State
@@ -24,17 +24,17 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 def test_the_wall_clock_counts_this_session() -> None:
-    assert spent(State(), Budget(wall_clock="1min"), OBJECTIVES, 59.0) is None
-    assert "wall_clock" in str(spent(State(), Budget(wall_clock="1min"), OBJECTIVES, 60.0))
+    assert find_exhausted(State(), Budget(wall_clock="1min"), OBJECTIVES, 59.0) is None
+    assert "wall_clock" in str(find_exhausted(State(), Budget(wall_clock="1min"), OBJECTIVES, 60.0))
 
 
 def test_a_target_is_met_in_every_metric_and_each_direction() -> None:
     target = {"score": 80.0, "trainable_parameters": 1000.0}
-    assert meets({"score": 80.0, "trainable_parameters": 1000.0}, target, OBJECTIVES)
-    assert not meets({"score": 79.9, "trainable_parameters": 10.0}, target, OBJECTIVES)
-    assert not meets({"score": 99.0, "trainable_parameters": 1001.0}, target, OBJECTIVES)
-    assert not meets({"trainable_parameters": 10.0}, target, OBJECTIVES)
-    assert not meets({"score": 99.0}, {}, OBJECTIVES)
+    assert satisfies({"score": 80.0, "trainable_parameters": 1000.0}, target, OBJECTIVES)
+    assert not satisfies({"score": 79.9, "trainable_parameters": 10.0}, target, OBJECTIVES)
+    assert not satisfies({"score": 99.0, "trainable_parameters": 1001.0}, target, OBJECTIVES)
+    assert not satisfies({"trainable_parameters": 10.0}, target, OBJECTIVES)
+    assert not satisfies({"score": 99.0}, {}, OBJECTIVES)
 
 
 def state_of(*rows: tuple[str, str, dict[str, float], str | None]) -> State:
@@ -71,15 +71,15 @@ TARGET = Budget(target={"score": 80.0, "trainable_parameters": 1000.0})
     ],
 )
 def test_a_target_is_reached_by_a_configuration_whose_trials_have_all_finished(rows: list[Any], reached: str | None) -> None:
-    reason = spent(state_of(*rows), TARGET, OBJECTIVES, 0.0)
+    reason = find_exhausted(state_of(*rows), TARGET, OBJECTIVES, 0.0)
     assert reason is None if reached is None else f"budget.target: {reached}" in str(reason)
 
 
 def test_a_cost_alone_can_be_a_target() -> None:
     state = state_of(("r8", "finished", scored(5), None))
-    assert spent(state, Budget(target={"trainable_parameters": 900.0}), OBJECTIVES, 0.0)
-    assert spent(state, Budget(target={"trainable_parameters": 899.0}), OBJECTIVES, 0.0) is None
-    assert spent(state, Budget(), OBJECTIVES, 1e9) is None
+    assert find_exhausted(state, Budget(target={"trainable_parameters": 900.0}), OBJECTIVES, 0.0)
+    assert find_exhausted(state, Budget(target={"trainable_parameters": 899.0}), OBJECTIVES, 0.0) is None
+    assert find_exhausted(state, Budget(), OBJECTIVES, 1e9) is None
 
 
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
