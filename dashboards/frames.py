@@ -89,7 +89,7 @@ class Frames:
     @cached_property
     def summaries(self) -> dict[str, Summary]:
         """The configurations with a trial that has begun, and those that were refused, by id."""
-        begun = {entry.trial.configuration for entry in self.state.asked_for if entry.begun}
+        begun = {entry.trial.configuration for entry in self.state.requested if entry.begun}
         summaries = [summary for summary in self.judged if summary.configuration in begun and summary.tunes is None]
         refused = map(_refused, self.state.refused.values())
         return {summary.configuration: summary for summary in (*summaries, *refused)}
@@ -98,7 +98,7 @@ class Frames:
     def configurations(self) -> pd.DataFrame:
         """A row for each of `summaries`."""
         trials: dict[str, list[Entry]] = {}
-        for entry in self.state.asked_for:
+        for entry in self.state.requested:
             trials.setdefault(entry.trial.configuration, []).append(entry)
         rows = [self._row(summary, trials.get(name, [])) for name, summary in self.summaries.items()]
         columns = [*IDENTITY, "id", "experiment_id", "stopped"]
@@ -107,7 +107,7 @@ class Frames:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """A row for each trial that has begun."""
-        rows = [self._trial(entry) for entry in self.state.asked_for if entry.begun]
+        rows = [self._trial(entry) for entry in self.state.requested if entry.begun]
         columns = [*IDENTITY, "run", "key", "configuration", "task", "seed", "tunes", "credits", "graded"]
         return pd.DataFrame.from_records(rows, columns=None if rows else columns)
 
@@ -165,7 +165,7 @@ class Frames:
 
 
 def _results(state: State) -> tuple[Any, ...]:
-    return state.started, state.ended, [(entry.key, entry.trial.label, entry.result) for entry in state.asked_for]
+    return state.started, state.ended, [(entry.key, entry.trial.label, entry.result) for entry in state.requested]
 
 
 def _named(sweep: str, label: str, method: str, protocol: str, state: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         # Words before an option without its value are not arguments yet.
         sweep = context.params.get("sweep") or next(iter(context.args), "")
         folder = find_folder(sweep, context.params.get("storage"))
-        picks |= {entry.trial.configuration: entry.trial.label for entry in read_state(SweepFolder(folder).record).asked_for}
+        picks |= {entry.trial.configuration: entry.trial.label for entry in read_state(SweepFolder(folder).record).requested}
     return [(pick, about) for pick, about in picks.items() if pick.startswith(incomplete)]
 
 

@@ -78,9 +78,9 @@ def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:
         state: how the sweep stands.
     """
     strategy = make_strategy(plan)
-    asked = {entry.key: entry for entry in state.asked_for or state.entries.values()}
+    requested = {entry.key: entry for entry in state.requested or state.entries.values()}
     wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
-    added, removed = _compare(wanted, asked), _compare(asked, wanted)
+    added, removed = _compare(wanted, requested), _compare(requested, wanted)
     changed = list(_differences(before, plan.sweep)) if before is not None else []
     if before is not None and not (added or removed) and _space(before) != _space(plan.sweep):
         changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")

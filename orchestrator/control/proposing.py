@@ -44,7 +44,7 @@ def propose(proposal: str, why: str, who: str, planner: Planner, state: State, r
     if sweep.resources not in sweep.shares:  # a driver that runs has places for the shares of the file's blocks alone
         raise ValueError(f"{proposal}: every block of the file has resources of its own; add a block to the file and apply it")
     name, label, seeds = allowed[-1].id, allowed[-1].label, [*sweep.reported_seeds]
-    tried = [entry for entry in state.asked_for if entry.trial.configuration == name]
+    tried = [entry for entry in state.requested if entry.trial.configuration == name]
     if tried:
         stands = f"{sum(entry.finished is not None for entry in tried)} of its {len(tried)} trials have finished"
         raise ValueError(f"{label}: the sweep has it already, as {name} ({tried[0].trial.label}): {stands}")

@@ -3,7 +3,7 @@
     apply, pause, continue, propose, retry, stop  -->  ID.json  -->  driver, between two events  -->  an event in the log
                                                                                  └── refused -->  ID.refused
 
-The events are `Applied`, `Decided` (a proposal) and `Asked` (all others).
+The events are `Applied`, `Decided` (a proposal) and `Requested` (all others).
 
 The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
 that no driver has answered is answered by the next one. A file that is no request is refused as soon as it is read.

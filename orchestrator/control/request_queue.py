@@ -20,7 +20,7 @@ from orchestrator.record.about import describe_plan, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import write_overrides
 from orchestrator.search.stages import make_strategy
-from orchestrator.state.events import Applied, Asked, Decided
+from orchestrator.state.events import Applied, Decided, Requested
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
@@ -35,13 +35,13 @@ Look = Callable[[], tuple[Plan, State]]
 class Command:
     """What the driver is to do: take the event, and follow the plan if there is one."""
 
-    event: Applied | Asked | Decided
+    event: Applied | Requested | Decided
     plan: Plan | None = None
 
     @property
     def keys(self) -> list[str]:
         """The trials that it is about."""
-        return self.event.keys if isinstance(self.event, Asked) else []
+        return self.event.keys if isinstance(self.event, Requested) else []
 
 
 class _Planning(threading.Thread):
@@ -113,7 +113,7 @@ class RequestQueue:
             return Command(propose(request.proposal, request.why, request.who, plan.planner, state, request.name))
         if request.verb != "apply":
             keys = affected(state, request.verb, request.trial)
-            return Command(Asked(request=request.name, who=request.who, verb=request.verb, keys=keys))
+            return Command(Requested(request=request.name, who=request.who, verb=request.verb, keys=keys))
         if self._is_out_of_date(request):
             request.remove(self._folder)
             return None

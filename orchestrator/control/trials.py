@@ -41,7 +41,7 @@ _RULE = {"stop": "runs or waits", "retry": "failed or was stopped"}
 
 
 def _find(state: State, verb: Verb, name: str) -> Entry:
-    entries = state.asked_for or [*state.entries.values()]
+    entries = state.requested or [*state.entries.values()]
     exact = [entry for entry in entries if name in (entry.key, entry.trial.name)]
     begun = [entry for entry in entries if len(name) >= SHORTEST and entry.key.startswith(name)]
     matches = exact or begun

@@ -64,7 +64,7 @@ class Verdict:
 def group(state: State) -> dict[str, list[Entry]]:
     """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
     groups: dict[str, list[Entry]] = {}
-    for entry in state.asked_for:
+    for entry in state.requested:
         groups.setdefault(entry.trial.configuration, []).append(entry)
     rest: dict[str, list[Entry]] = {}
     for entry in state.entries.values():

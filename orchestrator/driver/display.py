@@ -18,7 +18,7 @@ from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
 from orchestrator.driver.tally import Outlook, Tally
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Applied, Asked, Ended, Event, Interrupted, Paused, Reported, Started, Wanted
+from orchestrator.state.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested, Started, Wanted
 from orchestrator.state.state import State
 
 PLAIN_EVERY = 30.0
@@ -73,8 +73,8 @@ class Display:
             self._show_end(state.entries[event.result.key])
         elif isinstance(event, Reported):
             self._show_report(state.entries[event.key])
-        elif isinstance(event, Applied | Asked):
-            self.tally.count_again(state.asked_for)
+        elif isinstance(event, Applied | Requested):
+            self.tally.count_again(state.requested)
             self.say(_announcement(event, state), style="bold")
         elif isinstance(event, Wanted | Started | Paused | Interrupted):
             for entry in (state.entries[key] for key in event.keys if key in state.entries):
@@ -182,7 +182,7 @@ class Display:
         return table
 
 
-def _announcement(event: Applied | Asked, state: State) -> str:
+def _announcement(event: Applied | Requested, state: State) -> str:
     """Returns what a person asked for, in a sentence."""
     if isinstance(event, Applied):
         return f"applied by {event.who}: {', '.join(event.difference)}"

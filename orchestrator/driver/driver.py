@@ -33,13 +33,13 @@ from orchestrator.search.budget import find_exhausted
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
-    Asked,
     Ended,
     Interrupted,
     Opened,
     Paused,
     Reopened,
     Reported,
+    Requested,
     SessionStarted,
     Started,
     Underway,
@@ -114,7 +114,7 @@ class Driver(Agenda):
             self.record(command.event)
             if command.plan is not None:
                 self._record_refused()
-            if not isinstance(command.event, Asked):
+            if not isinstance(command.event, Requested):
                 self._ask()
             again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet

@@ -40,7 +40,7 @@ class SweepOutcome:
     @property
     def left(self) -> list[Entry]:
         """The trainings with a trial that has not ended, begun or not."""
-        sources = {entry.trial.training for entry in self.state.asked_for if not entry.ended}
+        sources = {entry.trial.training for entry in self.state.requested if not entry.ended}
         return [entry for entry in self.state.trainings if not entry.ended or entry.key in sources]
 
     def ended(self, status: str) -> list[Entry]:

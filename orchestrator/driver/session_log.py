@@ -7,11 +7,11 @@ import threading
 from orchestrator.driver.display import Display
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.scheduler import PromotionScheduler
-from orchestrator.state.events import Applied, Asked, Decided, Ended, Event, Proposed
+from orchestrator.state.events import Applied, Decided, Ended, Event, Proposed, Requested
 from orchestrator.state.log import Log, read_events
 from orchestrator.state.state import State
 
-DECISIVE = (Ended, Proposed, Decided, Applied, Asked)
+DECISIVE = (Ended, Proposed, Decided, Applied, Requested)
 """Events after which other trials may be wanted."""
 
 

@@ -72,7 +72,7 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
 
 def judge_state(state: State) -> list[Summary]:
     """Returns the configurations that a sweep asks for, judged by its file."""
-    return mark_front(summarize_entries(state.asked_for), state.sweep.objectives, state.sweep.enough)
+    return mark_front(summarize_entries(state.requested), state.sweep.objectives, state.sweep.enough)
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:

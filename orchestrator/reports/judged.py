@@ -42,7 +42,7 @@ class Judged(BaseModel):
 
 
 def _digest(state: State) -> str:
-    trials = [(entry.key, entry.phase, entry.changed) for entry in state.asked_for]
+    trials = [(entry.key, entry.phase, entry.changed) for entry in state.requested]
     code = code_digest(Path(judging.__file__).parent)
     return hashlib.sha256(repr((code, state.started, state.ended, trials)).encode()).hexdigest()
 

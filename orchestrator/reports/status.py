@@ -172,10 +172,10 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         paused_by=state.held.who if state.held is not None else None,
         trainings=Counts.of(state.trainings),
         trainings_planned=state.started.trainings if state.started is not None else None,
-        trials=Counts.of(state.asked_for),
+        trials=Counts.of(state.requested),
         refused=len(state.refused),
-        running=[_running(entry, now) for entry in state.asked_for if _runs(entry, state)],
-        failed=[_failed(entry) for entry in state.asked_for if _has_failed(entry, state)],
+        running=[_running(entry, now) for entry in state.requested if _runs(entry, state)],
+        failed=[_failed(entry) for entry in state.requested if _has_failed(entry, state)],
         budget=_budget(state, passed if phase == "running" else None),
         added=[decision.why for decision in state.decisions],
         answer=judged.answer,
@@ -241,7 +241,7 @@ def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Comm
         commands["let trials start again"] = f"craft-sweeps continue {place}"
     if phase in ("lost", "interrupted") and again:
         commands["continue it"] = again
-    if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.asked_for):
+    if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.requested):
         commands[MORE_FAILURES] = f"{again} --retry-failed"
     if phase == "finished" and judged.answer is not None and judged.answer.command:
         commands["know more"] = judged.answer.command

@@ -66,7 +66,7 @@ class PastSweep:
     @property
     def entries(self) -> list[Entry]:
         """Every trial that it asks for: each configuration on each task with each seed."""
-        return self.state.asked_for
+        return self.state.requested
 
     @cached_property
     def summaries(self) -> list[Summary]:

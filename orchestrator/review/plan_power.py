@@ -70,10 +70,10 @@ def find_spread(sweep: Sweep, past: Sequence[State]) -> Spread | None:
     for state in sorted(past, key=lambda state: state.sweep.name != sweep.name):
         if state.sweep.tasks != sweep.tasks:
             continue
-        summaries = summarize_entries(state.asked_for)
+        summaries = summarize_entries(state.requested)
         complete = [row for row in summaries if row.complete and row.method != HEAD and math.isfinite(row.score.mean)]
         seeds = [row.score.n for row in complete]
-        results = [(entry.trial.task, entry.result.facts) for entry in state.asked_for if entry.result is not None]
+        results = [(entry.trial.task, entry.result.facts) for entry in state.requested if entry.result is not None]
         rows = {task: float(facts[EXAMPLES]) for task, facts in results if EXAMPLES in facts}
         if sum(seeds) - len(seeds) - max(seeds, default=0) + 1 >= PILOT and len(rows) == len(sweep.task_names):
             source = f"by the seeds of {len(complete)} configurations of {state.sweep.name}"

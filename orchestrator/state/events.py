@@ -15,7 +15,7 @@
 `Ended`            a trial has a result
 `Underway`         how far the running trials are, every 15 s
 `Applied`          another sweep file counts from here on: a person applied it while the driver ran
-`Asked`            a person pauses or continues the sweep, stops trials, or lets them run again
+`Requested`            a person pauses or continues the sweep, stops trials, or lets them run again
 `Filed`            a file belongs to the sweep's own run
 `SessionEnded`     a driver ends
 =================  ================================================================================
@@ -214,7 +214,7 @@ class Applied(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Event):
+class Requested(Event):
     """`keys` are the trials that are stopped, or run again."""
 
     durable = True

@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.state.entry import Entry, Report, TrialResult
 from orchestrator.state.events import (
     Applied,
-    Asked,
     Decided,
     Ended,
     Event,
@@ -21,6 +20,7 @@ from orchestrator.state.events import (
     Refused,
     Reopened,
     Reported,
+    Requested,
     SessionEnded,
     SessionStarted,
     Started,
@@ -66,7 +66,7 @@ class State:
     ended: SessionEnded | None = None
     underway: Underway | None = None
     files: tuple[str, ...] = ()
-    held: Asked | None = None
+    held: Requested | None = None
     answered: frozenset[str] = frozenset()
 
     def after(self, event: Event) -> State:
@@ -85,19 +85,19 @@ class State:
         return self.started.again if self.started is not None else ""
 
     @property
-    def asked_for(self) -> list[Entry]:
+    def requested(self) -> list[Entry]:
         """The trials that the present session, or the last one, asks for, in order."""
         return [self.entries[key] for key in self.wanted]
 
     @property
     def trainings(self) -> list[Entry]:
-        """Those of `asked_for` that are trained, and not cut."""
-        return [entry for entry in self.asked_for if not entry.trial.is_cut]
+        """Those of `requested` that are trained, and not cut."""
+        return [entry for entry in self.requested if not entry.trial.is_cut]
 
     @property
     def reported(self) -> list[Entry]:
-        """Those of `asked_for` whose scores are reported."""
-        return [entry for entry in self.asked_for if entry.trial.is_reported]
+        """Those of `requested` whose scores are reported."""
+        return [entry for entry in self.requested if entry.trial.is_reported]
 
     def training_of(self, trial: Trial) -> Entry:
         """Returns the training from whose adapter a trial is cut; the trial itself if it is trained, or that is not known."""
@@ -234,7 +234,7 @@ def _applied(state: State, event: Applied) -> State:
     return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
 
 
-def _asked(state: State, event: Asked) -> State:
+def _requested(state: State, event: Requested) -> State:
     state, live = replace(state, answered=state.answered | {event.request}), _live(state, event.keys)
     if event.verb == "stop":
         return state._with(_stopped(_stop(entry, event.time), f"stopped by {event.who}") for entry in live)
@@ -282,7 +282,7 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Interrupted: _interrupted,
     Ended: _ended,
     Applied: _applied,
-    Asked: _asked,
+    Requested: _requested,
     Underway: lambda state, event: replace(state, underway=event),
     Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
     SessionEnded: _session_ended,

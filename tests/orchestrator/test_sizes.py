@@ -97,7 +97,7 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 1.0}, "points": [], "time": 5e8}
         assert not driver.record_report(job.key, progress)
         assert list(driver.queue.running) == list(driver.display.tally.running) == [job.key]
-        assert {entry.phase for entry in driver.state.asked_for} == {"running"}
+        assert {entry.phase for entry in driver.state.requested} == {"running"}
         driver.record_end(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
         assert driver.is_over
         tally = driver.display.tally
@@ -106,7 +106,7 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         outcome = outcome_of(driver, None, None)
     ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
     assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
-    summaries = {summary.label.rpartition(" ")[2]: summary for summary in summarize_entries(outcome.state.asked_for)}
+    summaries = {summary.label.rpartition(" ")[2]: summary for summary in summarize_entries(outcome.state.requested)}
     assert {label: summary.score.mean for label, summary in summaries.items()} == {"1/4": 80.0, "1/2": 60.0, "v": 20.0}
     assert summaries["1/4"].parameters["cut_from"] == job.key
     assert [entry.key for entry in outcome.ended("finished")] == [job.key]
@@ -256,7 +256,7 @@ def test_a_rate_is_chosen_for_a_training_by_the_area_under_its_outputs(tmp_path:
     scores = {0.001: {20: 90, 40: 50, 80: 50}, 0.01: {20: 70, 40: 70, 80: 70}, 0.1: {20: 10, 40: 75, 80: 90}}
     ran = run_all(plan, tmp_path, lambda trial: scores[trial.run.training.learning_rate][size_of(trial)], size_of)
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}, "the best of each output alone is elsewhere"
-    summaries = summarize_entries(read_state(SweepFolder(tmp_path).record).asked_for)
+    summaries = summarize_entries(read_state(SweepFolder(tmp_path).record).requested)
     chosen = [summary for summary in summaries if not summary.tunes]
     assert [(summary.complete, summary.value("trainable_parameters")) for summary in chosen] == [
         (True, 20.0),

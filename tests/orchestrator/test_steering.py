@@ -88,7 +88,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
 def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     state = run_one(folder)
-    done, left = state.in_phase("ended"), [entry for entry in state.asked_for if not entry.ended]
+    done, left = state.in_phase("ended"), [entry for entry in state.requested if not entry.ended]
     with pytest.raises(SweepError, match=re.escape("it is finished; stop is for a trial that runs or waits")):
         ask(folder, "stop", done[0].key)
     with pytest.raises(SweepError, match="has no trial 'nonsense'"):
@@ -127,7 +127,7 @@ def test_a_proposal_is_trained_and_keeps_its_reason(tmp_path: Path) -> None:
         assert pending(driver.folder) == []
     run_all(plan, folder, lambda trial: 60.0)
     state = read_state(SweepFolder(folder).record)
-    entries = [entry for entry in state.asked_for if entry.trial.added]
+    entries = [entry for entry in state.requested if entry.trial.added]
     assert {entry.key for entry in entries} == {trial.key for trial in new}
     reason = re.compile(r"LoRA r16, q v, lr 0\.002, proposed by \S+@\S+: twice of 8")
     assert all(reason.fullmatch(entry.trial.added or "") and entry.finished for entry in entries)
@@ -136,9 +136,9 @@ def test_a_proposal_is_trained_and_keeps_its_reason(tmp_path: Path) -> None:
         assert desired_trial(entry, None, state, folder).tags[tags.ADDED] == entry.trial.added
     whole = desired_configuration(entries, summarize_entries(entries)[0], None, state, "")
     assert whole.tags[tags.ADDED] == entries[0].trial.added
-    write_trials(state.asked_for, tmp_path / TRIALS_FILE)
+    write_trials(state.requested, tmp_path / TRIALS_FILE)
     again = [entry.trial for entry in read_trials(read_rows(tmp_path / TRIALS_FILE))]
-    assert {trial.key: trial.added for trial in again} == {entry.key: entry.trial.added for entry in state.asked_for}
+    assert {trial.key: trial.added for trial in again} == {entry.key: entry.trial.added for entry in state.requested}
     assert not find_change(plan.sweep, plan, state), "the file does not take it back"
 
 

@@ -84,7 +84,7 @@ def run(
 
 def judged(plan: Plan) -> list[Summary]:
     state = read_state(SweepFolder(plan.sweep.folder).record)
-    return mark_front(summarize_entries(state.asked_for), plan.sweep.objectives)
+    return mark_front(summarize_entries(state.requested), plan.sweep.objectives)
 
 
 def chosen(plan: Plan) -> dict[int, list[float]]:

@@ -108,7 +108,7 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
 def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan)
-    entries = read_state(SweepFolder(plan.sweep.folder).record).asked_for
+    entries = read_state(SweepFolder(plan.sweep.folder).record).requested
     source = next(entry.trial for entry in entries if entry.trial.parameters["rank"] == 1 and entry.trial.is_reported)
     cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
     entry = Entry(PlannedTrial(cut, "cut", "cut", why=Why("cut", source.key)).trial)

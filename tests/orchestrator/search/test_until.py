@@ -44,7 +44,7 @@ def run(plan: Plan, folder: Path, score: Score, at_most: int = 1000) -> tuple[St
     notes = list[str]()
     run_some(plan, folder, lambda job: outcomes(job, score, lambda trial: 1000.0 * rank(trial.run)), at_most, notes)
     state = read_state(SweepFolder(folder).record)
-    return state, notes, Counter(entry.trial.parameters["rank"] for entry in state.asked_for)
+    return state, notes, Counter(entry.trial.parameters["rank"] for entry in state.requested)
 
 
 def test_only_what_decides_gets_seeds_until_one_is_enough(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_next_rate_is_tried_where_the_best_is_at_the_end(tmp_path: Path) -> 
         return 90 - 8 * abs(math.log10(trial.run.training.learning_rate) + 2) + 0.2 * noise(trial)
 
     state, notes, _ = run(plan_of(tmp_path, [4], rates="{values: [0.0001, 0.001, 0.01]}"), tmp_path / "s", peak)
-    rates = Counter(entry.trial.parameters["learning_rate"] for entry in state.asked_for)
+    rates = Counter(entry.trial.parameters["learning_rate"] for entry in state.requested)
     assert state.decisions[0].why.endswith("the best, has the highest learning_rate tried")
     assert rates[0.1] == 2, "as many seeds as the best had"
     assert 1.0 not in rates, "0.1 is worse"

@@ -211,7 +211,7 @@ class SweepMachine(RuleBasedStateMachine):
         (added,) = [decision for decision in self.driver.state.decisions if decision.request == request.name]
         (name,) = added.seeds
         self.proposed[f"{rank} may do"] = name
-        trials = [entry.trial for entry in self.driver.state.asked_for if entry.trial.configuration == name]
+        trials = [entry.trial for entry in self.driver.state.requested if entry.trial.configuration == name]
         assert {(trial.task, trial.seed) for trial in trials} == {
             (task, seed) for task in sweep.task_names for seed in sweep.reported_seeds
         }
@@ -335,7 +335,7 @@ class SweepMachine(RuleBasedStateMachine):
         queue = driver.queue
         at_hand = {key for job in queue.waiting.values() for key in job.keys}
         at_hand |= {key for name in (*queue.running, *self.submitted) if name in queue.jobs for key in queue.jobs[name].keys}
-        assert all(entry.ended or entry.key in at_hand for entry in driver.state.asked_for)
+        assert all(entry.ended or entry.key in at_hand for entry in driver.state.requested)
         assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}
 
     @invariant()
@@ -350,7 +350,7 @@ class SweepMachine(RuleBasedStateMachine):
             self.stop(None, retry_failed=False)  # what a machine's fault ended runs again
             self.run_to_the_end()
             self.what_has_finished_stays_and_never_runs_again()
-            entries = self.driver.state.asked_for
+            entries = self.driver.state.requested
             assert all(entry.ended for entry in entries)
             answers = self.driver.plan.sweep.search.until is not None and bool(self.proposed)  # with what is proposed, too
             if not (self.diverged or answers or self.driver.plan.adaptive):  # what is drawn depends on what has ended by then

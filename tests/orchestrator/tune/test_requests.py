@@ -35,12 +35,12 @@ def test_a_sweep_is_paused_takes_another_file_and_continues(tmp_path: Path) -> N
     err = process.communicate(timeout=240)[1]
     assert process.returncode == 0, err
     state, events = read_state(folder.record), [event for event, _ in read_events(folder.record)]
-    assert {entry.key for entry in state.asked_for if not entry.trial.added} == {trial.key for trial in later.trials}
-    assert [entry.trial.parameters["rank"] for entry in state.asked_for if entry.trial.added] == [32]
-    assert all(entry.finished for entry in state.asked_for)
+    assert {entry.key for entry in state.requested if not entry.trial.added} == {trial.key for trial in later.trials}
+    assert [entry.trial.parameters["rank"] for entry in state.requested if entry.trial.added] == [32]
+    assert all(entry.finished for entry in state.requested)
     assert sum(isinstance(event, Applied) for event in events) == 1, "the second changes nothing"
     assert set(Counter(event.result.key for event in events if isinstance(event, Ended)).values()) == {1}
     assert set(steps(tmp_path / "log").values()) == {1}, "no step is done twice"
-    for entry in state.asked_for:
+    for entry in state.requested:
         assert entry.finished
         assert Path(str(entry.finished.facts["adapter"])).is_dir()
