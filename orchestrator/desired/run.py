@@ -177,7 +177,9 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     tags = _identity(trial.configuration, trial.label, trial.method, trial.protocol)
     tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
     tags |= {names.TUNES: trial.group} if trial.group else {}
-    tags |= ({names.CARRIED: trial.carried} if trial.carried else {}) | ({names.ADDED: trial.added} if trial.added else {})
+    tags |= ({names.TRANSFERRED: trial.transferred} if trial.transferred else {}) | (
+        {names.ADDED: trial.added} if trial.added else {}
+    )
     # What an earlier try of the trial left there is no longer true.
     tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
     files: dict[str, Path] = {}

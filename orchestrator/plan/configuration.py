@@ -29,7 +29,7 @@ class Configuration:
         source: the configuration from whose adapters it is cut; None if it is trained.
         cut_to: what these are cut to (`craft.trainer.cutting.Cut`).
         candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
-        carried: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
+        transferred: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Configuration:
     source: Configuration | None = field(default=None, repr=False)
     cut_to: str | None = None
     candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
-    carried: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transferred: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def known(self) -> dict[str, float]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from orchestrator.plan.carrying import Family, families_of
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
+from orchestrator.plan.transfer import Family, families_of
 from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
 from orchestrator.plan.tuning import budget_of, check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
@@ -45,7 +45,7 @@ class Plan:
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
         configurations: those that are known beforehand, each after what its adapters are cut to. A candidate that may not be
-            needed (`orchestrator.plan.carrying`) has no trials at first.
+            needed (`orchestrator.plan.transfer`) has no trials at first.
         trials: those that run in any case, by configuration, seed and task.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
     """
@@ -90,7 +90,7 @@ class Plan:
     @cached_property
     def families(self) -> list[Family]:
         """Its candidates, where some are tried to choose among them. A searcher that learns chooses its rates itself."""
-        return families_of(self.planner, self.trained, carry=not self.adaptive)
+        return families_of(self.planner, self.trained, transfer=not self.adaptive)
 
     @property
     def wanted(self) -> int:

@@ -109,12 +109,12 @@ class Planner:
         """Returns why there is a training of a configuration."""
         if self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds:
             return Why("candidate", self.identity.group(trained))
-        if task in trained.carried:
-            return Why("carried", trained.carried[task])
+        if task in trained.transferred:
+            return Why("transferred", trained.transferred[task])
         return Why("replicated" if trained.candidates or seed not in self.sweep.reported_seeds else "listed")
 
     def tuned(
-        self, candidates: Sequence[Configuration], best: Mapping[str, int], carried: Mapping[str, str]
+        self, candidates: Sequence[Configuration], best: Mapping[str, int], transferred: Mapping[str, str]
     ) -> list[Configuration]:
         """Returns the configuration that has on each task the settings of the best candidate there, after what it is cut to.
 
@@ -123,12 +123,12 @@ class Planner:
         Args:
             candidates: a group.
             best: by task, the place of the best one in `candidates`.
-            carried: by task, the label of the configuration whose choice it takes, if it is another one's.
+            transferred: by task, the label of the configuration whose choice it takes, if it is another one's.
         """
         chosen = {task: candidates[place] for task, place in best.items()}
         largest = max(chosen.values(), key=lambda candidate: candidate.counts.trainable_parameters)
         name, label = self.identity.group(candidates[0]), self.labels.label_of(candidates)
-        tuned = replace(largest, id=name, label=label, candidates=chosen, carried=carried)
+        tuned = replace(largest, id=name, label=label, candidates=chosen, transferred=transferred)
         smallest = min(candidate.counts.trainable_parameters for candidate in chosen.values())
         sizes = [size for size in self.cost.sizes_of(tuned) if self.cost.broken_constraint(size) is None]
         return [*(size for size in sizes if size.counts.trainable_parameters < smallest), tuned]

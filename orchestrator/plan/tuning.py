@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.plan.carrying import Family
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
+from orchestrator.plan.transfer import Family
 from orchestrator.sweepfile.mistakes import SweepError, dotted
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -58,11 +58,11 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
     fixed = [group[0].label for _, group in groups if len(group) == 1]
     further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(seeds)
     all_steps = round(sum(_steps(family, len(seeds) / len(sweep.seeds), steps) for family in families))
-    carried = [family for family in families if family.later]
+    transferred = [family for family in families if family.later]
     lines = [
         f"then with the seeds {_listed(seeds)}: the best of each of {len(groups) - len(fixed)} groups, on each task "
         f"by its search score: at most {further} trials more, "
-        f"{'about ' if carried else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
+        f"{'about ' if transferred else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
     counts = {len(group) for _, group in groups if len(group) > 1}
     if sweep.tuned_settings and counts:
@@ -72,8 +72,8 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
             f"tuned: {', '.join(sweep.tuned_settings)}; {_between(counts)} candidates and {_between(each)} trials for each "
             f"configuration, with {tune}, whose scores are not reported"
         )
-    if carried:
-        first = _shortened([planner.labels.label_of(family.groups[family.start]) for family in carried])
+    if transferred:
+        first = _shortened([planner.labels.label_of(family.groups[family.start]) for family in transferred])
         lines.append(
             f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
         )
@@ -88,8 +88,8 @@ def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str
 
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
-    """Returns how many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at
-    most: those of a best candidate in every group. A group of one has nothing to wait for."""
+    """Returns how many trials tune if learning rates are transferred over ranks, how many if none is, and how many are reported
+    at most: those of a best candidate in every group. A group of one has nothing to wait for."""
     tasks = len(sweep.task_names)
     alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone

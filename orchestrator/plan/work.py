@@ -2,8 +2,8 @@
 
     seconds  =  trainings x a start  +  steps x a step  +  examples x a scored example       (`craft.trainer.probe`)
 
-Counted are the trainings that tune if learning rates carry, those of the seeds after them, and the cuts of each adapter with
-the steps that they are trained on. Further seeds of a front are not known beforehand.
+Counted are the trainings that tune if learning rates are transferred, those of the seeds after them, and the cuts of each
+adapter with the steps that they are trained on. Further seeds of a front are not known beforehand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from craft.plain_yaml import YamlPath
 from craft.spec import RECOVERY
 from craft.tasks import find_task
-from orchestrator.plan.carrying import Family
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.transfer import Family
 
 if TYPE_CHECKING:
     from craft.trainer.probe import Speed

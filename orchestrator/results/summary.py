@@ -144,7 +144,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     """Returns the cost of each configuration's tuning, by its id: that of all candidates of its group."""
     groups: dict[str, list[Entry]] = {}
     chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
-    carried: dict[str, str] = {}
+    transferred: dict[str, str] = {}
     for entry in entries:
         trial = entry.trial
         if trial.is_cut:
@@ -153,8 +153,8 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             groups.setdefault(trial.group, []).append(entry)
         else:
             chosen.setdefault(trial.configuration, {})[trial.task] = trial.parameters
-            carried |= {trial.configuration: trial.carried} if trial.carried else {}
-    tunings = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
+            transferred |= {trial.configuration: trial.transferred} if trial.transferred else {}
+    tunings = {name: Tuning(1, values=_values([RATE], chosen[name]), transferred=label) for name, label in transferred.items()}
     for name, group in groups.items():
         candidates: dict[str, dict[str, Mapping[str, Any]]] = {}
         for entry in group:
@@ -166,10 +166,12 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
         seeds = tuple(sorted({entry.trial.seed for entry in group}))
         lucks = lucks_of_tuning(group)
-        tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, lucks=lucks, carried=carried.get(name))
+        tunings[name] = replace(
+            spent, at_end=at_end, seeds=seeds, values=values, lucks=lucks, transferred=transferred.get(name)
+        )
     labels = {entry.trial.label: entry.trial.configuration for entry in entries if entry.trial.is_reported}
-    for name in carried.keys() - groups.keys():
-        if tuned := tunings.get(labels.get(carried[name], "")):
+    for name in transferred.keys() - groups.keys():
+        if tuned := tunings.get(labels.get(transferred[name], "")):
             tunings[name] = replace(tunings[name], lucks=tuned.lucks)
     trained = {entry.key: entry.trial.configuration for entry in entries}
     sources = {entry.trial.configuration: trained.get(entry.trial.training) for entry in entries}

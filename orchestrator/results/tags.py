@@ -10,7 +10,7 @@ KEY, SWEEP, SWEEP_ID = "craft.key", "craft.sweep", "craft.sweep_id"
 """A run is found by its kind, its key and the id of its sweep."""
 
 CONFIGURATION, LABEL, METHOD, PROTOCOL = "craft.configuration", "craft.label", "craft.method", "craft.protocol"
-TASK, SEED, TUNES, CARRIED = "craft.task", "craft.seed", "craft.tunes", "craft.carried"
+TASK, SEED, TUNES, TRANSFERRED = "craft.task", "craft.seed", "craft.tunes", "craft.transferred"
 ADDED = "craft.added"
 """Why a trial or a configuration was added while the sweep ran, in words."""
 

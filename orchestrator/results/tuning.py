@@ -38,7 +38,7 @@ class Tuning:
         seeds: those that tuned; they are not reported.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
         lucks: by task, the variance of the score, in squared points, by the choice: other rows would have chosen other values.
-        carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
+        transferred: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """
 
     candidates: int
@@ -50,7 +50,7 @@ class Tuning:
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     lucks: Mapping[str, float] = field(default_factory=dict)
-    carried: str | None = None
+    transferred: str | None = None
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -64,7 +64,7 @@ class Tuning:
     @property
     def tuned(self) -> bool:
         """Whether there was anything to choose, here or at another rank."""
-        return self.candidates > 1 or self.carried is not None
+        return self.candidates > 1 or self.transferred is not None
 
     @property
     def luck(self) -> float:
@@ -75,7 +75,7 @@ class Tuning:
     def choice(self) -> str:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
         settings = [f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items()]
-        return ", ".join(settings + ([f"as {self.carried}"] if self.carried else []))
+        return ", ".join(settings + ([f"as {self.transferred}"] if self.transferred else []))
 
 
 def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, rows: float) -> float:

@@ -87,6 +87,6 @@ def _budgets(summaries: Sequence[Summary]) -> str:
     spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
     seeds = sorted({seed for summary in tuned if summary.tuning is not None for seed in summary.tuning.seeds})
     of = f" of seed {', '.join(map(str, seeds))}, which is in no score" if seeds else ""
-    carried = sum(summary.tuning is not None and summary.tuning.carried is not None for summary in tuned)
-    text = f"each tuned by {spent} trials{of}" + (f", but {carried} by those of another rank" if carried else "")
+    transferred = sum(summary.tuning is not None and summary.tuning.transferred is not None for summary in tuned)
+    text = f"each tuned by {spent} trials{of}" + (f", but {transferred} by those of another rank" if transferred else "")
     return text + (f", but not {', '.join(fixed)}" if fixed else "")

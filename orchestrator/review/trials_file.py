@@ -70,7 +70,7 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
     numbers = {"metrics": group("metric."), "counts": group("count."), "facts": group("fact.")}
     fields = {"status": "finished"} | {name: cells[name] for name in ("key", *OF_RESULT) if name in cells} | numbers
     parameters, why = group("parameter."), Why()
-    why = Why("carried", cells["carried"]) if "carried" in cells else why
+    why = Why("transferred", cells["transferred"]) if "transferred" in cells else why
     why = Why("added", cells["added"]) if "added" in cells else why
     why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
@@ -84,7 +84,7 @@ def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
     trial = entry.trial
     cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
     cells |= {name: getattr(result, name) for name in OF_RESULT}
-    cells |= {name: reason for name in ("carried", "added") if (reason := getattr(trial, name))}
+    cells |= {name: reason for name in ("transferred", "added") if (reason := getattr(trial, name))}
     groups = {"parameter": entry.trial.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     return cells

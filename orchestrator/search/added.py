@@ -68,6 +68,6 @@ def build(plan: Plan, point: Point) -> list[Configuration]:
 
 def _because(trial: PlannedTrial, why: Why) -> PlannedTrial:
     """Returns a trial for whose training there is this reason, unless it says whose learning rate it has."""
-    if trial.trial.carried:
+    if trial.trial.transferred:
         return trial
     return replace(trial, why=replace(trial.why, training=why) if trial.run.cut_from is not None else why)

@@ -25,7 +25,7 @@ import numpy as np
 
 from orchestrator.judging.chances import front_chances
 from orchestrator.judging.front import POSSIBLE
-from orchestrator.plan.carrying import Family, choose, families_of, to_try
+from orchestrator.plan.transfer import Family, choose, families_of, to_try
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.search_values import SEARCH_SCORE, search_value
@@ -76,7 +76,7 @@ class TuneThenMeasure(Staged):
     def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
         plan, seeds = self._plan, _rule(self._plan).seeds
         trained = [configuration for configuration in configurations if configuration.source is None]
-        families = families_of(plan.planner, trained, carry=not plan.adaptive)
+        families = families_of(plan.planner, trained, transfer=not plan.adaptive)
         while True:
             if not self._has_ended(state, trials):
                 return Stages(trials, configurations, False, [])
@@ -152,19 +152,19 @@ class _Tried:
             for rank, group in enumerate(family.groups):
                 best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
                 if len(best) == len(by_task):
-                    carried = {task: label for task, rows in by_task.items() if rows[rank][1]}
-                    tuned.append(self._plan.planner.tuned(group, best, carried))
+                    transferred = {task: label for task, rows in by_task.items() if rows[rank][1]}
+                    tuned.append(self._plan.planner.tuned(group, best, transferred))
         return tuned
 
     def rates_line(self) -> str:
-        """Returns what carrying learning rates over ranks saved, and where they did not carry; empty if none may."""
+        """Returns what transferring learning rates over ranks saved, and where the best rate differed; empty if none may be."""
         families, far = [family for family in self._families if family.later], list[str]()
         for family in families:
             for task, rows in self._rates(family).items():
-                carried = rows[family.start][0]
+                transferred = rows[family.start][0]
                 for end in family.ends:
                     own = rows[end][0]
-                    if own is None or carried is None or abs(own - carried) > 1:
+                    if own is None or transferred is None or abs(own - transferred) > 1:
                         far.append(f"{self._plan.planner.labels.label_of(family.groups[end])} ({task})")
         if not families:
             return ""

@@ -10,7 +10,7 @@ from pydantic import GetPydanticSchema
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
 """A number that stays an int if it is one."""
-Reason = Literal["listed", "candidate", "carried", "replicated", "added", "cut"]
+Reason = Literal["listed", "candidate", "transferred", "replicated", "added", "cut"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Why:
     ==============  ==========================================================  ========================================
     `listed`        is of a point of the file's space, or of a drawn one        empty
     `candidate`     helps to choose settings, and its scores are not reported   the id of the group that chooses
-    `carried`       has the learning rate of another configuration              that configuration's label
+    `transferred`   has the learning rate of another configuration              that configuration's label
     `replicated`    is one more seed of what results have chosen                empty
     `added`         was proposed or decided while the sweep ran                 the reason, in words
     `cut`           is cut from the adapter of a training                       the key of the training
@@ -93,6 +93,6 @@ class Trial:
         return why.of if why.reason == "added" else None
 
     @property
-    def carried(self) -> str | None:
+    def transferred(self) -> str | None:
         """The label of the configuration whose learning rate it has."""
-        return self.why.of if self.why.reason == "carried" else None
+        return self.why.of if self.why.reason == "transferred" else None

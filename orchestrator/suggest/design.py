@@ -64,7 +64,7 @@ STAGES: tuple[tuple[str, dict[str, int]], ...] = (
     ("5 learning rates", {"rates": 5}),
     ("", {"scored": 4000, "searched": 500}),
     ("", {"steps": 1000}),
-    ("3 ranks of each method, the rate of the middle one carried to the others", {"ranks": 3}),
+    ("3 ranks of each method, the rate of the middle one transferred to the others", {"ranks": 3}),
     ("5 seeds", {"seeds": 5}),
     ("", {"steps": 1800}),
     ("LoRA on all projections", {"everywhere": 1}),

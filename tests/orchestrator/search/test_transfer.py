@@ -1,4 +1,4 @@
-"""Learning rates that are tuned at one rank and carried to the others: what is trained, chosen, said and recorded."""
+"""Learning rates that are tuned at one rank and transferred to the others: what is trained, chosen, said and recorded."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     ],
     ids=["two ranks", "two rates", "warm start", "projections", "blocks", "dropout", "another method"],
 )
-def test_where_rates_carry(tmp_path: Path, space: str, more: str, candidates: int) -> None:
+def test_where_rates_are_transferred(tmp_path: Path, space: str, more: str, candidates: int) -> None:
     plan = plan_of(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{space}", more)
     groups = sum(len(family.groups) for family in plan.families)
     assert plan.most_jobs == 2 * (candidates + groups)
 
 
-def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_carries(tmp_path: Path) -> None:
+def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_is_transferred(tmp_path: Path) -> None:
     craft = "  - {method: craft, ranks: {values: [[all, 2, 2], [all, 4, 4], [all, 8, 8]]}, sizes: 2}\n"
     plan_of(tmp_path, FAIR)
     (tmp_path / "sweep.yaml").write_text((tmp_path / "sweep.yaml").read_text() + craft)

@@ -1,4 +1,4 @@
-"""Learning rates carried over the ranks of a method: tuned at one rank, checked at the smallest and the largest.
+"""Learning rates transferred over the ranks of a method: tuned at one rank, checked at the smallest and the largest.
 
     rank 1     2     4     8     16          4: every rate is tried
        3?   <-     all    ->     3?          1, 16: the best rate of 4, its neighbours, and on from a better one
@@ -27,8 +27,8 @@ Tried = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Family:
-    """Groups of candidates over which the learning rate carries, from the smallest to the largest rank, the candidates of each
-    by their rate. A group whose rate does not carry is a family of one, in the file's order."""
+    """Groups of candidates over which the learning rate is transferred, from the smallest to the largest rank, the candidates
+    of each by their rate. A group whose rate is not transferred is a family of one, in the file's order."""
 
     groups: tuple[tuple[Configuration, ...], ...]
 
@@ -48,7 +48,7 @@ class Family:
 
     @property
     def planned(self) -> int:
-        """The number of candidates that are tried on each task if the rate carries."""
+        """The number of candidates that are tried on each task if the rate is transferred."""
         return len(self.groups[self.start]) + sum(min(3, len(self.groups[end])) for end in self.ends)
 
     @property
@@ -56,23 +56,24 @@ class Family:
         return sum(map(len, self.groups))
 
 
-def families_of(planner: Planner, configurations: Iterable[Configuration], carry: bool = True) -> list[Family]:
-    """Returns the groups of candidates, joined into families if the rate carries and this saves trainings.
+def families_of(planner: Planner, configurations: Iterable[Configuration], transfer: bool = True) -> list[Family]:
+    """Returns the groups of candidates, joined into families if the rate is transferred and this saves trainings.
 
     Args:
-        carry: whether it may. A trial that starts from another task's adapter needs that task's candidate: there it does not.
+        transfer: whether rates may be transferred. They are not in a sweep with `warm_start`, where a trial needs the same
+            candidate on the task that it starts from.
     """
     groups: dict[str, list[Configuration]] = {}
     for configuration in configurations:
         if not configuration.candidates:
             groups.setdefault(planner.identity.group(configuration), []).append(configuration)
     sweep = planner.sweep
-    carry = carry and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
+    transfer = transfer and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
     for name, group in groups.items():
         row, parameters = METHODS[group[0].method], group[0].parameters
         serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
-        if carry and serves and len(group) > 1:
+        if transfer and serves and len(group) > 1:
             name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
         related.setdefault(name, []).append(tuple(group))
     all_families = []
@@ -105,19 +106,19 @@ def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
     wanted[start] |= every
     if not every <= tried[start].keys():
         return wanted
-    carried = best_of(tried[start])
-    if carried is None:
+    transferred = best_of(tried[start])
+    if transferred is None:
         return [every for _ in tried]
     for end, side in ((0, range(start)), (len(tried) - 1, range(start + 1, len(tried)))):
         if not side:
             continue
-        near = {carried - 1, carried, carried + 1} & every
-        best = _best_among(near, tried[end], carried)
-        if best is not None and best != carried:
-            near |= {2 * best - carried} & every
-            best = _best_among(near, tried[end], carried)
+        near = {transferred - 1, transferred, transferred + 1} & every
+        best = _best_among(near, tried[end], transferred)
+        if best is not None and best != transferred:
+            near |= {2 * best - transferred} & every
+            best = _best_among(near, tried[end], transferred)
         wanted[end] |= near
-        if near <= tried[end].keys() and (best is None or abs(best - carried) > 1):
+        if near <= tried[end].keys() and (best is None or abs(best - transferred) > 1):
             for rank in side:
                 wanted[rank] |= every
     return wanted
@@ -129,7 +130,7 @@ def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | 
 
 
 def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
-    """Returns, by rank, the place of the rate that it gets on a task, and whether that is carried from the first one."""
-    carried = best_of(tried[start])
+    """Returns, by rank, the place of the rate that it gets on a task, and whether that is transferred from the first one."""
+    transferred = best_of(tried[start])
     own = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
-    return [(best_of(scores, carried) if mine else carried, not mine) for scores, mine in zip(tried, own, strict=True)]
+    return [(best_of(scores, transferred) if mine else transferred, not mine) for scores, mine in zip(tried, own, strict=True)]
