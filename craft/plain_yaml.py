@@ -147,8 +147,8 @@ class _Plain:
 
     def check_tag(self, tag: str | None, where: str) -> None:
         if tag not in _PLAIN_TAGS:
-            shown = (tag or "").replace("tag:yaml.org,2002:", "!!")
-            raise YamlProblem(where, f"the tag {shown} is refused; only plain values are allowed")
+            tag_name = (tag or "").replace("tag:yaml.org,2002:", "!!")
+            raise YamlProblem(where, f"the tag {tag_name} is refused; only plain values are allowed")
 
 
 def brief(value: Any) -> str:

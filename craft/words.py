@@ -124,10 +124,10 @@ class _Secrets:
 
     def add_address(self, address: str) -> None:
         """Adds user, password and the values of the query of an address, as it writes them and as they are meant."""
-        scheme, separator, rest = address.partition("://")
+        scheme, separator, location = address.partition("://")
         match = _USERINFO.search(address)
         userinfo = match[0][:-1] if match and match.start() == len(scheme) + 3 else ""
-        place, mark, query = rest[len(userinfo) + bool(userinfo) :].partition("?")
+        place, mark, query = location[len(userinfo) + bool(userinfo) :].partition("?")
         if not separator or scheme.startswith("sqlite") or not (userinfo or query):
             return
         user, colon, password = userinfo.partition(":")
@@ -146,8 +146,8 @@ class _Secrets:
 
     def hide(self, text: str) -> str:
         """Returns a text without the secrets."""
-        for address, shown in self._addresses.items():
-            text = text.replace(address, shown)
+        for address, public in self._addresses.items():
+            text = text.replace(address, public)
         anywhere, after_role = self._patterns
         return after_role.sub(r"\1***", anywhere.sub("***", text))
 

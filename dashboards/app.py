@@ -140,8 +140,8 @@ class Watcher:
         except Exception as error:  # nobody has asked yet; a page that asks gets the error
             log.debug("the newest sweep cannot be read: %s", self.store.hide(error))
         while not self._over.is_set():
-            for name, asked in list(self._asked.items()):
-                if time.monotonic() - asked > FORGET_AFTER_S:
+            for name, request_time in list(self._asked.items()):
+                if time.monotonic() - request_time > FORGET_AFTER_S:
                     self._asked.pop(name, None)
                     continue
                 self._look(self.store.feed(name))
@@ -225,7 +225,7 @@ def _etag(*parts: str) -> str:
 
 
 def _answer(request: Request, etag: str, render, media_type: str) -> Response:  # type: ignore[no-untyped-def]
-    asked = request.headers.get("if-none-match", "")
-    if etag in [tag.strip().removeprefix("W/") for tag in asked.split(",")]:
+    etags = request.headers.get("if-none-match", "")
+    if etag in [tag.strip().removeprefix("W/") for tag in etags.split(",")]:
         return Response(status_code=304, headers={"ETag": etag})
     return Response(render(), media_type=media_type, headers={"ETag": etag})

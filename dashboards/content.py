@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
     """Returns the revision of the chosen sweeps, and their tables side by side."""
-    taken = [feed.snapshot() for feed in feeds]
-    revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
+    snapshots = [feed.snapshot() for feed in feeds]
+    revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, snapshots, strict=True))
     return revision, make_view(
-        [frames for _, frames in taken],
+        [frames for _, frames in snapshots],
         published_rows(),
         store.run_link,
         store.curves,

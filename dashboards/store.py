@@ -151,6 +151,6 @@ def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
     names = list(entries)
     if not names:
         return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (craft-sweeps run SWEEP.yaml)"
-    shown = ", ".join(map(repr, names[:20]))
+    listed = ", ".join(map(repr, names[:20]))
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {shown}{more}"
+    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {listed}{more}"

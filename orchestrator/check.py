@@ -82,8 +82,8 @@ def diagnose(
             alone = address is None or machines_wanted is not None
             room += [_fitting(share, cluster.slots(share), alone) for share in shares]
             machines = [] if address is None else list(_machines(plan, storage, fingerprints))
-            asked = [share.gpu / share.count for share in shares if share.gpu]
-            tried = try_gpus(min(asked)) if asked else []
+            requested = [share.gpu / share.count for share in shares if share.gpu]
+            tried = try_gpus(min(requested)) if requested else []
             steps = list(_together(plan, fingerprints, address is not None))
             beside = [machine.get("GPU", 0) for machine in cluster.machines]
     except ValueError as error:
@@ -93,11 +93,11 @@ def diagnose(
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
-    file, shown = sqlite_file(uri), redact(uri)
+    file, address = sqlite_file(uri), redact(uri)
     if file is not None and not file.exists():
         parent = next(folder for folder in file.parents if folder.exists())
         if os.access(parent, os.W_OK):
-            yield Finding("good", "tracking", f"{shown} will be made")
+            yield Finding("good", "tracking", f"{address} will be made")
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
@@ -107,9 +107,9 @@ def _tracking(uri: str) -> Iterator[Finding]:
         artifacts = probe(uri)
     except Exception as error:  # stores, their drivers and the network have errors of their own
         remedy = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
-        yield Finding("bad", "tracking", f"{shown}: {redact(_one_line(error))}", remedy)
+        yield Finding("bad", "tracking", f"{address}: {redact(_one_line(error))}", remedy)
     else:
-        yield Finding("good", "tracking", f"{shown} took a run and gave it back; artifacts go by {artifacts}")
+        yield Finding("good", "tracking", f"{address} took a run and gave it back; artifacts go by {artifacts}")
 
 
 def _one_line(error: BaseException) -> str:

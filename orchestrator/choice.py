@@ -56,9 +56,9 @@ class Choice:
 
         if Path(to).exists():
             raise ValueError(f"{to} is there already; nothing is written over")
-        with take_adapters(self.record, self.pick, Path(to), task=task, seed=seed, form=form) as taken:
+        with take_adapters(self.record, self.pick, Path(to), task=task, seed=seed, form=form) as adapters:
             pass
-        return [adapter.folder for adapter in taken]
+        return [adapter.folder for adapter in adapters]
 
     def load(self, task: str | None = None, seed: int | None = None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
         """Loads the model with its adapter, in evaluation mode on the CPU, and its tokenizer.

@@ -246,11 +246,11 @@ def _describe_adapter(folder: Folder, changes: Changes) -> str:
     """Returns its method, ranks, modules, size and base in words."""
     ranks = {len(s) for s in changes.values.values()}
     modules = sorted({name.rpartition(".")[2] for name in changes.values})
-    shown = f"{', '.join(modules[:6])}{', ...' if modules[6:] else ''}"
+    names = f"{', '.join(modules[:6])}{', ...' if modules[6:] else ''}"
     rank = f"{min(ranks)}" if len(ranks) == 1 else f"{min(ranks)} to {max(ranks)}"
     size = format_bytes((folder.path / WEIGHTS_FILE).stat().st_size)
     return (
-        f"{folder.peft_type} with {changes.parameters:,} parameters in {len(changes.values)} modules ({shown}), {size}: "
+        f"{folder.peft_type} with {changes.parameters:,} parameters in {len(changes.values)} modules ({names}), {size}: "
         f"changes of rank {rank} of {folder.base}" + (f"; cut from the adapter of run {folder.cut[0]}" if folder.cut else "")
     )
 

@@ -61,8 +61,8 @@ def read_config(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is no configuration of PEFT: {error}") from error
     for name, reason in _wrong_fields(config, kind):
         value = json.dumps(config[name])
-        shown = f"{value[:77]}..." if len(value) > 80 else value
-        raise ValueError(f"{file}: {name} is {shown}, {reason}. Save the adapter again with a PEFT of today")
+        text = f"{value[:77]}..." if len(value) > 80 else value
+        raise ValueError(f"{file}: {name} is {text}, {reason}. Save the adapter again with a PEFT of today")
     return dict(config)
 
 
@@ -191,8 +191,8 @@ def find_wrappers(lacking: Iterable[str], surplus: Iterable[str]) -> list[str]:
     names = [name.split(".") for name in lacking]
     for parts in (name.split(".") for name in surplus):
         for expected in names:
-            rest = iter(parts)
-            if len(parts) > len(expected) and all(part in rest for part in expected):
+            remaining = iter(parts)
+            if len(parts) > len(expected) and all(part in remaining for part in expected):
                 more |= dict.fromkeys(part for part in parts if part not in expected)
                 break
     return list(more)

@@ -223,5 +223,5 @@ def _called(model: nn.Module) -> str:
 
 def _found(linear: Iterable[str]) -> str:
     paths = list(dict.fromkeys(_without_digits(key) for key in linear))
-    shown = ", ".join(paths[:24]) + (f" and {len(paths) - 24} more" if len(paths) > 24 else "")
-    return f"Linear modules found, layer numbers left out: {shown or 'none'}."
+    names = ", ".join(paths[:24]) + (f" and {len(paths) - 24} more" if len(paths) > 24 else "")
+    return f"Linear modules found, layer numbers left out: {names or 'none'}."

@@ -63,11 +63,11 @@ def shared_variance(credits: Numbers) -> float:
         credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
     """
     seeds, blocks = credits.shape
-    rest = credits - credits.mean(axis=1, keepdims=True)
-    mean = rest.mean(axis=0)
+    residuals = credits - credits.mean(axis=1, keepdims=True)
+    mean = residuals.mean(axis=0)
     variance = float((mean**2).sum()) / (blocks - 1)
     if seeds > 1:
-        variance -= float(((rest - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
+        variance -= float(((residuals - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
     return variance / blocks
 
 

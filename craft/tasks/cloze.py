@@ -58,11 +58,11 @@ def read_choices(instruction: str, context: str, family: str) -> Choices:
     if family == "ending":
         return Choices(answers, (before + question,) * len(answers), tuple(f" {text}" for text in texts))
     if family == "option":
-        before_blank, _, rest = question.partition("_")
-        if not rest.strip():
+        before_blank, _, after_blank = question.partition("_")
+        if not after_blank.strip():
             raise ValueError(f"no blank '_' with text behind it in {instruction[:120]!r}: score: cloze puts each option there")
         contexts = tuple(before + before_blank + text for text in texts)
-        return Choices(answers, contexts, (f" {rest.strip()}",) * len(answers))
+        return Choices(answers, contexts, (f" {after_blank.strip()}",) * len(answers))
     return Choices(answers, (f"{before}Question: {question}\nAnswer:",) * len(answers), tuple(f" {text}" for text in texts))
 
 

@@ -60,8 +60,8 @@ class Form:
                 "with tools, in: take an instruct model, or give the columns prompt and response"
             )
         template = PROMPTS[self.settings.prompt]
-        asked = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
-        return (template.for_training if training else template.for_evaluation)(*asked)
+        question = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
+        return (template.for_training if training else template.for_evaluation)(*question)
 
     def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
         """Prompts and responses of rows as the training text has them, the template's end of a turn with the response.

@@ -154,8 +154,8 @@ def same_opening(texts: Sequence[str]) -> list[int]:
     groups = []
     for row, text in enumerate(texts):
         turns = json.loads(meaning(text))
-        asked = next((at for at, turn in enumerate(turns) if turn["role"] == "user"), len(turns))
-        groups.append(first.setdefault(json.dumps(turns[: asked + 1]), row))
+        position = next((at for at, turn in enumerate(turns) if turn["role"] == "user"), len(turns))
+        groups.append(first.setdefault(json.dumps(turns[: position + 1]), row))
     return groups
 
 

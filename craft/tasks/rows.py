@@ -139,11 +139,11 @@ def is_blank(text: str) -> bool:
 
 def fold(text: str) -> str:
     """Removes what many tokenizers drop: case, accents, forms of Unicode, marks of width zero, blanks but between words."""
-    start, rest = text[:_FOLDED], text[_FOLDED:]
+    start, tail = text[:_FOLDED], text[_FOLDED:]
     if not start.isascii():
         letters = (letter for letter in normalize("NFKD", start) if category(letter) not in ("Mn", "Cf"))
         start = "".join(letters)
-    return _OUTER_BLANKS.sub("", " ".join(start.casefold().split())) + rest
+    return _OUTER_BLANKS.sub("", " ".join(start.casefold().split())) + tail
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:
@@ -179,5 +179,5 @@ def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, flo
 
 
 def _shown(cell: Any) -> str:
-    shown = "nothing" if cell is None else repr(cell)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    text = "nothing" if cell is None else repr(cell)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -74,8 +74,8 @@ def move_components(layer: Any, adapter: str, end: End) -> None:
     # A product with a diagonal matrix has one term for each entry, so these are PEFT's bits, in PEFT's memory order.
     a, b = (root[:, None] * vt).contiguous(), (u * root).contiguous()
     layer.lora_A[adapter].weight.data, layer.lora_B[adapter].weight.data = a, b
-    rest = transpose(weight.data.float(), layer.fan_in_fan_out) - scale * b @ a
-    layer.get_base_layer().weight.data = transpose(rest.to(weight.dtype), layer.fan_in_fan_out)
+    residual = transpose(weight.data.float(), layer.fan_in_fan_out) - scale * b @ a
+    layer.get_base_layer().weight.data = transpose(residual.to(weight.dtype), layer.fan_in_fan_out)
 
 
 def _psoft(own: Callable[..., Components], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Components:

@@ -166,9 +166,9 @@ def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
 
 def text(value: object, limit: int = 80) -> str:
     """Returns a name as plotly text: its own small markup is switched off and very long names are cut."""
-    shown = str(value)
-    shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
-    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    text = str(value)
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
 def texts(names: Sequence[Any], limit: int) -> list[str]:
@@ -264,5 +264,5 @@ def table(heads: Sequence[tuple[str, Any]], rows: Sequence[Sequence[Any]], ids: 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:
     """Returns a selection box: values with the texts shown for them; the first is chosen unless `value` names another."""
     labels = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
-    shown = [{"value": option, "label": word} for option, word in labels.items()]
-    return {"name": name, "label": label, "value": shown[0]["value"] if value is None else value, "options": shown}
+    choices = [{"value": option, "label": word} for option, word in labels.items()]
+    return {"name": name, "label": label, "value": choices[0]["value"] if value is None else value, "options": choices}

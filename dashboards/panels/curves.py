@@ -37,8 +37,8 @@ def data(view: View) -> Plain:
     chosen = _chosen(view, evaluated)
     lines: dict[str, list[Plain]] = {}
     for metric in METRICS_BY_STEP:
-        asked = zip(chosen["run"], chosen["_mark"], strict=True)
-        histories = {run: history for run, history in view.curves(asked, metric).items() if history}
+        runs = zip(chosen["run"], chosen["_mark"], strict=True)
+        histories = {run: history for run, history in view.curves(runs, metric).items() if history}
         lines[metric] = [
             {
                 "id": row["configuration"],

@@ -59,7 +59,7 @@ def published_model(name: str) -> str | None:
 def published(view: View, metrics: list[Column]) -> Plain:
     """Returns every published row with its values, and the model whose rows are shown first: if possible, the sweep's."""
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
-    shown = next(filter(None, map(published_model, models)), NO_ROWS)
+    first_model = next(filter(None, map(published_model, models)), NO_ROWS)
     columns = set(view.published.columns)
     records = []
     for index, row in view.published.iterrows():
@@ -67,7 +67,7 @@ def published(view: View, metrics: list[Column]) -> Plain:
         record = {name: row[name] for name in ("model", "method", "source", "protocol", "suite")}
         record |= {"id": f"published/{index}", "averaged": _averaged(row)}
         records.append(record | {"values": {metric.name: number(values.get(metric.name)) for metric in metrics}})
-    return {"rows": records, "shown": shown, "of": models}
+    return {"rows": records, "shown": first_model, "of": models}
 
 
 def _averaged(row: Any) -> str:

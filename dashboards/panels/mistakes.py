@@ -56,8 +56,8 @@ def surest(view: View) -> Plain:
             same = [other for _, _, name, other in every if name == task and len(other) == len(lines)]
             for place in worst(lines):
                 line, wrong = lines[place], sum(not other[place].get("right", False) for other in same)
-                shown = " | ".join(line[name] for name in ("text", "text_pair", "prompt") if name in line)
-                rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, shown])
+                text = " | ".join(line[name] for name in ("text", "text_pair", "prompt") if name in line)
+                rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, text])
     if not rows:
         return {"empty": f"{every[0][1]} makes no mistake." if every else "No answers of the front's members are on record."}
     return {"label": every[0][1], "of": len({row[0] for row in every}), "rows": rows}

@@ -163,8 +163,8 @@ def failures_data(view: View) -> Plain:
     lost = view.trials[view.trials["state"] == "failed"]
     for reason, group in lost.groupby(lost["reason"].replace("", "no reason was recorded"), sort=False):
         labels = list(dict.fromkeys(group["label"].astype(str)))
-        shown = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
-        rows.append([len(group), "trial" if len(group) == 1 else "trials", str(reason), shown, group["configuration"].iloc[0]])
+        names = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
+        rows.append([len(group), "trial" if len(group) == 1 else "trials", str(reason), names, group["configuration"].iloc[0]])
     dropped = view.configurations[view.configurations["state"] == "infeasible"]
     for reason, group in dropped.groupby(dropped["reason"].replace("", "a constraint of the sweep"), sort=False):
         rows.append(

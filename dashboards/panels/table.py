@@ -79,14 +79,14 @@ def _columns(view: View, frame: pd.DataFrame, summaries: Sequence[Summary], diff
     and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
     worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, view, objectives)]
-    shown = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
+    metrics = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
     columns: list[Plain] = [_text("label", "Configuration", frame["label"])]
     columns += [_text("sweep", "Sweep", frame["sweep"])] if len(view.names) > 1 else []
-    columns += [_metric(metric, summaries) for metric in shown]
+    columns += [_metric(metric, summaries) for metric in metrics]
     columns += [_text("protocol", "Protocol", frame["protocol"])] if frame["protocol"].nunique() > 1 else []
     columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name not in ("method", *IN_LABEL)]
     more = [_parameter(name, frame[f"p.{name}"]) for name in IN_LABEL if name in differ]
-    more += [_metric(metric, summaries) for metric in worth if metric not in shown]
+    more += [_metric(metric, summaries) for metric in worth if metric not in metrics]
     columns += [extra | {"more": True} for extra in more]
     columns += [_words("tuning", "Tuning", describe_tuning, summaries)] if has_tuning(summaries) else []
     columns += [_text("state", "State", frame["state"])] if frame["state"].nunique() > 1 else []

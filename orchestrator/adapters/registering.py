@@ -19,7 +19,7 @@ from orchestrator.tracking.uri import resolve_uri
 
 
 def register_adapters(
-    record: PastSweep, taken: Sequence[Taken], model: str, merged: bool, tracking_uri: str | None
+    record: PastSweep, adapters: Sequence[Taken], model: str, merged: bool, tracking_uri: str | None
 ) -> Iterator[str]:
     """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines about it.
 
@@ -35,14 +35,14 @@ def register_adapters(
     if uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     earned = titles(record.summaries, record.sweep.objectives, record.sweep.enough)
-    for adapter in taken:
+    for adapter in adapters:
         run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
         if run["kind"] == "generation":
             raise ValueError(
                 f"{adapter.entry.trial.task} is answered in words; only classification and regression can be served. Leave "
                 "--register out"
             )
-        name = model if len(taken) == 1 else f"{model}-{slug(adapter.entry.trial.task)}"
+        name = model if len(adapters) == 1 else f"{model}-{slug(adapter.entry.trial.task)}"
         candidate = Candidate(
             adapter.folder,
             name,
@@ -64,18 +64,18 @@ def register_adapters(
         yield f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local"
 
 
-def _describe(record: PastSweep, taken: Taken) -> str:
+def _describe(record: PastSweep, adapter: Taken) -> str:
     """Returns the configuration's score, interval and size, and the model card without its front matter."""
-    summary = next(row for row in record.summaries if row.configuration == taken.entry.trial.configuration)
+    summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
     score = summary.bounds("score")
     numbers = {"score": score.mean, "score_low": score.low, "score_high": score.high, SIZE: summary.value(SIZE)}
-    card = (taken.folder / CARD_FILE).read_text(encoding="utf-8")
+    card = (adapter.folder / CARD_FILE).read_text(encoding="utf-8")
     return f"{headline(numbers)}\n\n{card.split('---', 2)[-1].strip()}"
 
 
-def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
-    trial = taken.entry.trial
+def _tags(record: PastSweep, adapter: Taken, run: Mapping[str, Any]) -> dict[str, str]:
+    trial = adapter.entry.trial
     tags = {"sweep": record.name, "configuration": trial.configuration, "label": trial.label, "key": trial.key}
     tags |= {"task": trial.task, "seed": str(trial.seed), "method": trial.method, "protocol": trial.protocol}
-    tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": taken.reasons[0]}
+    tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": adapter.reasons[0]}
     return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}

@@ -61,11 +61,11 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
     if task is not None and task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")
     wanted = [task] if task is not None else tasks
-    folders, taken = _folders(wanted, to), []
+    folders, adapters = _folders(wanted, to), []
     for name in wanted:
         entry, why = choose_seed(record.trials(chosen.summary.configuration, name), seed)
-        taken.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), folders[name]))
-    return taken
+        adapters.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), folders[name]))
+    return adapters
 
 
 @contextmanager
@@ -89,55 +89,55 @@ def take_adapters(
     aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
-            taken = choose_trials(record, chosen, aside, task, seed)
+            adapters = choose_trials(record, chosen, aside, task, seed)
             if base is None and form != "adapter":
-                _check_base(record, taken)
-            for number, adapter in enumerate(taken):
+                _check_base(record, adapters)
+            for number, adapter in enumerate(adapters):
                 place = Path(scratch) / str(number)
-                taken[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
-        yield taken
+                adapters[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
+        yield adapters
         to.parent.mkdir(parents=True, exist_ok=True)
         aside.rename(to)
-        taken[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in taken]
+        adapters[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in adapters]
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _check_base(record: PastSweep, taken: Sequence[Taken]) -> None:
+def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:
     """Raises SweepError if the base model is not the one that the adapters were trained on."""
     from craft.models.digest import model_digest
 
     model = record.sweep.model
     digest = model_digest(model, record.sweep.revision)
-    check_data(record.sweep, [adapter.entry for adapter in taken], {model: digest} if digest else {})
+    check_data(record.sweep, [adapter.entry for adapter in adapters], {model: digest} if digest else {})
 
 
-def _write_adapter(record: PastSweep, taken: Taken, scratch: Path, form: Form, base: str) -> Taken:
+def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form, base: str) -> Taken:
     """Writes one adapter in its form with its model card to `taken.folder`; returns it with a sentence on what was written."""
-    adapter = record.adapter(taken.entry.key, scratch)
-    run = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
+    source = record.adapter(adapter.entry.key, scratch)
+    run = json.loads((source / RUN_FILE).read_text(encoding="utf-8"))
     merged = None
-    taken.folder.mkdir(parents=True)
+    adapter.folder.mkdir(parents=True)
     if form == "merged":
         from orchestrator.adapters.merging import write_merged
 
-        merged = write_merged(adapter, taken.folder, base)
+        merged = write_merged(source, adapter.folder, base)
     elif form == "lora":
         from orchestrator.adapters.converting import write_as_lora
 
-        write_as_lora(adapter, taken.folder, base)
+        write_as_lora(source, adapter.folder, base)
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
-        shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-    taken = replace(taken, reasons=(*taken.reasons, describe_form(adapter, taken.folder, run, form)))
-    summary = next(row for row in record.summaries if row.configuration == taken.entry.trial.configuration)
-    origin = Origin(record.name, summary, taken.entry, taken.reasons, record.answer.verdict if record.answer else "")
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(taken.folder))
-    answers = record.predictions(taken.entry.key, scratch / "answers")
-    if wrong := mistakes_page(f"{taken.entry.trial.label}, seed {taken.entry.trial.seed}", answers):
-        (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
-    (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
-    return taken
+        shutil.copytree(source, adapter.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+    adapter = replace(adapter, reasons=(*adapter.reasons, describe_form(source, adapter.folder, run, form)))
+    summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
+    origin = Origin(record.name, summary, adapter.entry, adapter.reasons, record.answer.verdict if record.answer else "")
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(adapter.folder))
+    answers = record.predictions(adapter.entry.key, scratch / "answers")
+    if wrong := mistakes_page(f"{adapter.entry.trial.label}, seed {adapter.entry.trial.seed}", answers):
+        (adapter.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
+    (adapter.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
+    return adapter
 
 
 def describe_form(adapter: Path, folder: Path, run: Mapping[str, Any], form: Form) -> str:
@@ -165,11 +165,11 @@ def count_numbers(file: Path) -> int:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
-def how_to_load(taken: Taken, form: Form) -> list[str]:
+def how_to_load(adapter: Taken, form: Form) -> list[str]:
     """Returns lines of Python that load an adapter, or a merged model, from its folder; and commands that serve it."""
     merged = form == "merged"
-    run = json.loads((taken.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
-    pair, config, folder = reads_pairs(run), peft_config(taken.folder), str(taken.folder)
+    run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+    pair, config, folder = reads_pairs(run), peft_config(adapter.folder), str(adapter.folder)
     if form == "lora" and config is not None:  # it is written for programs without this package
         lines = loading_by_peft(run, config, pair=pair, folder=folder)
     else:

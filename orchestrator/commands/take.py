@@ -81,14 +81,14 @@ def take(
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-registered-") as scratch:
         folder = to or Path(scratch) / "adapter"
-        with take_adapters(record, chosen, folder, task=task, seed=seed, form=form, base=base) as taken:
-            for adapter in taken:
+        with take_adapters(record, chosen, folder, task=task, seed=seed, form=form, base=base) as adapters:
+            for adapter in adapters:
                 console.print(f"{adapter.entry.trial.task}: {adapter.reasons[-1]}")
             name, merged = register, form == "merged"
-            registered = list(register_adapters(record, taken, name, merged, tracking_uri)) if name is not None else []
+            registered = list(register_adapters(record, adapters, name, merged, tracking_uri)) if name is not None else []
             for line in registered:
                 console.print(line)
-        for adapter in taken if to is not None else ():
+        for adapter in adapters if to is not None else ():
             task = adapter.entry.trial.task
             console.print(f"{task}: written to {adapter.folder} ({CARD_FILE} says what it is); load it with")
             for line in how_to_load(adapter, form):
@@ -96,7 +96,7 @@ def take(
         if as_json:
             from orchestrator.reports.take import take_report
 
-            report = take_report(record, chosen, taken, form=form, written=to is not None, registered=registered)
+            report = take_report(record, chosen, adapters, form=form, written=to is not None, registered=registered)
             write_report(report.to_json())
 
 

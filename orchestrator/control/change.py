@@ -106,14 +106,14 @@ def check_change(before: Sweep, now: Sweep) -> None:
 
 def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
     """Returns in words what trials there are in `these` and not in `those`."""
-    parts, rest = list[str](), [entry for key, entry in these.items() if key not in those]
+    parts, remaining = list[str](), [entry for key, entry in these.items() if key not in those]
     for noun, value in _ASPECTS.items():
         before = {value(entry) for entry in those.values()}
-        new = [entry for entry in rest if value(entry) not in before]
+        new = [entry for entry in remaining if value(entry) not in before]
         if (new and those) or noun == "configuration":
             parts += _named(noun, new, value)
-            rest = [entry for entry in rest if value(entry) in before]
-    return [*parts, *([f"{_count(len(rest), 'trial')}{_running(rest)}"] if rest else [])]
+            remaining = [entry for entry in remaining if value(entry) in before]
+    return [*parts, *([f"{_count(len(remaining), 'trial')}{_running(remaining)}"] if remaining else [])]
 
 
 def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashable]) -> list[str]:

@@ -56,8 +56,8 @@ class DesiredRuns:
         if end is not None and end is not self._end:
             self._end, self._verdict = end, Verdict.of(end, self._describe)
             entries = {}  # each run is marked
-        asked = before.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
-        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in asked]
+        switched = before.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
+        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in switched]
         touched = {self._families[entry.trial.configuration] for entry in changed}
         for name, members in self._groups.items():
             if len(groups.get(name, ())) != len(members) or (before.ended is not state.ended and _has_left(members)):

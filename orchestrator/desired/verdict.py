@@ -66,11 +66,11 @@ def group(state: State) -> dict[str, list[Entry]]:
     groups: dict[str, list[Entry]] = {}
     for entry in state.requested:
         groups.setdefault(entry.trial.configuration, []).append(entry)
-    rest: dict[str, list[Entry]] = {}
+    unrequested: dict[str, list[Entry]] = {}
     for entry in state.entries.values():
         if entry.trial.configuration not in groups:
-            rest.setdefault(entry.trial.configuration, []).append(entry)
-    return groups | rest
+            unrequested.setdefault(entry.trial.configuration, []).append(entry)
+    return groups | unrequested
 
 
 def _closing_numbers(state: State) -> dict[str, float]:

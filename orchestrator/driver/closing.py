@@ -82,9 +82,11 @@ def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, 
         console.print(
             f"{left} {plural(left, 'event')} not in the tracking store yet; send with: {replay}", markup=False, soft_wrap=True
         )
-    rest = len(outcome.left)
-    if rest:
-        console.print(f"{rest} {plural(rest, 'trial')} without a result; continue with: {again}", markup=False, soft_wrap=True)
+    unfinished = len(outcome.left)
+    if unfinished:
+        console.print(
+            f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}", markup=False, soft_wrap=True
+        )
     elif outcome.open:
         console.print(f"the searcher has more to propose; continue with: {again}", markup=False, soft_wrap=True)
 

@@ -113,8 +113,8 @@ class Display:
         self.tally.progress(entry)
         if self._verbosity == "verbose" and entry.report is not None:
             score = entry.report.metrics.get("search_score")
-            shown = "" if score is None else f", search score {score:.1f}"
-            self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{shown}")
+            suffix = "" if score is None else f", search score {score:.1f}"
+            self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
 
     def _show_end(self, entry: Entry) -> None:
         self.tally.compare(entry)

@@ -214,12 +214,12 @@ def _base(trials: Sequence[PlannedTrial]) -> Base:
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
     threads = [max(1, int(trial.resources.cpu)) for trial in trials if METHODS[trial.run.method].singular_vectors]
     for trial in trials:
-        asked = trial.run.parameters
+        parameters = trial.run.parameters
         if METHODS[trial.run.method].singular_vectors:
-            ranks |= {name: max(asked["rank"], ranks.get(name, 0)) for name in asked["projections"]}
+            ranks |= {name: max(parameters["rank"], ranks.get(name, 0)) for name in parameters["projections"]}
         if trial.run.method in ("craft", "craft_star"):
-            cover["ranks"] = [_larger(rank, other) for rank, other in zip(cover["ranks"], asked["ranks"], strict=True)]
-            cover["projections"] += [name for name in asked["projections"] if name not in cover["projections"]]
+            cover["ranks"] = [_larger(rank, other) for rank, other in zip(cover["ranks"], parameters["ranks"], strict=True)]
+            cover["projections"] += [name for name in parameters["projections"] if name not in cover["projections"]]
     return Base(
         run=trials[0].run,
         craft=cover if cover["projections"] else None,

@@ -85,8 +85,8 @@ class Tally:
         if not durations:
             return max((left for _, left in outlooks), default=None)
         mean = sum(durations) / len(durations)
-        rest = [left for _, left in outlooks] + [mean * (1 - trial.share) for trial in trials if trial.ends is None]
-        return max([(self.waiting * mean + sum(rest)) / self.most, *rest])
+        remaining = [left for _, left in outlooks] + [mean * (1 - trial.share) for trial in trials if trial.ends is None]
+        return max([(self.waiting * mean + sum(remaining)) / self.most, *remaining])
 
     def start(self, entry: Entry) -> Running:
         """Notes that a training runs."""

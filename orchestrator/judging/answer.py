@@ -103,11 +103,13 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
     if not complete or state.sweep.objectives.get("score") != "maximize":
         return None
     reply = _judge(complete, summaries, state)
-    rest = [summary for summary in summaries if not summary.complete and summary.tunes is None]
-    if not rest:
+    incomplete = [summary for summary in summaries if not summary.complete and summary.tunes is None]
+    if not incomplete:
         return reply
-    reply = replace(reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(rest)}. Among these: {reply.verdict}")
-    if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in rest):
+    reply = replace(
+        reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(incomplete)}. Among these: {reply.verdict}"
+    )
+    if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in incomplete):
         return reply
     return replace(
         reply, unknown="Not known: how the others score.", proposal="Next: finish the sweep:", command=state.again, decides=None
@@ -197,11 +199,11 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
     by_id = {summary.configuration: summary for summary in complete}
     chance = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
     name = enough_of(complete, state.sweep.enough)
-    taken = by_id[name] if name is not None else max(complete, key=lambda row: (chance[row.configuration], -row.value(SIZE)))
-    verdict = _verdict(taken, best, chance[taken.configuration], state.sweep.enough, name is not None)
-    verdict += _falls(complete, taken, state.sweep.enough) if name is not None else ""
-    doubt = _smaller(complete, chance, taken, state) if name is not None else _doubt(taken, state.sweep.enough)
-    actions, larger, observed = further(complete, taken, best, state.sweep)
+    chosen = by_id[name] if name is not None else max(complete, key=lambda row: (chance[row.configuration], -row.value(SIZE)))
+    verdict = _verdict(chosen, best, chance[chosen.configuration], state.sweep.enough, name is not None)
+    verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
+    doubt = _smaller(complete, chance, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
+    actions, larger, observed = further(complete, chosen, best, state.sweep)
     action = most_gain(actions)
     ends = _at_end(complete, best, state, larger)
     unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
@@ -212,51 +214,51 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
     elif unknown and action is not None:
         may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} settle it ({percent(action.decides)})"
         gain = f", which {'would most likely settle it' if action.decides >= LIKELY else may}"
-        place = taken if action.kind == "smaller" else best
+        place = chosen if action.kind == "smaller" else best
         proposal, command = describe_action(action, complete, place, state, gain)
         decides = action.decides if action.more else None
-    ids, better = (taken.configuration, best.configuration), 1 - chance[taken.configuration]
+    ids, better = (chosen.configuration, best.configuration), 1 - chance[chosen.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
 
 
-def _verdict(taken: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
+def _verdict(chosen: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
     margin = points(rule.within)
     if sure:
-        more = f" {_compared(best, taken, best.counts[EXPECTED] - taken.counts[EXPECTED])}" if best is not taken else ""
+        more = f" {_compared(best, chosen, best.counts[EXPECTED] - chosen.counts[EXPECTED])}" if best is not chosen else ""
         return (
-            f"Enough: {_named(taken)}: {_score(taken)}. The probability that anything in this sweep is better by more than "
+            f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything in this sweep is better by more than "
             f"{margin} is {percent(1 - chance)}.{more}"
         )
     likely = f"is the likeliest to be within {margin} of the best ({percent(chance)})"
-    return f"Not decided: {_named(taken)} {likely}: {_score(taken)}."
+    return f"Not decided: {_named(chosen)} {likely}: {_score(chosen)}."
 
 
-def _falls(complete: Sequence[Summary], taken: Summary, rule: Enough) -> str:
+def _falls(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
     """Returns a sentence on seeds that fell far behind the others of their configuration; empty if none did."""
     far, many = find_falls(complete, 2 * rule.within)
-    if not far or taken.configuration in far:
+    if not far or chosen.configuration in far:
         return ""
     seeds = [fall for falls in far.values() for fall in falls]
     fell = f"{len(seeds)} of {many} seeds fell by {points(round(fmean(seeds)))}"
-    return f" {fell}; {taken.score.n} seeds of {full_label(taken)} cannot show that it will not."
+    return f" {fell}; {chosen.score.n} seeds of {full_label(chosen)} cannot show that it will not."
 
 
-def _doubt(taken: Summary, rule: Enough) -> str:
+def _doubt(chosen: Summary, rule: Enough) -> str:
     """Returns why no configuration is enough yet."""
-    if taken.counts[P_ENOUGH] >= rule.sure:
-        return f"Not known: whether it is enough: {taken.score.n} seeds do not show how seeds spread, {SEEDS} do."
+    if chosen.counts[P_ENOUGH] >= rule.sure:
+        return f"Not known: whether it is enough: {chosen.score.n} seeds do not show how seeds spread, {SEEDS} do."
     return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
 
 
-def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], taken: Summary, state: State) -> str:
+def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], chosen: Summary, state: State) -> str:
     """Returns which smaller configurations may be enough as well."""
-    size, least = taken.value(SIZE), 1 - state.sweep.enough.sure
+    size, least = chosen.value(SIZE), 1 - state.sweep.enough.sure
     doubtful = [summary for summary in complete if summary.value(SIZE) < size and chance[summary.configuration] > least]
     if not doubtful:
         return ""
     likeliest = max(doubtful, key=lambda summary: chance[summary.configuration])
-    rest = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
-    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){rest}."
+    more = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
+    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){more}."
 
 
 def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: float | None = None) -> str:

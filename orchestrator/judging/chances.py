@@ -229,19 +229,19 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
     where three or more show it; their degrees of freedom; and the variance of this common effect, 0 if it is not known."""
     seeds = sorted({seed for by in scores for seed in by})
     table = np.array([[by.get(seed, math.nan) for seed in seeds] for by in scores])
-    shown, counts = ~np.isnan(table), (~np.isnan(table)).sum(axis=1)
-    rest = table - np.nanmean(table, axis=1, keepdims=True)
-    rows, columns = np.nonzero(shown)
-    effects = np.eye(len(seeds))[columns][:, shown.sum(axis=0) >= 3]
+    known_scores, counts = ~np.isnan(table), (~np.isnan(table)).sum(axis=1)
+    residuals = table - np.nanmean(table, axis=1, keepdims=True)
+    rows, columns = np.nonzero(known_scores)
+    effects = np.eye(len(seeds))[columns][:, known_scores.sum(axis=0) >= 3]
     effects -= (
         (np.stack([np.bincount(rows, column) for column in effects.T]).T / counts[:, None])[rows] if effects.size else 0.0
     )
     basis, lengths, _ = np.linalg.svd(effects, full_matrices=False)
     basis = basis[:, lengths > 1e-9]
-    left = rest[shown] - basis @ (basis.T @ rest[shown])
+    left = residuals[known_scores] - basis @ (basis.T @ residuals[known_scores])
     freedom = np.bincount(rows, 1 - 1 / counts[rows] - (basis**2).sum(axis=1))
     variances, degrees = moderate(np.bincount(rows, left**2) / freedom, freedom)
-    every = table[:, shown.all(axis=0)]
+    every = table[:, known_scores.all(axis=0)]
     if len(table) < 3 or every.shape[1] < 2:
         return variances, degrees, 0.0
     effect = (every - every.mean(axis=1, keepdims=True)).mean(axis=0)

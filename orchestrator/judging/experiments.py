@@ -78,7 +78,7 @@ def more_seeds(sweep: Sweep, count: int) -> Settings:
 
 
 def further(
-    complete: Sequence[Summary], taken: Summary, best: Summary, sweep: Sweep, may: Callable[[Untried], bool] = lambda row: True
+    complete: Sequence[Summary], chosen: Summary, best: Summary, sweep: Sweep, may: Callable[[Untried], bool] = lambda row: True
 ) -> tuple[list[Action], float | None, Evidence]:
     """Returns what may be run next, weighed; the chance that a larger size is better by more than `within`, None without one;
     and the evidence by which that is.
@@ -88,7 +88,7 @@ def further(
     """
     observed = evidence(complete, sweep.objectives, sweep.enough.within)
     assert observed is not None
-    untried = list(filter(may, untried_of(complete, taken, best))) if observed.has_trend else []
+    untried = list(filter(may, untried_of(complete, chosen, best))) if observed.has_trend else []
     trained = [summary.source or summary.configuration for summary in complete]
     seconds = {name: seconds_of_seed([row], complete) for name, row in zip(trained, complete, strict=True)}
     actions, better = propose(observed, untried, trained, seconds, sweep.enough, SEEDS)
@@ -138,11 +138,11 @@ def seconds_of_seed(some: Sequence[Summary], summaries: Sequence[Summary]) -> fl
     return sum(by_id[name].value("seconds") * len(by_id[name].tasks) for name in trained if name in by_id)
 
 
-def untried_of(complete: Sequence[Summary], taken: Summary, best: Summary) -> list[Untried]:
+def untried_of(complete: Sequence[Summary], chosen: Summary, best: Summary) -> list[Untried]:
     """Returns the sizes that could be tried beyond the ends: a larger one than the best's, a smaller one than the taken's."""
     adapters = [summary for summary in complete if summary.method not in (HEAD, FULL) and summary.value(SIZE) > 0]
     ends: tuple[tuple[Kind, Summary, float, Callable[..., Any]], ...]
-    ends, untried = (("larger", best, 2.0, max), ("smaller", taken, 0.5, min)), list[Untried]()
+    ends, untried = (("larger", best, 2.0, max), ("smaller", chosen, 0.5, min)), list[Untried]()
     for kind, base, factor, end in ends:
         if base in adapters and base.value(SIZE) == end(summary.value(SIZE) for summary in adapters):
             inner = [row for row in adapters if row.method == base.method and row.value(SIZE) != base.value(SIZE)]

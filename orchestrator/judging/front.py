@@ -86,14 +86,14 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
     summaries = [summary for summary in summaries if summary.tunes not in names]
     summaries = with_chances(summaries, objectives, rule)
     verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
-    taken = enough_of(summaries, rule)
+    chosen = enough_of(summaries, rule)
     return with_normalized(
         [
             replace(
                 summary,
                 on_front=summary.configuration in verdict.on_front,
                 may_be_on_front=summary.configuration in verdict.may_be_on_front,
-                enough=summary.configuration == taken,
+                enough=summary.configuration == chosen,
             )
             for summary in summaries
         ]

@@ -38,7 +38,7 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
             return None  # scored on different rows
         common = np.mean([table.mean(axis=0) for table in tables], axis=0)
         rests = [table - common for table in tables]
-        total += sum(shared_variance(rest.mean(axis=0, keepdims=True) if by_all else rest) for rest in rests)
+        total += sum(shared_variance(residual.mean(axis=0, keepdims=True) if by_all else residual) for residual in rests)
     return max(0.0, total) / (len(summaries) - 1) / len(tasks) ** 2
 
 

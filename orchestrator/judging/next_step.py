@@ -104,10 +104,10 @@ def in_doubt(scores: Numbers, size: Numbers, rule: Enough) -> NDArray[np.int_]:
     ones that may be, and those that may be the best."""
     chances = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
     sure = np.flatnonzero(chances >= rule.sure)
-    taken = min(sure, key=lambda place: size[place]) if len(sure) else chances.argmax()
-    smaller = (size < size[taken]) & (chances > 1 - rule.sure)
+    chosen = min(sure, key=lambda place: size[place]) if len(sure) else chances.argmax()
+    smaller = (size < size[chosen]) & (chances > 1 - rule.sure)
     best = np.bincount(scores.argmax(axis=1), minlength=len(size)) / len(scores)
-    return np.flatnonzero(smaller | (best >= LEAST_CHANCE) | (np.arange(len(size)) == taken))
+    return np.flatnonzero(smaller | (best >= LEAST_CHANCE) | (np.arange(len(size)) == chosen))
 
 
 def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator) -> Iterator[Evidence]:

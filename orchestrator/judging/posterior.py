@@ -86,10 +86,10 @@ class Evidence:
         logs, level = np.log(self.size[trend]), mean[trend]
         most = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
         design = np.stack([((logs - logs.mean()) / (logs.std() or 1.0)) ** power for power in range(most)], axis=1)
-        rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
+        residuals = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
         # A uniform prior of the spread's logarithm; the trend's terms are integrated over exactly. That of contenders may be
         # level or straight: a prior that knows as much as one of them weighs this (Kass and Wasserman 1995).
-        widest = max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - most, 1)))
+        widest = max(typical, math.sqrt(float(residuals @ residuals) / max(len(residuals) - most, 1)))
         spread = np.geomspace(typical / 8, 4 * widest, SPREADS)
         weight = 1 / (error[trend] + spread[:, None] ** 2)
         inner = np.einsum("gk,ki,kj->gij", weight, design, design)

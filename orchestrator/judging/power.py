@@ -1,6 +1,6 @@
 """Power: the probability that a sweep will settle a difference between two sizes, before it runs.
 
-    e² = 2 ((rest + drawn / R) / n + shared / R)    variance of a difference: two means over n seeds, scored on R rows
+    e² = 2 ((residual + drawn / R) / n + shared / R)    variance of a difference: two means over n seeds, scored on R rows
 
 A difference is settled if the sweep's own probability that the better size is better reaches `enough.sure`. That is Student's t
 of difference / e. As e is estimated from the seeds, the noncentral t says how often it is reached. Calling two equal sizes
@@ -33,13 +33,13 @@ class Spread:
     """The variances of a configuration's score with one seed, in squared points, without what all configurations share.
 
     Attributes:
-        rest: what another seed changes on infinitely many rows.
+        residual: what another seed changes on infinitely many rows.
         drawn: what one scored row changes that is drawn again with each seed.
         shared: what one scored row changes for all seeds.
         source: where this is known from.
     """
 
-    rest: float
+    residual: float
     drawn: float
     shared: float
     source: str
@@ -86,7 +86,7 @@ def settles(difference: float, spread: Spread, size: Size, sure: float) -> float
     """Returns the probability that a true difference between two sizes of a sweep is settled with the chance `sure`."""
     from scipy.special import nctdtr, stdtrit
 
-    of_seeds = (spread.rest + spread.drawn / size.rows) / size.seeds
+    of_seeds = (spread.residual + spread.drawn / size.rows) / size.seeds
     variance = of_seeds + spread.shared / size.rows
     # Variances are moderated over all configurations. What a seed does to three or more of them is known, too.
     freedom = max(2, size.configurations - 1) * (size.seeds - 1) * (variance / max(of_seeds, variance / 10)) ** 2

@@ -83,13 +83,14 @@ def together_lines(plan: Plan, gpus: Sequence[Gpu], machines: Sequence[float] = 
 
 def _idle_beside(shares: Sequence[Resources], machines: Sequence[float]) -> list[str]:
     """Returns how many GPUs of a machine no trial can have, because trials of several GPUs do not divide their number."""
-    asked = [share.gpu for share in shares if share.gpu and not share.across_machines]
-    if len(asked) != 1 or asked[0] <= 1:
+    requested = [share.gpu for share in shares if share.gpu and not share.across_machines]
+    if len(requested) != 1 or requested[0] <= 1:
         return []
     return [
-        f"a machine of {gpus:g} GPUs leaves {gpus % asked[0]:g} idle with trials of {asked[0]:g}; give a divisor of {gpus:g}"
+        f"a machine of {gpus:g} GPUs leaves {gpus % requested[0]:g} idle with trials of {requested[0]:g}; "
+        f"give a divisor of {gpus:g}"
         for gpus in sorted(set(machines))
-        if gpus % asked[0]
+        if gpus % requested[0]
     ]
 
 

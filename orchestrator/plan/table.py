@@ -109,7 +109,7 @@ def savings(plan: Plan) -> Iterator[str]:
             and block.sizes is None
             and (within := sum(count * SPAN >= counts[-1] for count in counts)) > 1
         ):
-            left = f"; trainings of their own are left for the {rest} below" if (rest := len(counts) - within) else ""
+            left = f"; trainings of their own are left for the {smaller} below" if (smaller := len(counts) - within) else ""
             yield (
                 f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
                 f"adapters down to an eighth of its parameters{left}"

@@ -45,7 +45,7 @@ class TakeReport(Report):
 def take_report(
     record: PastSweep,
     chosen: Pick,
-    taken: Sequence[Taken],
+    adapters: Sequence[Taken],
     *,
     form: Form = "adapter",
     written: bool = True,
@@ -63,13 +63,13 @@ def take_report(
         label=full_label(chosen.summary),
         trainable_parameters=chosen.summary.value(SIZE),
         form=form,
-        adapters=[_adapter(adapter, form, written) for adapter in taken],
+        adapters=[_adapter(adapter, form, written) for adapter in adapters],
         registered=list(registered),
     )
 
 
-def _adapter(taken: Taken, form: Form, written: bool) -> AdapterPart:
-    entry, folder = taken.entry, taken.folder
+def _adapter(adapter: Taken, form: Form, written: bool) -> AdapterPart:
+    entry, folder = adapter.entry, adapter.folder
     metrics = entry.result.metrics if entry.result else {}
     files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
     return AdapterPart(
@@ -78,8 +78,8 @@ def _adapter(taken: Taken, form: Form, written: bool) -> AdapterPart:
         trial=entry.key,
         score=metrics.get("score"),
         search_score=metrics.get("search_score"),
-        reasons=list(taken.reasons),
+        reasons=list(adapter.reasons),
         path=str(folder) if written else None,
         files=sorted(str(path.relative_to(folder)) for path in files),
-        load=how_to_load(taken, form) if written else [],
+        load=how_to_load(adapter, form) if written else [],
     )

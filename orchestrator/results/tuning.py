@@ -89,13 +89,13 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
         credits: `(candidates, blocks)`, of the reported rows (`craft.scoring.credits`).
         rows: the number of reported rows for each row that chooses.
     """
-    rest = credits - credits.mean(axis=0)
-    rest -= rest.mean(axis=1, keepdims=True)
-    many, blocks = rest.shape
-    luck = np.random.default_rng(0).standard_normal((DRAWS, blocks)) @ rest.T / blocks
+    residuals = credits - credits.mean(axis=0)
+    residuals -= residuals.mean(axis=1, keepdims=True)
+    many, blocks = residuals.shape
+    luck = np.random.default_rng(0).standard_normal((DRAWS, blocks)) @ residuals.T / blocks
     chosen = np.argmax(np.asarray(search) + math.sqrt(rows) * luck, axis=1)
     shares = np.bincount(chosen, minlength=many) / DRAWS
-    noise = float((rest**2).sum()) / ((many - 1) * blocks**2) * (1 - float(shares @ shares))
+    noise = float((residuals**2).sum()) / ((many - 1) * blocks**2) * (1 - float(shares @ shares))
     return max(0.0, float(np.asarray(reported)[chosen].var()) - noise)
 
 

@@ -231,8 +231,8 @@ def _list(
         row(f"{place}  {name}{' (knee)' if summary is chosen else ''}{' ✓' if summary.enough else ''}", summary.method)
         for place, (name, summary) in enumerate(zip(names, front, strict=False), start=1)
     ]
-    shown = {summary.method for summary in front[:LABELS]}
-    rows += [row(METHODS[name].title if name in METHODS else name, name, PALE) for name in looks if name not in shown]
+    labelled = {summary.method for summary in front[:LABELS]}
+    rows += [row(METHODS[name].title if name in METHODS else name, name, PALE) for name in looks if name not in labelled]
     legend = axes.legend(handles=[*rows, *lines], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     for entry in legend.get_texts():
         entry.set_parse_math(False)

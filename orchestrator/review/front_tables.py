@@ -126,12 +126,12 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
 def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Column]:
     tasks = tasks_of(rows) if len(tasks_of(rows)) > 1 else []
     score = metric_column("score", "Average" if tasks else "", metric_among(rows))
-    rest = [metric_column(name, ends=False) for name in objectives if name not in ("score", SIZE)]
+    columns = [metric_column(name, ends=False) for name in objectives if name not in ("score", SIZE)]
     return [
         *(Column(head, head, kind="text", read=_part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
         metric_column(SIZE, "Parameters"),
         *(metric_column(f"score/{task}", _title(task), ends=False) for task in tasks),
-        *(replace(column, label=heading(column.label)) for column in (score, *rest)),
+        *(replace(column, label=heading(column.label)) for column in (score, *columns)),
     ]
 
 

@@ -38,9 +38,9 @@ def _confused(lines: Sequence[Prediction]) -> list[str]:
 
 
 def _worst(lines: Sequence[Prediction]) -> str:
-    shown = [lines[place] for place in worst(lines)]
-    heads = [name for name in COLUMNS if any(name in line for line in shown)]
-    return _table(heads, ([line.get(name, "") for name in heads] for line in shown)) if shown else "none"
+    mistakes = [lines[place] for place in worst(lines)]
+    heads = [name for name in COLUMNS if any(name in line for line in mistakes)]
+    return _table(heads, ([line.get(name, "") for name in heads] for line in mistakes)) if mistakes else "none"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -142,7 +142,7 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
         return Pick(chosen, f"{reason}; {'with one seed there are' if single else 'this sweep has'} no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {margin} of the best"
-    if (taken := enough_of(summaries, enough, chances)) is None:
+    if (smallest := enough_of(summaries, enough, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
         if not above_guessing(candidates):
             raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
@@ -150,8 +150,8 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
             f"no configuration has a probability of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
             f"{full_label(by_id[likeliest])} ({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
         )
-    reason = f"the smallest whose probability {rule} is at least {enough.sure:g}: P = {chances[taken]:.2f}"
-    return Pick(by_id[taken], reason)
+    reason = f"the smallest whose probability {rule} is at least {enough.sure:g}: P = {chances[smallest]:.2f}"
+    return Pick(by_id[smallest], reason)
 
 
 def _under(candidates: Sequence[Summary], limit: float) -> Pick:

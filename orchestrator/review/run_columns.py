@@ -139,7 +139,7 @@ def _score(rows: Rows, held: Held) -> str:
     return min(ranked)[-1]
 
 
-def _configuration(held: Held, taken: set[str | None], rows: int, seed: str | None) -> Iterator[str]:
+def _configuration(held: Held, used: set[str | None], rows: int, seed: str | None) -> Iterator[str]:
     """Yields the columns that distinguish configurations: one called so, or the settings that differ."""
     if own := _first(held, ["configuration"]):
         yield own
@@ -147,7 +147,7 @@ def _configuration(held: Held, taken: set[str | None], rows: int, seed: str | No
     declared, several = any(map(GIVEN.match, held)), seed is not None and len({*map(str, held[seed])}) > 1
     for name, cells in held.items():
         plain, texts = plain_name(name), {*map(str, cells)}
-        if len(texts) == 1 or name in taken or plain in (*SEEDS, *TASKS) or (declared and not GIVEN.match(name)):
+        if len(texts) == 1 or name in used or plain in (*SEEDS, *TASKS) or (declared and not GIVEN.match(name)):
             continue
         # With several seeds a setting is the same in several rows, and a measurement is not.
         unique = several and len(texts) == rows and not all(text.isdigit() for text in texts)

@@ -71,15 +71,15 @@ class UntilAnswered(Added):
         if (step := steps.rate(best)) is not None and fits(step):
             return step
         name = enough_of(complete, sweep.enough)
-        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
-        smaller = [row for row in complete if row.value(SIZE) < taken.value(SIZE)]
+        candidate = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
+        smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
         decided = name is not None and all(chance[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
         actions, _, observed = further(
-            complete, taken, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None
+            complete, candidate, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None
         )
         possible = {}
         for action in actions:
-            step = steps.of(action, best if action.kind == "larger" else taken)
+            step = steps.of(action, best if action.kind == "larger" else candidate)
             few = all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
             # What is decided is so among what was tried: a larger size may be better than all of it.
             if few and (action.kind == "larger" or not decided) and fits(step):
@@ -88,7 +88,7 @@ class UntilAnswered(Added):
         if chosen is not None:
             return possible[chosen]
         if decided:
-            return f"Answered: {full_label(taken)} is enough, and it is decided"
+            return f"Answered: {full_label(candidate)} is enough, and it is decided"
         likely = [row for row in complete if chance[row.configuration] > 1 - sweep.enough.sure]
         step = steps.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
         seconds = {row.configuration: row.value("seconds") * len(row.tasks) for row in complete}
@@ -97,7 +97,7 @@ class UntilAnswered(Added):
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
         no_step = f"no step{allowed} decides with a probability of {percent(LEAST_CHANCE)}"
         if name is not None:
-            return f"Answered: {full_label(taken)} is enough; whether a smaller one is enough as well {no_step}"
+            return f"Answered: {full_label(candidate)} is enough; whether a smaller one is enough as well {no_step}"
         return f"Not answered: {no_step} which one is enough"
 
     def _seconds_left(self, state: State) -> float:

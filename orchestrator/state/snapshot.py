@@ -59,8 +59,8 @@ def code_digest(folder: Path) -> str:
 
 def _checksum(log: Path, end: int) -> int:
     """Returns the checksum of the log's first `end` bytes; -1 if it has fewer."""
-    total, rest = 0, end
+    total, remaining = 0, end
     with log.open("rb") as stream:
-        while rest and (block := stream.read(min(BLOCK, rest))):
-            total, rest = zlib.crc32(block, total), rest - len(block)
-    return -1 if rest else total
+        while remaining and (block := stream.read(min(BLOCK, remaining))):
+            total, remaining = zlib.crc32(block, total), remaining - len(block)
+    return -1 if remaining else total

@@ -264,8 +264,8 @@ def _live(state: State, keys: Iterable[str]) -> list[Entry]:
 
 def _stop(entry: Entry, time: float) -> Entry:
     """Returns a trial that does not run any more, with the time that it took."""
-    taken = max(0.0, time - entry.changed) if entry.phase == "running" else 0.0
-    return replace(entry, seconds=entry.seconds + taken, changed=time)
+    elapsed = max(0.0, time - entry.changed) if entry.phase == "running" else 0.0
+    return replace(entry, seconds=entry.seconds + elapsed, changed=time)
 
 
 _AFTER: dict[type[Event], Callable[[State, Any], State]] = {

@@ -123,11 +123,11 @@ def _scheduler_keys() -> list[Schema]:
 def second_keys(model: type[BaseModel], place: str) -> dict[str, Schema]:
     """Returns the further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
     names = spellings(model)
-    shown = {names[spelling]: spelling for spelling in shown_names(model)}
+    spelling_of = {names[spelling]: spelling for spelling in shown_names(model)}
     return {
-        spelling: _ref(f"{place}/properties/{shown[name]}") | {"description": f"Another name of `{shown[name]}`."}
+        spelling: _ref(f"{place}/properties/{spelling_of[name]}") | {"description": f"Another name of `{spelling_of[name]}`."}
         for spelling, name in names.items()
-        if spelling != shown[name]
+        if spelling != spelling_of[name]
     }
 
 

@@ -55,16 +55,16 @@ class Source:
         here = self.content
         for number, part in enumerate(parts, start=1):
             key: str | int = part
-            shown = ".".join(map(str, path)) or "the file"
+            place = ".".join(map(str, path)) or "the file"
             if isinstance(here, list):
                 if not part.isdecimal() or int(part) >= len(here):
                     allowed = f"0 to {len(here) - 1}" if here else "none: the list is empty"
                     raise YamlProblem(
-                        where, f"{shown} is a list of {len(here)}; {part!r} is not one of its indices ({allowed})"
+                        where, f"{place} is a list of {len(here)}; {part!r} is not one of its indices ({allowed})"
                     )
                 key = int(part)
             elif not isinstance(here, dict):
-                raise YamlProblem(where, f"{shown} is {brief(here)}, which has nothing inside that {part!r} could name")
+                raise YamlProblem(where, f"{place} is {brief(here)}, which has nothing inside that {part!r} could name")
             path = (*path, key)
             if number == len(parts):
                 here[key] = value

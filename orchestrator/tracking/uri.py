@@ -24,7 +24,7 @@ def resolve_uri(uri: str, base: Path | None = None) -> str:
     Raises:
         TrackingError: the scheme or the file name is missing, or the scheme is not supported; the message says what to write.
     """
-    scheme, separator, rest = hide_address(uri).partition("://")
+    scheme, separator, location = hide_address(uri).partition("://")
     kind = scheme.split("+", 1)[0].lower()
     if not separator or kind == "file":
         raise TrackingError(
@@ -34,11 +34,11 @@ def resolve_uri(uri: str, base: Path | None = None) -> str:
     if kind not in SCHEMES:
         raise TrackingError(f"tracking uri {redact(uri)!r} has the unknown scheme {scheme!r}. Known: {', '.join(SCHEMES)}")
     if kind != "sqlite":
-        if not rest.strip("/"):
+        if not location.strip("/"):
             raise TrackingError(f"tracking uri {redact(uri)!r} names no host")
         return uri
-    name = rest.removeprefix("/")
-    if not name or name.startswith(":memory:") or not rest.startswith("/"):
+    name = location.removeprefix("/")
+    if not name or name.startswith(":memory:") or not location.startswith("/"):
         raise TrackingError(f"tracking uri {uri!r} names no file. Write sqlite:///mlflow.db, or sqlite:////full/path/mlflow.db")
     return f"sqlite:///{((base or Path.cwd()) / name).resolve()}"
 

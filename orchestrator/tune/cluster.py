@@ -217,14 +217,14 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
     """
     machines = [node for node in ray.nodes() if node["Alive"] and (not gpu or node["Resources"].get("GPU"))]
     remote = ray.remote(num_cpus=0, num_gpus=gpu, max_retries=0)(question)
-    asked = [
+    tasks = [
         remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
         for node in machines
     ]
-    ready, late = ray.wait(asked, num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    ready, late = ray.wait(tasks, num_returns=len(tasks), timeout=timeout_s) if tasks else ([], [])
     for task in late:
         ray.cancel(task, force=True)  # one that waits for a GPU would take it later
-    return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, asked, strict=True)]
+    return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, tasks, strict=True)]
 
 
 def try_gpus(gpu: float) -> list[Answer]:

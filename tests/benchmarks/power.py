@@ -131,7 +131,7 @@ def held_out_pairs(name: str) -> list[Pair]:
             seeds = [seed for seed in range(5) if seed not in others]
             apart = {row.configuration: row.score.mean for row in seeds_of(case.recorded, others)}
             pilot = spread(seeds_of(case.recorded, seeds), case.rows)
-            error = (pilot.rest + pilot.drawn / case.rows) / len(others)
+            error = (pilot.residual + pilot.drawn / case.rows) / len(others)
             pairs += pairs_of(seeds_of(case.recorded, seeds), 3, apart, (pilot, case.assumed), case.rows, error)
     return pairs
 

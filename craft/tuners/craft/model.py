@@ -176,8 +176,8 @@ class CraftModel(JointTuner):
         ours = (path + fingerprint.FINGERPRINT, path + fingerprint.FACTORS)
         record = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
         fingerprint.verify(tuner.craft_adapter(adapter_name).stacks, record)
-        rest = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
-        return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, rest)
+        tensors = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
+        return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, tensors)
 
 
 def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:

@@ -15,14 +15,14 @@ from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.answer import Simulation
 from tests.benchmarks.power import RECORDS, held_out_pairs, recorded_pairs, shares, simulated_pairs
 
-SPREAD = Spread(rest=0.5, drawn=400, shared=300, source="")
+SPREAD = Spread(residual=0.5, drawn=400, shared=300, source="")
 
 
 @pytest.mark.parametrize(("seeds", "rows", "difference"), [(3, 872, 1.0), (3, 400, 3.0), (5, 4000, 1.0), (4, math.inf, 0.5)])
 def test_a_difference_is_settled_as_often_as_the_posterior_does(seeds: int, rows: float, difference: float) -> None:
     """One of ten configurations is better. They are drawn with their seeds, and judged by the posterior without a trend."""
     random, many, settled = np.random.default_rng(4), 10, []
-    shared, of_seed = SPREAD.shared / rows, SPREAD.rest + SPREAD.drawn / rows
+    shared, of_seed = SPREAD.shared / rows, SPREAD.residual + SPREAD.drawn / rows
     freedom = (many - 1) * (seeds - 1)
     for _ in range(300):
         means = np.zeros(many) + random.normal(0, math.sqrt(shared + of_seed / seeds), many)
