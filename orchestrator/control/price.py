@@ -48,16 +48,16 @@ def price_of(before: Sweep | None, plan: Plan, state: State, driven: bool) -> Pr
         driven: whether a session runs, whose time counts.
     """
     jobs = jobs_of(make_strategy(plan).wanted(state))
-    asked = {entry.key for entry in state.asked_for}
+    requested = {entry.key for entry in state.requested}
     ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
-    new = [job.training.trial for job in jobs if job.key not in asked | ended]
-    cuts = sum(key not in asked | ended for job in jobs for key in job.keys) - len(new)
+    new = [job.training.trial for job in jobs if job.key not in requested | ended]
+    cuts = sum(key not in requested | ended for job in jobs for key in job.keys) - len(new)
     seconds = _seconds(new, state)
     about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
     more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
     lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
     lines += _budget(plan.sweep, len(jobs), state, seconds or 0.0, driven)
-    if any(entry.trial.method == HEAD for entry in state.asked_for) and all(job.training.trial.method != HEAD for job in jobs):
+    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
         lines.append("not known any more: whether an adapter is needed at all (no `head`)")
     if before is not None and len(plan.sweep.reported_seeds) < 2 <= len(before.reported_seeds):
         lines.append("not known any more: with what probability a configuration is enough (one seed)")
