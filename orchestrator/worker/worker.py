@@ -200,7 +200,7 @@ def _foreign(key: str, why: str) -> TrialResult:
 
 
 def _payload(progress: Progress) -> dict[str, Any]:
-    """Returns the driver's message about an evaluation; metrics are also at the top, where schedulers look."""
+    """Returns the driver's message about an evaluation."""
     fields = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -209,7 +209,7 @@ def _payload(progress: Progress) -> dict[str, Any]:
         "points": progress.points,
         "time": time.time(),
     }
-    return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": fields}
+    return {"progress": fields}
 
 
 def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: list[dict[str, Any]]) -> Path | None:

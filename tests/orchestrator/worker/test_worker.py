@@ -66,7 +66,7 @@ def store(tmp_path: Path, attempt: int, number: int, text: str, name: str = "sta
 
 def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Path) -> None:
     (first, none), (last, files) = run(settings(tmp_path, trains([])))
-    assert first["search_score"] == 51.0
+    assert first["progress"]["metrics"]["search_score"] == 51.0
     assert first["progress"]["points"] == [{"step": 1, "train_loss": 2.0}]
     assert none == {}
     assert last["results"][0]["metrics"] == {"score": 70.0}
