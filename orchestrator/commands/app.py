@@ -176,7 +176,8 @@ COMMANDS = (
     ),
     Row("orchestrator.commands.results:export", (("export ranks --to results", "results/trials.csv, a line for each trial"),)),
     Row(
-        "orchestrator.commands.store:replay", (("replay runs/ranks", "give the store what it lacks, without running anything"),)
+        "orchestrator.commands.replay:replay",
+        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
     ),
     Row(
         "orchestrator.commands.train:train",

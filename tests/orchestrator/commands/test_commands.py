@@ -204,5 +204,5 @@ def test_more_runs_what_the_answer_proposes(
 class _Finished:
     """The outcome of a session in which all went well."""
 
-    trouble = signal = spent = None
+    trouble = signal = exhausted = None
     complete = True
