@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_craft, write_lora
-from craft.audit.data import NAME, Data, describe
+from craft.audit.data import NAME, Data, as_trained, describe
 from craft.audit.folder import CRAFT, Folder, read_folder
 from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
@@ -33,8 +35,10 @@ from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.predictions import read_file
 from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
 from craft.spec import RECOVERY
+from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.metrics import METRICS, decide, sides_of
+from craft.tasks.splits import count_seen, read_texts
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.recovery import recover
@@ -46,6 +50,8 @@ OWN_CUT = ("LORA", CRAFT)
 """Types whose sizes are of the same type."""
 FORM_ROWS = 64
 """So many rows tell in which form an adapter was trained."""
+TOLD_SECONDS = 5.0
+"""A scoring that takes longer tells how far it is, so often."""
 SHARE_OF_GAIN = 0.1
 """Of what an adapter adds to a likelihood, whose points mean nothing by themselves, so much may be lost."""
 MISNAMED = 20.0
@@ -95,7 +101,10 @@ class _Auditor:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
         self._form: str | None = None
         self._options: Options | None = None
-        self._read(data)
+        self._scored, self._left, self._told = 0, 2 + len(SHARES), time.monotonic()
+        self._read(as_trained(folder, data))
+        if data.held_out is None:
+            self._tell(f"{self._task.name}: the reported rows of the adapter's own run")
 
     def _read(self, data: Data, rows: int | None = None) -> None:
         """Takes the held-out rows, or some of them, as `data` describes them."""
@@ -103,9 +112,10 @@ class _Auditor:
         if data.metric == CLOZE and self._folder.is_language_model:
             data, self._options = write_options(data, self._scratch / "options.jsonl")
         spec, self._task = describe(self._folder, data)
-        check_texts(spec.data.custom[NAME], self._tokenizer, spec.data.generation)
-        training = spec.training.model_copy(update={"eval_examples": rows})
-        self._spec = spec.model_copy(update={"training": training})
+        if data.held_out is not None:
+            check_texts(spec.data.custom[NAME], self._tokenizer, spec.data.generation)
+            spec = spec.model_copy(update={"training": spec.training.model_copy(update={"eval_examples": rows})})
+        self._spec = spec
         self._splits = splits_of(self._spec, self._task)
         self._metric = CLOZE if self._options else self._task.primary
 
@@ -135,8 +145,18 @@ class _Auditor:
         return Audit(
             adapter, self._metric, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines), self._form,
-            _helps(uncut, without, within),
+            _helps(uncut, without, within), self._count_seen(),
         )  # fmt: skip
+
+    def _count_seen(self) -> int:
+        """Counts the rows that the adapter's own run trained on, if that and its data are here."""
+        run, answers = self._folder.run, len(self._options.answers) if self._options else 1
+        with suppress(ValueError, OSError):
+            if run is not None and (run.data.root or run.task.startswith(("toy/", "custom/"))):
+                task = find_task(run.task, run.data)
+                taught = {*read_texts(task, splits_of(run, task).train)}
+                return count_seen(task, self._splits.reported.values(), taught) // answers
+        return 0
 
     def _read_changes(self) -> tuple[Any, Changes]:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
@@ -163,6 +183,7 @@ class _Auditor:
         """
         data = self._data
         answers: dict[bool, Answers] = {}
+        self._left += 2
         for plain in (False, True):
             self._read(replace(data, plain=plain, metric="likelihood", train=None), FORM_ROWS)
             answers[plain] = self._answer(model, "plain" if plain else "template")
@@ -206,9 +227,16 @@ class _Auditor:
 
     def _scorer(self, model: Any) -> Scorer:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.
-        return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model, lambda *_: None)
+        return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model, self._tick)
+
+    def _tick(self, name: str, done: int, total: int) -> None:
+        """Tells how far a scoring is that takes long."""
+        if done < total and time.monotonic() - self._told > TOLD_SECONDS:
+            self._told = time.monotonic()
+            self._tell(f"scoring {self._scored} of {self._scored + self._left}: {100 * done // total} %")
 
     def _answer(self, model: Any, name: str) -> Answers:
+        self._scored, self._left = self._scored + 1, self._left - 1
         place = self._scratch / f"answers-{name}"
         place.mkdir()
         self._scorer(model).reported(model, place, lambda scores: None)

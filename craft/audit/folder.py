@@ -17,6 +17,7 @@ from craft.models.compute import compute_device
 from craft.models.loading import load_model, load_tokenizer, resolve_model
 from craft.models.quiet import quiet_libraries
 from craft.settings import CutFrom
+from craft.spec import RunSpec
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import read_record
 from craft.words import format_bytes
@@ -78,6 +79,13 @@ class Folder:
     def words(self) -> int | None:
         """The rows of its own embeddings; None if it has the base's."""
         return next((shape[0] for name, shape in self.shapes.items() if _VOCABULARY.fullmatch(name)), None)
+
+    @property
+    def run(self) -> RunSpec | None:
+        """The run of this package that trained it, on the base that is here; None if none did."""
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            return RunSpec.model_validate(read_record(self.path)["spec"]).model_copy(update={"model": self.base})
+        return None
 
     @property
     def cut(self) -> tuple[str, int] | None:

@@ -45,6 +45,7 @@ def write_options(data: Data, file: Path) -> tuple[Data, Options]:
     """
     if not data.prompt or data.response is None:
         raise ValueError("the metric cloze compares answers: give --prompt and --response")
+    assert data.held_out is not None, "the rows of a run have no columns"
     rows = read_rows(data.held_out)
     responses, prompts = rows.column(data.response), [rows.column(name) for name in data.prompt]
     for row, response in enumerate(responses):

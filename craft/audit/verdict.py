@@ -43,6 +43,7 @@ class Audit:
         shares: each module's share of the change.
         warnings: what is odd about it.
         form: in which form pairs are read, if the audit chose it.
+        seen: the rows whose texts the adapter was trained on.
         helps: whether the rows show that the whole adapter's change helps by more than `within`; without it no size is enough.
     """
 
@@ -60,6 +61,7 @@ class Audit:
     warnings: tuple[str, ...]
     form: str | None = None
     helps: bool = True
+    seen: int = 0
 
     def chance(self, size: Size) -> float:
         """Returns the chance that neither this size nor a larger one loses more than `within` points, at least (Bonferroni).
@@ -76,7 +78,12 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """The answer in words."""
+        """The answer in words, with its doubt."""
+        many = f"{self.seen:,} of these {self.rows:,} rows {'was' if self.seen == 1 else 'were'} in its training"
+        return self._answer + (f" In doubt: {many}, and may be learnt by heart." if self.seen else "")
+
+    @property
+    def _answer(self) -> str:
         if not self.helps:
             lost = points(float(f"{self.within:.3g}"))
             return (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -98,10 +98,10 @@ def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cu
     train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}
     same = protocol == "customary" and len(reported) == 1 and cuts[1] == cuts[2]
     search = next(iter(reported.values())) if same else cut(search, cuts[2])
-    taught, searched = {*_meanings(task, train)}, _meanings(task, search) if protocol == "honest" else []
+    taught, searched = {*read_texts(task, train)}, read_texts(task, search) if protocol == "honest" else []
     seen = {"search": sum(texts in taught for texts in searched)}
     taught |= {*searched}
-    seen["reported"] = sum(texts in taught for split in reported.values() for texts in _meanings(task, split))
+    seen["reported"] = count_seen(task, reported.values(), taught)
     return Splits(train, search, reported, raw.fingerprint, seen)
 
 
@@ -173,13 +173,18 @@ def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
     if task.groups is not None:
         return task.groups(rows["text"][:])
     first: dict[tuple[str, ...], int] = {}
-    return [first.setdefault(meaning, row) for row, meaning in enumerate(_meanings(task, rows))]
+    return [first.setdefault(meaning, row) for row, meaning in enumerate(read_texts(task, rows))]
 
 
-def _meanings(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
+def read_texts(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
     """Returns the texts of each row, equal for rows that a model reads as the same."""
     columns = [rows[name][:] for name in ("text", "text_pair", "input") if name in rows.column_names]
     return [tuple(map(task.meaning, texts)) for texts in zip(*columns, strict=True)]
+
+
+def count_seen(task: Task, splits: Iterable[Dataset], taught: Collection[tuple[str, ...]]) -> int:
+    """Counts the rows of `splits` whose texts are among those that were `taught` (`read_texts`)."""
+    return sum(texts in taught for split in splits for texts in read_texts(task, split))
 
 
 def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:

@@ -16,7 +16,13 @@ LAYERS_SHOWN = 12
 
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The adapter: a folder with adapter_config.json.")],
-    data: Annotated[str, typer.Option(metavar="FILE", help="Held-out rows that are scored: CSV, JSONL or parquet.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Held-out rows that are scored: CSV, JSONL or parquet. If not given, the reported rows of the adapter's run.",
+        ),
+    ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of classes or numbers.")] = None,
     text: Annotated[
         list[str] | None,
@@ -41,7 +47,10 @@ def audit(
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, cloze, ...")
     ] = None,
-    max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut.")] = 256,
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="TOKENS", help="Longer inputs are cut; as the adapter was trained, or 256 by default."),
+    ] = None,
     within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="The points that may be lost.")] = 1.0,
     sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="The probability that no more is lost.")] = 0.9,
     base: Annotated[

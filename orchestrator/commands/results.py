@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -89,7 +89,17 @@ def compare(
         write_report(compare_report(compared).to_json())
 
 
-def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folders = None, as_json: AsJson = False) -> None:
+def export(
+    sweep: Sweep,
+    to: Empty,
+    rows: Annotated[
+        Literal["reported"] | None,
+        typer.Option(metavar="reported", help="Instead of trials, the rows whose scores are reported, as JSON Lines."),
+    ] = None,
+    tracking_uri: Record = None,
+    storage: Folders = None,
+    as_json: AsJson = False,
+) -> None:
     """Write the trials of a sweep that have ended as one CSV.
 
     trials.csv has one row per trial with its parameters, scores and costs, or why it failed: to publish, to make tables from,
@@ -104,9 +114,18 @@ def export(sweep: Sweep, to: Empty, tracking_uri: Record = None, storage: Folder
     if not any(entry.finished for entry in record.entries):
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
-    written = write_trials(record.entries, to / TRIALS_FILE)
-    plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {to / TRIALS_FILE}")
+    if rows is not None:
+        from orchestrator.review.reported_rows import write_reported
+
+        files = write_reported(record, to)
+        for file, count in files.items():
+            plain_screen(quiet=as_json).print(f"{count:,} reported {plural(count, 'row')} written to {file}")
+        path, written = to, 0
+    else:
+        files, path = {}, to / TRIALS_FILE
+        written = write_trials(record.entries, path)
+        plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
     if as_json:
         from orchestrator.reports.written import ExportReport
 
-        write_report(ExportReport(sweep=record.name, path=str(to / TRIALS_FILE), trials=written).to_json())
+        write_report(ExportReport(sweep=record.name, path=str(path), trials=written, rows=sum(files.values())).to_json())

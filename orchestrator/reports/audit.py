@@ -50,6 +50,7 @@ class AuditReport(Report):
         description="The parameters of the smallest size whose `p_within` is at least `sure`. Null if none has it, or nothing "
         "`helps`."
     )
+    seen: int = Field(description="The held-out rows whose texts the adapter was trained on, where its run is known.")
     path: str | None = Field(description="Where it was written. Null if it was not.")
     shares: dict[str, float] = Field(description="Each module's share of the change's squared singular values.")
     warnings: list[str] = Field(description="What is odd about the change, in sentences.")

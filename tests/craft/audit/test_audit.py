@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import peft
@@ -14,12 +15,15 @@ from transformers import AutoModelForSequenceClassification
 import craft
 from craft.audit.audit import audit_adapter
 from craft.audit.changes import changes_of, write_lora
-from craft.audit.data import Data
+from craft.audit.data import Data, as_trained
 from craft.audit.folder import read_folder
 from craft.factors.low_rank import ranks_within
 from craft.models.adapters import WEIGHTS_FILE
 from craft.models.loading import load_model
+from craft.scoring.choose import splits_of
+from craft.settings import TrainingSettings
 from craft.spec import RunSpec
+from craft.tasks import find_task
 from craft.trainer.cutting import Cut, cut_adapter
 from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
 
@@ -182,3 +186,51 @@ def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
     cut, trained = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("cut", "trained"))
     assert {name: weight.shape for name, weight in cut.items()} == {name: weight.shape for name, weight in trained.items()}
     assert all(not torch.equal(cut[name], trained[name]) for name in cut)
+
+
+def own_adapter(base: str, folder: Path) -> RunSpec:
+    """An adapter with the record of its run on 60 rows, scored on 30; returns the run."""
+    saved(base, CONFIGS["lora"], folder)
+    training = TrainingSettings(train_examples=60, eval_examples=30, max_length=24)
+    spec = RunSpec(model=base, task="toy/sentiment", method="lora", training=training)
+    fingerprint = splits_of(spec, find_task(spec.task, spec.data)).fingerprint
+    record = {"spec": spec.model_dump(mode="json"), "facts": {"data_fingerprint": fingerprint}}
+    (folder / "run.json").write_text(json.dumps(record))
+    return spec
+
+
+def test_an_adapter_of_a_sweep_is_scored_on_the_rows_that_the_sweep_reports(tiny_bert: str, tmp_path: Path) -> None:
+    """The same rows from a file give the same score; rows of its training among them are a doubt."""
+    spec = own_adapter(tiny_bert, tmp_path / "own")
+    splits = splits_of(spec, find_task(spec.task, spec.data))
+    names = ("negative", "positive")
+    held, learnt = (
+        [{"text": row["text"], "label": names[row["label"]]} for row in part] for part in (splits.reported[""], splits.train)
+    )
+    taught = {row["text"] for row in learnt}
+    assert not any(row["text"] in taught for row in held)
+    for name, rows_ in (("held", held), ("both", held + learnt[:7])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_))
+    lines: list[str] = []
+    own = audit_adapter(tmp_path / "own", Data(), tell=lines.append)
+    assert lines[0] == "toy/sentiment: the reported rows of the adapter's own run"
+    held_out, both = (
+        audit_adapter(tmp_path / "own", Data(str(tmp_path / f"{name}.jsonl"), label="label", labels=names))
+        for name in ("held", "both")
+    )
+    assert (own.rows, own.score, own.without) == (30, held_out.score, held_out.without)
+    assert [size.score for size in own.sizes] == [size.score for size in held_out.sizes]
+    assert [audit.seen for audit in (own, held_out, both)] == [0, 0, 7]
+    assert "In doubt: 7 of these 37 rows were in its training" in both.verdict
+    assert "doubt" not in own.verdict
+
+
+def test_an_adapter_is_read_as_it_was_trained(tiny_bert: str, tmp_path: Path) -> None:
+    own_adapter(tiny_bert, tmp_path / "own")
+    own, plain = read_folder(tmp_path / "own"), Data(rows(tmp_path), label="label")
+    assert [as_trained(own, data).max_length for data in (plain, replace(plain, max_length=99))] == [24, 99]
+    with pytest.raises(ValueError, match="go with --data"):
+        audit_adapter(tmp_path / "own", Data(label="label"))
+    (tmp_path / "own" / "run.json").unlink()
+    with pytest.raises(ValueError, match="name the held-out rows by --data"):
+        audit_adapter(tmp_path / "own", Data())
