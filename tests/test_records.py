@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
+import pytest
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -19,6 +20,7 @@ MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
 
 
+@pytest.mark.patient  # eight sweeps are judged
 def test_what_is_enough() -> None:
     assert "\n".join(enough.table()) in (ROOT / "README.md").read_text()
 

@@ -96,6 +96,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Fin
     return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
 
 
+@pytest.mark.patient  # a sweep is trained, which the other tests of this module read
 def test_the_terminal_and_the_files(finished: Finished) -> None:
     marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ])[✓ ] .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
     assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT

@@ -39,6 +39,7 @@ def answers(folder: Path) -> dict[str, Any]:
     return {"task": "custom/qa", "training": STEPS | {"max_length": 300}, "data": data}
 
 
+@pytest.mark.patient  # each product is looked at on a pretended GPU
 @pytest.mark.parametrize(("base", "task", "room"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
 def test_layers_on_two_gpus_have_the_numbers_of_one(
     base: str,

@@ -20,6 +20,7 @@ MODULES = (
 OTHER_ORDERS = ("import craft, peft", "from craft import CraftConfig, CraftModel")
 
 
+@pytest.mark.patient  # a process imports PEFT and this package
 @pytest.mark.parametrize(
     "first", ["import peft, craft", *(pytest.param(order, marks=pytest.mark.slow) for order in OTHER_ORDERS)]
 )

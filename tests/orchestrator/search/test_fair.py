@@ -38,6 +38,7 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
     assert len(ran) == len({trial.key for trial in ran}) == FIRST_STAGE + MEASURED
 
 
+@pytest.mark.patient  # a fair sweep is written to MLflow and read from there
 def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     """Its trials report 500 points more than the others, and nothing shows it."""
 

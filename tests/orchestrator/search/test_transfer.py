@@ -84,6 +84,7 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
     assert f"rates: {tuned} trainings instead of 50: {said}" in notes[0]
 
 
+@pytest.mark.patient  # a fair sweep is written to MLflow and read from there
 def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan, by(TWO_STEPS))

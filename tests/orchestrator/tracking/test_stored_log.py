@@ -48,6 +48,7 @@ def check_equal(folder: Path, uri: str, tmp_path: Path) -> None:
     assert told(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
 
 
+@pytest.mark.patient  # a sweep is written to MLflow and read from there in three ways
 def test_by_folder_by_name_and_without_the_folder(uri: str, tmp_path: Path) -> None:
     check_equal(tmp_path / "runs" / "demo", uri, tmp_path)
 
