@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import nct, t
 
 from orchestrator.judging.power import Size, assume_spread, settles
+from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.review.forecast import past_states
 from orchestrator.review.plan_power import power_lines
 from tests.orchestrator.plans import count, rank, toy_sweep
@@ -80,8 +81,8 @@ def test_a_sweep_until_it_is_answered_says_what_its_seeds_can_settle(tmp_path: P
         return lines(tmp_path, "search: {until: answered}\nseeds: [0, 1]\n", f"enough.within={points}")[1]
 
     spread = assume_spread()
-    hard, easy = settles(0.5, spread, Size(10, 400, 4), 0.9), settles(2.5, spread, Size(10, 400, 4), 0.9)
-    assert f"10 seeds, the most, with a probability of {100 * hard:.0f} %" in said(0.5)
+    hard, easy = (settles(points, spread, Size(MOST_SEEDS, 400, 4), 0.9) for points in (0.5, 2.5))
+    assert f"{MOST_SEEDS} seeds, the most, with a probability of {100 * hard:.0f} %" in said(0.5)
     assert "as likely as not" not in said(0.5)
     seeds = int(re.findall(r"(\d+) seeds settle such a difference as likely as not", said(2.5))[0])
     assert settles(2.5, spread, Size(seeds, 400, 4), 0.9) >= 0.5
