@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.words import redact
+from craft.words import plural, redact
 from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
@@ -65,7 +65,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         write_effective(folder, plan.sweep)
         write_overrides(folder.path, options.overrides)
         if cuts := len(plan.trials) - len(plan.jobs):
-            console.print(f"{len(plan.jobs)} trainings, which are cut to {cuts} smaller sizes too")
+            trainings = f"{len(plan.jobs)} {plural(len(plan.jobs), 'training')}"
+            console.print(f"{trainings}; adapters are also cut to {cuts} smaller {plural(cuts, 'size')}")
         driver.begin(describe_session(plan, shared.fingerprints if shared else {}, options.sweep_file, again))
         follower = Follower(folder.path, uri)
 
