@@ -97,7 +97,7 @@ class UntilAnswered(Added):
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
         no_step = f"no step{allowed} decides with a probability of {percent(LEAST_CHANCE)}"
         if name is not None:
-            return f"Answered: {full_label(candidate)} is enough; whether a smaller one is enough as well {no_step}"
+            return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too"
         return f"Not answered: {no_step} which one is enough"
 
     def _seconds_left(self, state: State) -> float:
