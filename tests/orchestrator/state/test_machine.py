@@ -6,7 +6,6 @@ attempts break off, drivers are killed, machines lose power, files change.
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 import tempfile
@@ -21,33 +20,28 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from orchestrator.control.change import find_change
-from orchestrator.control.request import apply_request, new_request, pending, proposal_request
+from orchestrator.control.request import apply_request, new_request, proposal_request
 from orchestrator.control.request_queue import _Planning
-from orchestrator.driver.display import Display
-from orchestrator.driver.options import RunOptions
-from orchestrator.plan.trial import Job, Outcome
 from orchestrator.record.folder import SweepFolder
-from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, SessionEnded, Started
 from orchestrator.state.log import read_events, read_state
 from tests.orchestrator.state.played import (
     FILES,
     STEPS,
-    Watched,
-    finished,
     job_of,
     plan_of,
     progress,
     same_file,
     undisturbed,
 )
+from tests.orchestrator.state.played_sweep import PlayedSweep
 
 FAILURES = st.sampled_from(["finished", "finished", "finished", "no size", "diverged", "lost"])
 
 
-class SweepMachine(RuleBasedStateMachine):
-    """`out` are jobs that the driver has handed out and that have not begun, `steps` how far each running or stopped job is."""
+class SweepMachine(PlayedSweep, RuleBasedStateMachine):
+    """What may happen to a sweep, and what always holds."""
 
     kinds = sorted(FILES)
 
@@ -59,15 +53,6 @@ class SweepMachine(RuleBasedStateMachine):
         self.finished: dict[str, TrialResult] = {}
         self.steps: Counter[str] = Counter()
         self.start(variant)
-
-    def start(self, variant: int, retry_failed: bool = False) -> None:
-        self.variant = variant % len(FILES[self.kind])
-        plan = plan_of(self.kind, self.variant)
-        options = RunOptions(self.folder, resume=True, retry_failed=retry_failed)
-        # The number of the log's lines decides what hypothesis can draw, so it may not depend on the time.
-        self.driver = Watched(plan, options, Display(plan.most_jobs, io.StringIO(), "quiet"), clock=lambda: 0.0)
-        self.driver.begin()
-        self.submitted: dict[str, Job] = {}
 
     # The engine.
 
@@ -114,27 +99,6 @@ class SweepMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, end: str) -> None:
         self.end_job(data.draw(st.sampled_from(sorted(self.driver.queue.running))), end)
 
-    def end_job(self, key: str, end: str = "finished") -> None:
-        job = job_of(self.driver, key)
-        if end == "lost":
-            self.driver.record_failure(key, "its machine is gone")
-        elif end == "diverged" and key not in self.finished:
-            self.diverged = True
-            self.driver.record_end(key, [Outcome(TrialResult(key, "failed", error="diverged"))])
-        else:
-            if key not in self.finished:
-                self.evaluate_last(job)
-            trials = job.trials[:-1] if end == "no size" and len(job.trials) > 1 else job.trials
-            results = {trial.key: finished(trial) for trial in trials}
-            left = self.driver.state.unfinished(results)  # a cut may have been stopped while its job ran
-            self.driver.record_end(key, [Outcome(result) for result in results.values()])
-            self.finished = {key: results[key] for key in left} | self.finished
-
-    def evaluate_last(self, job: Job) -> None:
-        if self.driver.promotes and self.steps[job.key] < STEPS:
-            self.steps[job.key] = STEPS
-            self.driver.record_report(job.key, progress(job.training, STEPS))
-
     @rule()
     def break_off(self) -> None:
         running = set(self.driver.queue.running)
@@ -168,8 +132,7 @@ class SweepMachine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(["pause", "continue"]))
     def hold(self, verb: Any) -> None:
-        new_request(verb).write(SweepFolder(self.folder))
-        self.tell()
+        self.request_hold(verb)
         assert (self.driver.state.held is not None) == (verb == "pause")
 
     @rule(verb=st.sampled_from(["stop", "retry"]), data=st.data())
@@ -198,10 +161,7 @@ class SweepMachine(RuleBasedStateMachine):
         if killed:
             if killed == "after the answer":
                 self.driver.tick()
-            self.note_file()
-            self.abandon()
-            self.driver.close()
-            self.start(self.variant)
+            self.kill_and_start()
         self.tell()
         refused, sweep = request.take_refusal(folder), self.driver.plan.sweep
         if f"{rank} may do" in self.proposed:
@@ -227,32 +187,12 @@ class SweepMachine(RuleBasedStateMachine):
             self.driver.tick()
         while written and self.driver.requests.is_busy:
             self.driver.tick()
-        self.note_file()
-        self.abandon()
-        self.driver.close()
-        self.start(self.variant)
+        self.kill_and_start()
         self.tell()
         assert not request.is_there(SweepFolder(self.folder))
         same = plan.sweep.scheduler == self.driver.plan.sweep.scheduler
         assert not same or written or same_file(self.driver.plan, plan)
         self.note_file()
-
-    def note_file(self) -> None:
-        files = range(len(FILES[self.kind]))
-        self.variant = next(number for number in files if same_file(self.driver.plan, plan_of(self.kind, number)))
-
-    def tell(self) -> None:
-        """Lets the driver answer all requests."""
-        for _ in range(4):
-            self.driver.tick()
-            if (planning := self.driver.requests._planning) is not None and planning.ident:
-                planning.join()
-        assert not pending(SweepFolder(self.folder))
-        for key in [
-            key for key in self.submitted if self.driver.must_leave(key)
-        ]:  # they have not begun, and the engine gives them back
-            self.driver.record_leave(key)
-            del self.submitted[key]
 
     # Ends of a session.
 
@@ -295,26 +235,6 @@ class SweepMachine(RuleBasedStateMachine):
         self.finished = {key: result for key, result in self.finished.items() if results[key].result == result}
         assert before.items() <= self.finished.items()
         self.resume(None)
-
-    @property
-    def record(self) -> Path:
-        return SweepFolder(self.folder).record
-
-    def abandon(self) -> None:
-        """Loses the driver, and with it its lock."""
-        assert self.driver._log is not None
-        self.driver._log._journal.close()
-
-    def resume(self, variant: int | None, retry_failed: bool = False) -> None:
-        self.driver.close()
-        entries = self.driver.state.entries.values()
-        lost = any(entry.result and not entry.result.settled for entry in entries)
-        wanted = [trial.key for trial in make_strategy(self.driver.plan).wanted(read_state(self.record))]
-        self.start(self.variant if variant is None else variant, retry_failed)
-        if variant is None and not retry_failed:
-            again = [trial.key for trial in self.driver.strategy.wanted(self.driver.state)]
-            # What was wanted because a trial failed is not wanted while that trial runs again.
-            assert again == wanted or (lost and set(again) <= set(wanted))
 
     # What always holds.
 
@@ -363,37 +283,6 @@ class SweepMachine(RuleBasedStateMachine):
         finally:
             self.driver.close()
             shutil.rmtree(self.folder)
-
-    def run_to_the_end(self) -> None:
-        """Plays an engine under which nothing goes wrong."""
-        self.hold("continue")
-        for key in [*self.submitted]:
-            self.driver.record_start(key)
-        self.submitted = {}
-        while True:
-            for key in [*self.driver.queue.running]:
-                self.play(key)
-            job = self.driver.next_job()
-            if job is not None:
-                self.driver.record_start(job.key)
-            elif not self.driver.queue.running:
-                break
-        assert self.driver.is_over
-        if self.driver.promotes:
-            self.driver.end_waiting()
-        assert not self.driver.is_open
-
-    def play(self, key: str) -> None:
-        job = job_of(self.driver, key)
-        if self.driver.must_leave(key):
-            self.driver.record_leave(key)
-            return
-        while key not in self.finished and self.steps[key] < STEPS:
-            self.steps[key] += 1
-            if self.driver.record_report(key, progress(job.training, self.steps[key])):
-                self.driver.record_leave(key)
-                return
-        self.end_job(key)
 
 
 QUIET = settings(
