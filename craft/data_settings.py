@@ -42,7 +42,7 @@ class CustomTask(Settings):
 
     train: str = Field(description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first.")
     validation: str | None = Field(
-        None, description="File that is scored; if absent, a seeded share of `train` is set apart for this."
+        None, description="File that is scored; if absent, a seeded share of `train` is held out for this."
     )
     reported: float | None = Field(
         None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
@@ -153,7 +153,7 @@ class DataSettings(Settings):
     custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
     search_fraction: float = Field(
-        0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol sets apart as the search split."
+        0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol holds out as the search split."
     )
     search_groups: bool = Field(
         True,

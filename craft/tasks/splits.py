@@ -121,7 +121,7 @@ def set_apart(
         )
     same = f"all {len(rows)} {texts} are equal" if different == 1 else f"{len(rows)} rows have {different} different {texts}"
     raise DataError(
-        f"{task.name}: {same}, and equal {texts} are either learnt or scored, so no {part} part can be set apart. If another "
+        f"{task.name}: {same}, and equal {texts} are either learnt or scored, so no {part} part can be held out. If another "
         "column tells them apart, name it too, as in prompt: [instruction, input]"
     )
 

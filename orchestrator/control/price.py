@@ -41,7 +41,7 @@ class Price:
 
 
 def price_of(before: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
-    """Returns the price of a plan for a sweep that stands so.
+    """Returns the price of a plan for a sweep with this state.
 
     Args:
         before: the sweep's effective file.
@@ -72,8 +72,8 @@ def _seconds(new: list[Trial], state: State) -> float | None:
     total = 0.0
     for trial in new:
         same = [took for other, took in trained if other.configuration == trial.configuration]
-        alike = [took for other, took in trained if other.method == trial.method]
-        total += fmean(same or alike or [took for _, took in trained])
+        of_method = [took for other, took in trained if other.method == trial.method]
+        total += fmean(same or of_method or [took for _, took in trained])
     return total / pace_of(state)
 
 

@@ -46,8 +46,8 @@ def propose(proposal: str, why: str, who: str, planner: Planner, state: State, r
     name, label, seeds = allowed[-1].id, allowed[-1].label, [*sweep.reported_seeds]
     tried = [entry for entry in state.requested if entry.trial.configuration == name]
     if tried:
-        stands = f"{sum(entry.finished is not None for entry in tried)} of its {len(tried)} trials have finished"
-        raise ValueError(f"{label}: the sweep has it already, as {name} ({tried[0].trial.label}): {stands}")
+        finished = f"{sum(entry.finished is not None for entry in tried)} of its {len(tried)} trials have finished"
+        raise ValueError(f"{label}: the sweep has it already, as {name} ({tried[0].trial.label}): {finished}")
     needed, most = len(state.trainings) + len(sweep.task_names) * len(seeds), sweep.budget.trials
     if most is not None and needed > most:
         raise ValueError(f"{label}: with it the sweep needs {needed} trials; budget.trials is {most}: raise it by apply")

@@ -145,9 +145,8 @@ class Driver(Agenda):
     def exhausted(self) -> str | None:
         """The part of the budget that is used up, or the score that is reached; None while there is neither."""
         budget, seconds = self.plan.sweep.budget, self.seconds
-        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._exhausted[
-            0
-        ] != self.changes:
+        is_late = budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds
+        if is_late or self._exhausted[0] != self.changes:
             self._exhausted = self.changes, find_exhausted(self.state, budget, self.plan.sweep.objectives, seconds)
         return self._exhausted[1]
 

@@ -4,7 +4,7 @@
 
 A difference is settled if the sweep's own probability that the better size is better reaches `enough.sure`. That is Student's t
 of difference / e. As e is estimated from the seeds, the noncentral t says how often it is reached. Calling two equal sizes
-equally good within some points is as hard as telling two sizes apart that differ by so many.
+equally good within some points is as hard as distinguishing two sizes that differ by so many.
 
 The trend over sizes, to which a sweep moves its scores, is left out: it helps where larger sizes are better. So is the luck of
 tuning.

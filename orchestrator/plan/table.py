@@ -158,8 +158,9 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
         for line in lines_of(plan.planner, plan.families, steps):
             console.print(line, markup=False, highlight=False)
         return
-    whom = "configurations that may be on the front" if rule.choose == "front" else "the best of each group"
-    console.print(f"then with the seeds {', '.join(map(str, rule.seeds))}: {whom}, by their search scores", highlight=False)
+    candidates = "configurations that may be on the front" if rule.choose == "front" else "the best of each group"
+    seeds = ", ".join(map(str, rule.seeds))
+    console.print(f"then with the seeds {seeds}: {candidates}, by their search scores", highlight=False)
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:

@@ -25,7 +25,7 @@ from orchestrator.sweepfile.sweep import Sweep
 PILOT = 6
 """The fewest degrees of freedom of a recorded sweep that says how seeds spread: of four configurations with three seeds."""
 MORE_SEEDS = 2
-"""So many more seeds are weighed beside the plan's own, and twice the rows."""
+"""So many more seeds are weighed next to the plan's own, and twice the rows."""
 
 
 def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Sequence[State]) -> Iterator[str]:

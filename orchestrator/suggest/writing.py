@@ -107,7 +107,7 @@ def _data_lines(data: DataFacts) -> list[Line]:
     }
     lines += [(f"      {key}: {flow(value)}", reasons.get(key, "")) for key, value in own.items()]
     if reported is not None:
-        lines.append((f"      reported: {reported}", f"{data.reported:,} rows are set apart for the reported score"))
+        lines.append((f"      reported: {reported}", f"{data.reported:,} rows are held out for the reported score"))
     return [
         *lines,
         (f"  search_fraction: {data.search_fraction}", f"{data.search:,} rows choose epochs and rates, and are not reported"),

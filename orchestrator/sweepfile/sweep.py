@@ -108,7 +108,7 @@ class Sweep(Settings):
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
     protocol: Protocol = Field(
         "honest",
-        description="What selection sees: a split set apart from the training data (`honest`), or the reported split itself "
+        description="What selection sees: a split held out of the training data (`honest`), or the reported split itself "
         "(`customary`).",
     )
     warm_start: dict[str, str] = Field(

@@ -77,7 +77,7 @@ def cases(name: str) -> tuple[Case, ...]:
 
 
 def seeds_of(summaries: Sequence[Summary], seeds: Sequence[int]) -> list[Summary]:
-    """Returns the configurations with some of their seeds, which are numbered anew."""
+    """Returns the configurations with some of their seeds, with new numbers."""
     rows = []
     for row in summaries:
         scores = {
@@ -129,10 +129,10 @@ def held_out_pairs(name: str) -> list[Pair]:
     for case in cases(name):
         for others in combinations(range(5), 2):
             seeds = [seed for seed in range(5) if seed not in others]
-            apart = {row.configuration: row.score.mean for row in seeds_of(case.recorded, others)}
+            others_means = {row.configuration: row.score.mean for row in seeds_of(case.recorded, others)}
             pilot = spread(seeds_of(case.recorded, seeds), case.rows)
             error = (pilot.residual + pilot.drawn / case.rows) / len(others)
-            pairs += pairs_of(seeds_of(case.recorded, seeds), 3, apart, (pilot, case.assumed), case.rows, error)
+            pairs += pairs_of(seeds_of(case.recorded, seeds), 3, others_means, (pilot, case.assumed), case.rows, error)
     return pairs
 
 

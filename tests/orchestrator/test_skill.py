@@ -52,15 +52,15 @@ def commands() -> list[list[str]]:
 def run_all(capsys: pytest.CaptureFixture[str], *, answered: bool) -> dict[str, dict[str, Any]]:
     """Runs the commands one after the other; returns their reports. Without an answer there may be nothing to take."""
     reports = {}
-    for words in commands():
-        status = main(words)
+    for arguments in commands():
+        status = main(arguments)
         report = json.loads(capsys.readouterr().out)
         VALIDATOR.validate(report)
         if not answered and status == NO:
-            assert (report["kind"], words[0] in ("more", "take")) == ("nothing yet", True)
+            assert (report["kind"], arguments[0] in ("more", "take")) == ("nothing yet", True)
         else:
-            assert (status, report["report"]) == (GOOD, REPORTS[words[0]]), (words, report)
-        reports[words[0]] = report
+            assert (status, report["report"]) == (GOOD, REPORTS[arguments[0]]), (arguments, report)
+        reports[arguments[0]] = report
     return reports
 
 

@@ -77,9 +77,9 @@ def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None
     record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
     program = [sys.executable, "-c", "from orchestrator.commands.app import main; main()"]
     picks = (("take tickets --pick 0000", "0" * 10), ("cut nowhere --pick kn", "knee"))
-    for words, completed in (("sta", "status"), ("status ti", "tickets"), ("run --ret", "--retry-failed"), *picks):
-        environment = {"_CRAFT_SWEEPS_COMPLETE": "complete_bash", "COMP_WORDS": f"craft-sweeps {words}"}
-        environment |= {"COMP_CWORD": str(len(words.split())), "PYTHONPATH": str(ROOT)}
+    for typed, completed in (("sta", "status"), ("status ti", "tickets"), ("run --ret", "--retry-failed"), *picks):
+        environment = {"_CRAFT_SWEEPS_COMPLETE": "complete_bash", "COMP_WORDS": f"craft-sweeps {typed}"}
+        environment |= {"COMP_CWORD": str(len(typed.split())), "PYTHONPATH": str(ROOT)}
         ended = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert completed in ended.stdout.split(), ended.stderr
 

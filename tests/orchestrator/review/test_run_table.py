@@ -126,8 +126,8 @@ def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
     table = read_table(tmp_path / "runs.csv")
     assert {row.value("examples") for row in table.record.summaries} == {600.0}
     (a, b) = table.record.summaries
-    alike = np.corrcoef(a.credits["task", 0], b.credits["task", 0])[0, 1]
-    assert alike > 0.95, "the credits of the same examples"
+    correlation = np.corrcoef(a.credits["task", 0], b.credits["task", 0])[0, 1]
+    assert correlation > 0.95, "the credits of the same examples"
     assert "answers: answers" in table.read
     (tmp_path / "a0.csv").write_text("correct\n" + "1\n" * 600)
     with pytest.raises(DataError, match=r"is 100\.00, its score"):
