@@ -23,7 +23,8 @@ from craft.spec import RunSpec
 from craft.trainer.together import Crew, Part, follow, train_together
 from craft.trainer.training import train_run
 
-SECONDS = 60.0
+SECONDS = 300.0
+"""How long a process waits for the others: four of them on two busy cores need more than a minute."""
 SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload([__name__, "craft.trainer.training"])
 Train = Callable[..., RunResult]
