@@ -5,8 +5,8 @@
 Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
 these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
 sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
-more than a point in truth. `front` is `replication: choose: front`. It and `until` begin with two seeds; `until` takes the steps
-of `orchestrator.search.until` that add seeds.
+more than a point in truth. `front` is `replication: choose: front`. It and `until` begin with two seeds; `until` takes those
+steps of `orchestrator.search.until` that add seeds.
 """
 
 from __future__ import annotations
