@@ -8,6 +8,7 @@ import json
 import sqlite3
 import subprocess
 import threading
+import time
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -145,7 +146,7 @@ def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
     making = threading.Thread(target=make_sqlite, args=(file,))
     making.start()
     while making.is_alive() and not file.exists():
-        pass
+        time.sleep(0.001)
     first = tables()
     making.join()
     assert len(first) > 20
