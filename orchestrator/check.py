@@ -41,6 +41,7 @@ from orchestrator.tracking.uri import sqlite_file
 if TYPE_CHECKING:
     from orchestrator.plan.gpu_shares import Gpu
     from orchestrator.plan.plan import Plan
+    from orchestrator.start import Call
     from orchestrator.sweepfile.resources import Resources
 
 KEPT_CHECKPOINTS = 2
@@ -52,15 +53,14 @@ STATES_A_PARAMETER = 4
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
 
 
-def diagnose(
-    plan: Plan, storage: str, address: str | None, tracking_uri: str, machines_wanted: int | None = None
-) -> Iterator[Finding]:
-    """Yields the findings of all checks.
+def diagnose(plan: Plan, call: Call, machines_wanted: int | None = None) -> Iterator[Finding]:
+    """Yields the findings of all checks of a run's call.
 
     Args:
         machines_wanted: how many machines the cluster must have; it never grows then.
     """
-    yield from _tracking(tracking_uri)
+    storage, address = call.remote or str(Path(plan.sweep.storage).absolute()), call.address
+    yield from _tracking(call.store_of(plan.sweep))
     try:
         check_writable(storage)
     except ValueError as error:

@@ -76,6 +76,15 @@ class Call:
     hours: float | None = None
 
     @property
+    def remote(self) -> str | None:
+        """The URI under which checkpoints and adapters are kept; None if they are in the sweep's folder."""
+        return self.storage if self.storage is not None and "://" in self.storage else None
+
+    def store_of(self, sweep: Sweep) -> str:
+        """Returns the address of the run's MLflow store. Raises ValueError if it is wrong."""
+        return resolve_uri(self.tracking_uri or sweep.tracking.uri)
+
+    @property
     def changes(self) -> list[str]:
         """All changes of the file's values, those of flags included."""
         changes = list(self.assignments)
@@ -87,7 +96,7 @@ class Call:
             changes.append(f"budget.wall_clock={self.hours:f}h")
         if self.name is not None:
             changes.append(f"name={json.dumps(self.name)}")
-        if self.storage is not None and not _is_uri(self.storage):
+        if self.storage is not None and self.remote is None:
             changes.append(f"storage={json.dumps(self.storage)}")
         if self.tracking_uri is not None and redact(self.tracking_uri) == self.tracking_uri:
             changes.append(f"tracking.uri={json.dumps(self.tracking_uri)}")
@@ -101,7 +110,7 @@ def plan_sweep(call: Call, console: Console) -> Plan:
         ValueError: the file, a change or the tracking store's address is wrong.
     """
     sweep, _, lines = _load(call, recalled=call.resume)
-    resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    call.store_of(sweep)
     if call.resume:
         _check_resumes(call, sweep)
     return _make_plan(sweep, lines, console)
@@ -115,7 +124,7 @@ def plan_call(call: Call, console: Console) -> tuple[Plan, list[Override]]:
             another one.
     """
     sweep, overrides, lines = _load(call, recalled=True)
-    resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    call.store_of(sweep)
     advice = "correct its name, or run it: craft-sweeps run"
     check_begun(sweep, f"there is no sweep {sweep.name} in", f"{advice} {call.file}")
     check_resume(sweep.folder, sweep)
@@ -131,7 +140,7 @@ def run_file(call: Call, console: Console) -> SweepOutcome:
     if call.retry_failed and not call.resume:
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
     sweep, overrides, lines = _load(call, recalled=True)
-    resolve_uri(call.tracking_uri or sweep.tracking.uri)
+    call.store_of(sweep)
     resume = _check_name(call, sweep)
     return run_plan(_make_plan(sweep, lines, console), call, overrides, resume, console)
 
@@ -155,7 +164,7 @@ def run_plan(plan: Plan, call: Call, overrides: Sequence[Override], resume: bool
         check_answers(call.address) if call.address is not None else check_socket_room()
         options = RunOptions(
             folder=sweep.folder,
-            storage=within(call.storage, sweep.name) if call.storage is not None and _is_uri(call.storage) else None,
+            storage=within(call.remote, sweep.name) if call.remote is not None else None,
             address=call.address,
             resume=resume,
             retry_failed=call.retry_failed,
@@ -219,10 +228,10 @@ def _check_resumes(call: Call, sweep: Sweep) -> None:
     """Raises SweepError if there is nothing to resume, unless a job script runs, which starts and continues by one command."""
     if CONTINUE in os.environ:
         return
-    if call.storage is not None and _is_uri(call.storage):
+    if call.remote is not None:
         from orchestrator.record.checkpoints import attempts, within
 
-        if attempts(within(call.storage, sweep.name)):
+        if attempts(within(call.remote, sweep.name)):
             return  # the log may be lost, the checkpoints are not
     advice = "resume it in the folder where it was started, or with its --storage; without --resume it starts here"
     check_begun(sweep, "there is nothing to resume in", advice)
@@ -244,7 +253,3 @@ def _claimed(folder: Path) -> Iterator[None]:
                 for path in new[1:]:
                     path.rmdir()
         raise
-
-
-def _is_uri(storage: str) -> bool:
-    return "://" in storage

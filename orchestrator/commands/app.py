@@ -67,7 +67,7 @@ COMMANDS = (
     Row("orchestrator.commands.files:skill", (("skill --to .claude/skills", "a skill, where an assistant looks for it"),)),
     Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
     Row(
-        "orchestrator.commands.check:check",
+        "orchestrator.commands.run:check",
         (("check sweeps/ranks.yaml --address auto", "can the sweep run to its end on that cluster?"),),
     ),
     Row(

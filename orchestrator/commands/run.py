@@ -1,5 +1,5 @@
-"""`run` and `plan`: a sweep file is run, or shown with what it would cost. Nothing heavier than pydantic is imported until the
-file has been checked."""
+"""`run`, and two looks at what it would do: `plan` says what it costs, `check` whether it can end. Nothing heavier than
+pydantic is imported until the file has been checked."""
 
 from __future__ import annotations
 
@@ -125,6 +125,37 @@ def plan(
     It lists the configurations with their parameters, steps and memory, and forecasts the time. Nothing is trained."""
     call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
     show_plan(plan_sweep(call, screen(quiet=as_json)), call, as_json)
+
+
+def check(
+    sweep: SweepFile,
+    changes: Changes = None,
+    name: Name = None,
+    storage: Storage = None,
+    address: Address = None,
+    machines: Annotated[
+        int | None, typer.Option(metavar="N", help="With --address: how many machines the cluster must have.")
+    ] = None,
+    tracking_uri: Store = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check that a sweep can run to its end.
+
+    Give it the options of the run. Nothing is trained.
+
+    Exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong.
+    """
+    from orchestrator.check import diagnose, show
+
+    call = Call(sweep, tuple(changes or ()), None, name, storage, tracking_uri, address=address)
+    findings = list(diagnose(plan_sweep(call, screen(quiet=as_json)), call, machines if address else None))
+    if as_json:
+        from orchestrator.reports.check import check_report
+
+        write_report(check_report(findings).to_json())
+    else:
+        show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
+    return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
 def more(

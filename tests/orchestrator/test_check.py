@@ -16,15 +16,17 @@ from orchestrator.commands.app import main
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
+from orchestrator.start import Call
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster as tune_cluster
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def plan_of(folder: Path, more: str = "", model: str = MODEL) -> Plan:
+def plan_of(folder: Path, more: str = "", model: str = MODEL, runs: str = "runs") -> Plan:
     file = folder / "sweep.yaml"
     text = f"name: t\nmodel: {model}\ntasks: [toy/paraphrase]\nseeds: [0, 1]\nspace: [{{method: lora, rank: 2}}]\n{more}"
+    text += f"storage: {folder / runs}\n"
     file.write_text(text)
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(1000, 24, 5000, 4096), lambda run: 1000))
@@ -48,8 +50,12 @@ def store(folder: Path) -> str:
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 
+def call_of(folder: Path, address: str | None = None) -> Call:
+    return Call(str(folder / "sweep.yaml"), tracking_uri=store(folder), address=address)
+
+
 def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> None:
-    findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), None, store(tmp_path))
+    findings = diagnose(plan_of(tmp_path), call_of(tmp_path))
     assert {finding.level for finding in findings} == {"good"}, findings
     assert list((tmp_path / "runs").iterdir()) == []
     assert not (tmp_path / "mlflow.db").exists()
@@ -58,12 +64,12 @@ def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> N
 def test_a_model_that_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     plan = plan_of(tmp_path, model="nobody/nothing")
-    assert first("model", plan, str(tmp_path / "runs"), None, store(tmp_path)).level == "bad"
+    assert first("model", plan, call_of(tmp_path)).level == "bad"
 
 
 def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert first("storage", plan_of(tmp_path), str(tmp_path / "file" / "runs"), None, store(tmp_path)).level == "bad"
+    assert first("storage", plan_of(tmp_path, runs="file/runs"), call_of(tmp_path)).level == "bad"
 
 
 def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
     assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4096)
     huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
     larger = replace(plan, configurations=[huge])
-    assert first("disk", larger, str(tmp_path / "runs"), None, store(tmp_path)).level == "bad"
+    assert first("disk", larger, call_of(tmp_path)).level == "bad"
 
 
 def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
@@ -80,7 +86,7 @@ def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     uri = "http://me:secret@127.0.0.1:9"
-    finding = first("tracking", plan_of(tmp_path), str(tmp_path / "runs"), None, uri)
+    finding = first("tracking", plan_of(tmp_path), replace(call_of(tmp_path), tracking_uri=uri))
     assert finding.level == "bad"
     assert "secret" not in finding.sentence
 
@@ -91,7 +97,7 @@ def test_a_store_that_is_there_takes_a_run_which_is_deleted_again(tmp_path: Path
 
     client = mlflow.MlflowClient(store(tmp_path))
     client.search_experiments()
-    assert first("tracking", plan_of(tmp_path), str(tmp_path / "runs"), None, store(tmp_path)).level == "good"
+    assert first("tracking", plan_of(tmp_path), call_of(tmp_path)).level == "good"
     assert list(client.search_runs(["0"])) == []
 
 
@@ -128,13 +134,13 @@ def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     cluster.add_node(num_cpus=1)
     try:
-        findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        findings = diagnose(plan_of(tmp_path), call_of(tmp_path, cluster.address))
         assert {finding.level for finding in findings} == {"good"}, findings
         assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
         assert found(findings, "room").sentence.startswith("1 trial at once")
         monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
         large = plan_of(tmp_path, "resources: {cpu: 4}\n")
-        findings = diagnose(large, str(tmp_path / "runs"), cluster.address, store(tmp_path), 2)
+        findings = diagnose(large, call_of(tmp_path, cluster.address), 2)
         assert (found(findings, "machines").level, found(findings, "machines").sentence) == ("bad", "1 of 2 have joined")
         assert found(findings, "room").level == "bad", "a job's machines do not grow"
     finally:
@@ -155,14 +161,14 @@ def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_agains
     cluster.add_node(num_cpus=2, num_gpus=2)
     shared = plan_of(tmp_path, "resources: {cpu: 1, gpu: 0.3}\n")
     try:
-        findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        findings = diagnose(shared, call_of(tmp_path, cluster.address))
         torch_there = found(findings, ": torch")
         assert torch_there.level == "bad"
         assert "gave a GPU that torch cannot use: torch" in torch_there.sentence
         assert "built without CUDA" in torch_there.sentence
 
         monkeypatch.setattr(tune_cluster, "require_gpu", lambda: Gpu("L4", 2**30))
-        findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        findings = diagnose(shared, call_of(tmp_path, cluster.address))
         assert found(findings, ": torch").sentence == "computes on L4 with 1.0 GiB"
         assert "resources.gpu 0.3 of L4 is 307.2 MiB" in found(findings, "GPU memory").sentence
     finally:
