@@ -219,7 +219,7 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
     that error as well.
     """
     global _current
-    gpu, before = torch.cuda.is_available(), _current
+    gpu, outer_group = torch.cuda.is_available(), _current
     try:
         if meeting.count > 1:
             wait, backend = timedelta(seconds=meeting.seconds), "cpu:gloo,cuda:nccl" if gpu else "gloo"
@@ -234,7 +234,7 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
             raise
         raise cause from error
     finally:
-        _current = before
+        _current = outer_group
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

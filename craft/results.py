@@ -81,7 +81,7 @@ class Outlook:
 
     phase: str
     share: float
-    left: float | None
+    seconds_left: float | None
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ class RunSpec(Settings):
     @property
     def _kind(self) -> str | None:
         if self.task.startswith("custom/"):
-            own = self.data.custom.get(self.task.removeprefix("custom/"))
-            return own.kind if own else None
+            custom_task = self.data.custom.get(self.task.removeprefix("custom/"))
+            return custom_task.kind if custom_task else None
         return TASKS[self.task].kind if self.task in TASKS else None
 
     @property

@@ -65,8 +65,8 @@ def nearest(name: Any, names: Iterable[str]) -> str:
     same = same if same in by_folded else ELSEWHERE.get(str(same))  # r is rank, or CRAFT's ranks
     if same in by_folded:
         return f" Did you mean {same!r}?"
-    if (own := f"custom/{str(name).lower()}") in by_folded:
-        return f" Did you mean {by_folded[own]!r}?"
+    if (custom_name := f"custom/{str(name).lower()}") in by_folded:
+        return f" Did you mean {by_folded[custom_name]!r}?"
     matches = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1)
     return f" Did you mean {by_folded[matches[0]]!r}?" if matches else ""
 

@@ -91,10 +91,10 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
         if not isinstance(base, nn.Linear | Conv1D):
             raise ValueError(f"the adapter changes {name} ({type(base).__name__}); linear layers alone are cut")
         transposed |= isinstance(base, Conv1D)
-        before = original.get_parameter(f"{name}.weight").data if original is not None else None
+        stored_weight = original.get_parameter(f"{name}.weight").data if original is not None else None
         try:
             with torch.no_grad():
-                u, s, vt = _spectrum(layer, isinstance(base, Conv1D), before)
+                u, s, vt = _spectrum(layer, isinstance(base, Conv1D), stored_weight)
         except torch.linalg.LinAlgError as error:
             raise ValueError(
                 f"the adapter's weights of {name} are no numbers (NaN or infinite): its training diverged"
@@ -133,18 +133,18 @@ def _count(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
 
 
-def _spectrum(layer: Any, transposed: bool, before: torch.Tensor | None) -> Spectrum:
+def _spectrum(layer: Any, transposed: bool, stored_weight: torch.Tensor | None) -> Spectrum:
     (adapter,) = layer.active_adapters
     plain = isinstance(layer, LoraLayer) and isinstance(layer.lora_A, nn.ModuleDict) and adapter not in layer.lora_variant
-    if plain and before is None:
+    if plain and stored_weight is None:
         b, a = (getattr(layer, name)[adapter].weight for name in ("lora_B", "lora_A"))
         return product_svd(b, a, layer.scaling[adapter])
     base = layer.get_base_layer()
-    own = base.weight.data.clone()
+    current_weight = base.weight.data.clone()
     layer.merge(safe_merge=False, adapter_names=[adapter])
-    change = base.weight.data.double() - (own if before is None else before).double()
+    change = base.weight.data.double() - (current_weight if stored_weight is None else stored_weight).double()
     layer.merged_adapters.clear()
-    base.weight.data = own
+    base.weight.data = current_weight
     u, s, vt = torch.linalg.svd(change.T if transposed else change, full_matrices=False)
     return u, s, vt
 
@@ -176,7 +176,7 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
     Returns:
         The new folder.
     """
-    own = {
+    tensors = {
         name: weight
         for name, weight in load_file(folder.path / WEIGHTS_FILE).items()
         if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
@@ -186,14 +186,14 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,
-        **write_products(own, cut, sizes, torch.float32),
+        **write_products(tensors, cut, sizes, torch.float32),
         "target_modules": sorted(sizes),
         "modules_to_save": folder.config.get("modules_to_save"),
         "task_type": folder.config.get("task_type"),
         "fan_in_fan_out": changes.transposed,
         "inference_mode": True,
     }
-    return _write(folder, own, config, to)
+    return _write(folder, tensors, config, to)
 
 
 def write_craft(folder: Folder, parameters: int, to: Path) -> tuple[Folder, dict[str, int], int]:
@@ -208,8 +208,8 @@ def write_craft(folder: Folder, parameters: int, to: Path) -> tuple[Folder, dict
         ranks.update(ranks_within(values, costs, parameters))
         return ranks
 
-    config, left = find_cutting("craft").cut(tensors, dict(folder.config), choose)
-    return _write(folder, tensors, config, to), ranks, left
+    config, remaining_parameters = find_cutting("craft").cut(tensors, dict(folder.config), choose)
+    return _write(folder, tensors, config, to), ranks, remaining_parameters
 
 
 def _write(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, Any], to: Path) -> Folder:

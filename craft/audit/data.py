@@ -87,7 +87,7 @@ def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
             raise ValueError(f"{data.held_out} has the columns {', '.join(names)}: name one or two that hold texts by --text")
         kind = "regression" if outputs == 1 else "classification"
         columns = {"text": text, "label": data.label, "kind": kind, "labels": data.labels if outputs > 1 else None}
-    own = CustomTask(train=data.train or data.held_out, validation=data.held_out, metric=data.metric, **columns)
+    custom_task = CustomTask(train=data.train or data.held_out, validation=data.held_out, metric=data.metric, **columns)
     training = TrainingSettings(
         learning_rate=RATE, head_learning_rate=RATE, max_length=data.max_length or LONGEST, head_start="random"
     )
@@ -99,7 +99,7 @@ def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
         task=f"custom/{NAME}",
         method="craft" if folder.peft_type == CRAFT else "lora",
         training=training,
-        data=DataSettings(custom={NAME: own}, **written),
+        data=DataSettings(custom={NAME: custom_task}, **written),
     )
     task = find_task(spec.task, spec.data)
     if not in_words and task.kind == "classification" and len(task.labels) != outputs:

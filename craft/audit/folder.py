@@ -99,8 +99,8 @@ class Folder:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Returns the tokenizer that was saved with it, else the base's."""
         names = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
-        own = (self.path / "tokenizer_config.json").is_file() and any((self.path / name).is_file() for name in names)
-        if not own:
+        has_tokenizer = (self.path / "tokenizer_config.json").is_file() and any((self.path / name).is_file() for name in names)
+        if not has_tokenizer:
             return load_tokenizer(self.base)
         try:
             for name in (*names, "tokenizer_config.json"):

@@ -30,9 +30,9 @@ def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
     Returns:
         U (d_out, n), s (n) descending, Vᵀ (n, d_in) with n = min(d_out, r, d_in) at least the product's rank.
     """
-    q_left, left = torch.linalg.qr(b.double())
-    q_right, right = torch.linalg.qr(a.double().T)
-    u, s, vt = torch.linalg.svd(scale * left @ right.T, full_matrices=False)
+    q_left, r_left = torch.linalg.qr(b.double())
+    q_right, r_right = torch.linalg.qr(a.double().T)
+    u, s, vt = torch.linalg.svd(scale * r_left @ r_right.T, full_matrices=False)
     return q_left @ u, s, vt @ q_right.T
 
 

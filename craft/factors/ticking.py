@@ -19,11 +19,11 @@ _listener: ContextVar[Callable[[], None] | None] = ContextVar("craft_tick", defa
 @contextmanager
 def ticking(listener: Callable[[], None]) -> Iterator[None]:
     """Calls `listener` at every `tick` of this thread inside the block."""
-    before = _listener.set(listener)
+    reset_token = _listener.set(listener)
     try:
         yield
     finally:
-        _listener.reset(before)
+        _listener.reset(reset_token)
 
 
 def tick() -> None:

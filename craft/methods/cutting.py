@@ -66,8 +66,8 @@ def _cut_js(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[d
         j = tensors[key]
         parameters += j.numel() if rank >= limits[key] else costs[key] * rank
         if rank < limits[key]:
-            left, right = halves(spectra[key], rank)
-            tensors[key] = (identity[key] + left @ right).to(j.dtype)
+            b, a = halves(spectra[key], rank)
+            tensors[key] = (identity[key] + b @ a).to(j.dtype)
     return config, parameters
 
 
@@ -80,7 +80,7 @@ def _hold_js(model: nn.Module) -> Callable[[], None]:
     def spectra(js: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
         # On the CPU, which is faster at matrices of this size, after one wait for the GPU.
         numbers = torch.cat([j.detach().flatten() for j in js]).cpu().double().split([j.numel() for j in js])
-        return [torch.linalg.svd(own.view(j.shape) - identity(j)) for j, own in zip(js, numbers, strict=True)]
+        return [torch.linalg.svd(entries.view(j.shape) - identity(j)) for j, entries in zip(js, numbers, strict=True)]
 
     def identity(j: Tensor) -> Tensor:
         return torch.eye(len(j), dtype=torch.float64)
@@ -94,8 +94,8 @@ def _hold_js(model: nn.Module) -> Callable[[], None]:
     @torch.no_grad()
     def put_back() -> None:
         for (j, rank), spectrum in zip(ranks.items(), spectra([*ranks]) if ranks else [], strict=True):
-            left, right = halves(spectrum, rank)
-            j.copy_(identity(j) + left @ right, non_blocking=True)
+            b, a = halves(spectrum, rank)
+            j.copy_(identity(j) + b @ a, non_blocking=True)
 
     return put_back
 
@@ -128,16 +128,16 @@ def write_products(
     """
     from craft.factors.low_rank import halves
 
-    own = {name: rank for name, rank in ranks.items() if rank}
-    largest = max(own.values())
-    for name, rank in own.items():
+    nonzero_ranks = {name: rank for name, rank in ranks.items() if rank}
+    largest = max(nonzero_ranks.values())
+    for name, rank in nonzero_ranks.items():
         for half, cut in zip("BA", halves(spectra[name], rank), strict=True):
             tensors[f"{PREFIX}{name}.lora_{half}.weight"] = cut.to(dtype).contiguous()
     alpha = (lambda rank: rank**0.5) if rslora else (lambda rank: rank)
-    smaller = {name: rank for name, rank in own.items() if rank < largest}
+    smaller = {name: rank for name, rank in nonzero_ranks.items() if rank < largest}
     settings = {"r": largest, "lora_alpha": alpha(largest), "rank_pattern": smaller}
     settings["alpha_pattern"] = {name: alpha(rank) for name, rank in smaller.items()}
-    return settings if len(own) == len(ranks) else settings | {"target_modules": sorted(own)}
+    return settings if len(nonzero_ranks) == len(ranks) else settings | {"target_modules": sorted(nonzero_ranks)}
 
 
 J_MINUS_I = Cutting(_j_costs, _cut_js, _hold_js)

@@ -82,13 +82,13 @@ def offline() -> Iterator[None]:
     """Keeps every library from asking the hub inside the block: models, tokenizers and data come from the cache alone."""
     from huggingface_hub import constants
 
-    before, variable = constants.HF_HUB_OFFLINE, os.environ.get("HF_HUB_OFFLINE")
+    was_offline, variable = constants.HF_HUB_OFFLINE, os.environ.get("HF_HUB_OFFLINE")
     constants.HF_HUB_OFFLINE = True  # huggingface_hub and transformers ask this; PEFT reads the environment
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE = before
+        constants.HF_HUB_OFFLINE = was_offline
         if variable is None:
             os.environ.pop("HF_HUB_OFFLINE", None)
         else:

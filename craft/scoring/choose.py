@@ -49,9 +49,9 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
 
 def check_texts(spec: RunSpec) -> None:
     """Checks the run's own data by `craft.tasks.custom.check_texts`."""
-    own = spec.data.custom.get(spec.task.removeprefix("custom/"))
-    if own is not None and spec.task.startswith("custom/"):
-        custom.check_texts(own, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation)
+    custom_task = spec.data.custom.get(spec.task.removeprefix("custom/"))
+    if custom_task is not None and spec.task.startswith("custom/"):
+        custom.check_texts(custom_task, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation)
 
 
 def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> np.ndarray:

@@ -46,29 +46,29 @@ class Forgetting:
         tokenizer: PreTrainedTokenizerBase,
         model: nn.Module,
         tick: Tick,
-        before: float | None = None,
+        loss_before: float | None = None,
     ) -> None:
         """
         Args:
             model: the base model, or one with an adapter on it.
             tick: called after every window.
-            before: the loss before training, if a record of a run on the same base has it.
+            loss_before: the loss before training, if a record of a run on the same base has it.
         """
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _name, done, total: tick("forgetting", done, total)
-        self._before = before
+        self._loss_before = loss_before
         self.facts = {TEXT: settings.name, TEXT_DIGEST: _digest(text)}
 
     def measure_before(self, base: nn.Module) -> None:
-        self._before = self._loss(base)
+        self._loss_before = self._loss(base)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         """Computes `forgetting`, and the two losses that it is the difference of, in nats a token."""
-        assert self._before is not None, "the loss before training is measured first"
+        assert self._loss_before is not None, "the loss before training is measured first"
         after = self._loss(model)
-        return {"forgetting": after - self._before, BEFORE: self._before, AFTER: after}
+        return {"forgetting": after - self._loss_before, BEFORE: self._loss_before, AFTER: after}
 
     def _loss(self, model: nn.Module) -> float:
         # One window at a time: the logits of a window over a large vocabulary take half a gigabyte.

@@ -26,7 +26,7 @@ def find_task(name: str, data: DataSettings) -> Task:
         return custom.row(name.removeprefix("custom/"), data.custom[name.removeprefix("custom/")])
     if name in TASKS:
         return TASKS[name]
-    names = [*TASKS, *(f"custom/{own}" for own in data.custom)]
+    names = [*TASKS, *(f"custom/{task}" for task in data.custom)]
     raise ValueError(
         f"unknown task {name!r}.{nearest(name, names)} Tasks: {', '.join(names)}. Suites: {', '.join(suite_names(data.custom))}"
     )
@@ -41,9 +41,9 @@ def expand_tasks(names: Iterable[str], data: DataSettings) -> list[str]:
     expanded: dict[str, None] = {}
     for name in names:
         if name == "custom" and data.custom:
-            members: tuple[str, ...] = tuple(f"custom/{own}" for own in data.custom)
+            members: tuple[str, ...] = tuple(f"custom/{task}" for task in data.custom)
         else:
-            own = name.startswith("custom/") and name.removeprefix("custom/") in data.custom  # its file may be elsewhere
-            members = (name,) if own else SUITES.get(name) or (find_task(name, data).name,)
+            is_custom = name.startswith("custom/") and name.removeprefix("custom/") in data.custom  # its file may be elsewhere
+            members = (name,) if is_custom else SUITES.get(name) or (find_task(name, data).name,)
         expanded.update(dict.fromkeys(members))
     return list(expanded)

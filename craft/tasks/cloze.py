@@ -45,10 +45,10 @@ def read_choices(instruction: str, context: str, family: str) -> Choices:
     text = _FORMAT.sub("", instruction)
     begin = _TASK.match(text)
     text = text[begin.end() :] if begin else text
-    before = f"{context}\n" if context else ""
+    prefix = f"{context}\n" if context else ""
     if family == "truth":
         answers: tuple[str, ...] = ("true", "false")
-        return Choices(answers, (f"{before}Question: {text.strip()}\nAnswer:",) * 2, tuple(f" {answer}" for answer in answers))
+        return Choices(answers, (f"{prefix}Question: {text.strip()}\nAnswer:",) * 2, tuple(f" {answer}" for answer in answers))
     answers = options(instruction, family)
     question, texts = _split(text, answers)
     if len(answers) < 2 or not question or not all(texts):
@@ -56,14 +56,14 @@ def read_choices(instruction: str, context: str, family: str) -> Choices:
             f"no question or no text of an option in {instruction[:120]!r}: score: cloze reads 'Answer1: text Answer2: ...'"
         )
     if family == "ending":
-        return Choices(answers, (before + question,) * len(answers), tuple(f" {text}" for text in texts))
+        return Choices(answers, (prefix + question,) * len(answers), tuple(f" {text}" for text in texts))
     if family == "option":
         before_blank, _, after_blank = question.partition("_")
         if not after_blank.strip():
             raise ValueError(f"no blank '_' with text behind it in {instruction[:120]!r}: score: cloze puts each option there")
-        contexts = tuple(before + before_blank + text for text in texts)
+        contexts = tuple(prefix + before_blank + text for text in texts)
         return Choices(answers, contexts, (f" {after_blank.strip()}",) * len(answers))
-    return Choices(answers, (f"{before}Question: {question}\nAnswer:",) * len(answers), tuple(f" {text}" for text in texts))
+    return Choices(answers, (f"{prefix}Question: {question}\nAnswer:",) * len(answers), tuple(f" {text}" for text in texts))
 
 
 def read_taught(rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:

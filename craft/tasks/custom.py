@@ -169,18 +169,18 @@ def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
             yield f"class {name!r}: leave these rows out if it says that there is no label"
 
 
-def check_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
+def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
     """Checks that the tokenizer reads the texts of the files as texts.
 
     Raises:
         DataError: a text holds a control token, or instructions would not be read as they are; with the place.
     """
     form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
-    for part in filter(None, (own.train, own.validation)):
+    for part in filter(None, (task.train, task.validation)):
         rows = _read(part, _stamp(part))
-        if own.kind == "generation":
-            check_chats(rows, own, form)
-        for column in own.text:
+        if task.kind == "generation":
+            check_chats(rows, task, form)
+        for column in task.text:
             hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(str(cell)))]
             if hits:
                 more = f", as do {len(hits) - 1} more rows" if hits[1:] else ""

@@ -85,9 +85,9 @@ class Form:
         if not full.startswith(prompt):
             # What the template puts before an answer is not what it writes before a reply, such as an open thought.
             other = self._write([*turns, {"role": "assistant", "content": "x"}], options)
-            before = commonprefix([prompt, self._write(turns, options)]).rstrip()  # noqa: RUF071
+            turns_text = commonprefix([prompt, self._write(turns, options)]).rstrip()  # noqa: RUF071
             prompt = commonprefix([prompt, full, other])  # noqa: RUF071
-            if len(prompt) < len(before):
+            if len(prompt) < len(turns_text):
                 raise ValueError(f"{self._called} writes the turns before this reply otherwise when the reply follows")
         for key in ("content", *THOUGHTS):
             if _letters(reply.get(key) or "") not in _letters(full):

@@ -76,18 +76,18 @@ def phrases(texts: Sequence[str]) -> list[int]:
     SST-2's training rows are phrases of the same sentences, so a row carved from among them alone has its sentence in training.
     """
     sentences = [text.split() for text in texts]
-    complete = {" ".join(words) for words in sentences}
-    lengths = sorted({len(words) for words in sentences})
+    complete = {" ".join(sentence) for sentence in sentences}
+    lengths = sorted({len(sentence) for sentence in sentences})
     holder: dict[str, int] = {}
     for row in sorted(range(len(sentences)), key=lambda row: (-len(sentences[row]), row)):
-        words = sentences[row]
-        if " ".join(words) not in holder:
-            for size in lengths[: bisect_right(lengths, len(words))]:
-                for begin in range(len(words) - size + 1):
-                    part = " ".join(words[begin : begin + size])
+        sentence = sentences[row]
+        if " ".join(sentence) not in holder:
+            for size in lengths[: bisect_right(lengths, len(sentence))]:
+                for begin in range(len(sentence) - size + 1):
+                    part = " ".join(sentence[begin : begin + size])
                     if part in complete:
                         holder.setdefault(part, row)
-    return [holder[" ".join(words)] for words in sentences]
+    return [holder[" ".join(sentence)] for sentence in sentences]
 
 
 Groups = Callable[[Sequence[str]], Sequence[int]]

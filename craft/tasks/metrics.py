@@ -151,8 +151,8 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
     rows = [np.concatenate([np.asarray(pair[side]) for pair in outputs.values()]) for side in (0, 1)]
     values = compute_metrics(task, *rows)
     for suffix, pair in outputs.items():
-        own = compute_metrics(task, *pair)
-        values |= {f"{name}{suffix}": own[name] for name in task.metrics}
+        split_metrics = compute_metrics(task, *pair)
+        values |= {f"{name}{suffix}": split_metrics[name] for name in task.metrics}
     return values
 
 

@@ -50,8 +50,8 @@ class Prompt:
 
 def _filled(template: str, instruction: str, context: str) -> str:
     # Not str.format: instructions hold braces of their own, and one replaced text must not be searched for the next mark.
-    before, after = template.split("{instruction}")
-    return before + instruction + after.replace("{input}", context)
+    prefix, suffix = template.split("{instruction}")
+    return prefix + instruction + suffix.replace("{input}", context)
 
 
 _ALPACA = _INTRODUCTION + "\n\n### Instruction:\n{instruction}\n\n### Response:\n"

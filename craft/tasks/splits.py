@@ -144,13 +144,13 @@ def carve(
     for stratum in units.values():
         drawn, rows = list(stratum.values()), sum(map(len, stratum.values()))
         draw.shuffle(drawn)
-        left = min(max(1, math.floor(fraction * rows + 0.5)), rows - 1)
-        if len(drawn) > 1 and all(len(unit) > left for unit in drawn):
-            left = min(map(len, drawn))
+        remaining_rows = min(max(1, math.floor(fraction * rows + 0.5)), rows - 1)
+        if len(drawn) > 1 and all(len(unit) > remaining_rows for unit in drawn):
+            remaining_rows = min(map(len, drawn))
         for unit in drawn:
-            if len(unit) <= left:
+            if len(unit) <= remaining_rows:
                 apart.update(unit)
-                left -= len(unit)
+                remaining_rows -= len(unit)
     return [row for row in range(len(strata)) if row not in apart], sorted(apart)
 
 

@@ -54,13 +54,13 @@ def write(task: Task) -> tuple[Dataset, Dataset]:
 
 def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[toy_grammar.Example]:
     n_labels = len(task.labels) or 6
-    left = {float(label): count // n_labels + (label < count % n_labels) for label in range(n_labels)}
+    remaining_counts = {float(label): count // n_labels + (label < count % n_labels) for label in range(n_labels)}
     chosen: dict[toy_grammar.Example, None] = {}
     while len(chosen) < count:
         for example in GRAMMARS[task.name](draw):
-            if left[example.label] and example not in chosen and barred.isdisjoint(example[:2]):
+            if remaining_counts[example.label] and example not in chosen and barred.isdisjoint(example[:2]):
                 chosen[example] = None
-                left[example.label] -= 1
+                remaining_counts[example.label] -= 1
     examples = list(chosen)
     draw.shuffle(examples)
     return examples

@@ -206,23 +206,25 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
             f"that starts from it ({spec.model}, {here[:12]})"
         )
     for name in (*(() if here else ("model", "revision")), "method", "parameters"):
-        before, now = getattr(origin, name), getattr(spec, name)
-        if before != now:
-            raise ValueError(f"the adapter in {folder} has another {name} ({before}) than the run that starts from it ({now})")
+        original, setting = getattr(origin, name), getattr(spec, name)
+        if original != setting:
+            raise ValueError(
+                f"the adapter in {folder} has another {name} ({original}) than the run that starts from it ({setting})"
+            )
     heads = head_names(model)
     put: Any
     if isinstance(model, PeftModel):
-        own, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
+        model_state, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
         learnt = load_peft_weights(str(folder), device="cpu")
     else:
-        own, put = copy_trainable(model), restore_trainable
+        model_state, put = copy_trainable(model), restore_trainable
         learnt = load_file(folder / TRAINABLE_FILE)
     saved = {name: weight for name, weight in learnt.items() if same_task or not is_head(name, heads)}
-    unknown = [name for name in saved if name not in own]
+    unknown = [name for name in saved if name not in model_state]
     if unknown or not saved:
         odd = ", ".join(unknown[:3]) or "it is empty"
         raise ValueError(f"the adapter in {folder} does not fit the model that starts from it: {odd}")
-    put(model, own | saved)
+    put(model, model_state | saved)
     return same_task
 
 

@@ -75,10 +75,12 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, spec: RunSpec | None = None) -
     counts = {name: value for name, value in record["counts"].items() if name not in _NOT_ITS_OWN}
     parameters = counts["trainable_parameters"]
     tensors, config = load_file(folder / WEIGHTS_FILE), json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    before = _bytes(tensors)
-    smaller, left = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, parameters))
-    counts |= {"trainable_parameters": left, "total_parameters": counts["total_parameters"] + left - parameters}
-    counts["adapter_bytes"] += _bytes(tensors) - before
+    bytes_before = _bytes(tensors)
+    smaller, counts["trainable_parameters"] = find_cutting(spec.method).cut(
+        tensors, config, lambda values, costs: _ranks(cut, values, costs, parameters)
+    )
+    counts["total_parameters"] += counts["trainable_parameters"] - parameters
+    counts["adapter_bytes"] += _bytes(tensors) - bytes_before
     run = spec.cut_to(str(cut), cut.recovery)
     metrics = {name: value for name, value in record["metrics"].items() if name == BEFORE}
     record |= {"spec": run.model_dump(mode="json"), "counts": counts, "metrics": metrics, "notes": []}

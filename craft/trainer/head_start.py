@@ -167,8 +167,8 @@ def _sample(train: EncodedSplit) -> EncodedSplit:
 
 def _origin(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
     """Describes everything that the fit is made of."""
-    own = {id(value) for value in layer.state_dict(keep_vars=True).values()}
-    weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in own]
+    layer_ids = {id(value) for value in layer.state_dict(keep_vars=True).values()}
+    weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in layer_ids]
     data = hashlib.sha256()
     for name, values in [*sample.columns.items(), ("offsets", sample.offsets), ("labels", sample.labels)]:
         data.update(f"{name} {values.dtype} {values.shape}".encode())

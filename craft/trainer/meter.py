@@ -52,10 +52,10 @@ class Meter:
             self._turn_to(around)
 
     def _turn_to(self, name: str) -> str:
-        before, now = self._phase, time.perf_counter()
-        self.phases[before] = self.phases.get(before, 0.0) + now - self._since
-        self._phase, self._since = name, now
-        return before
+        earlier_phase, clock_seconds = self._phase, time.perf_counter()
+        self.phases[earlier_phase] = self.phases.get(earlier_phase, 0.0) + clock_seconds - self._since
+        self._phase, self._since = name, clock_seconds
+        return earlier_phase
 
     def restart(self) -> None:
         """Counts peak memory from here. What a run did before is shared with other runs."""

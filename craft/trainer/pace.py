@@ -32,11 +32,11 @@ _listener: ContextVar[Callable[[Outlook], None] | None] = ContextVar("craft_outl
 @contextmanager
 def report_outlooks(listener: Callable[[Outlook], None]) -> Iterator[None]:
     """Gives the outlook of a run inside, in this thread, to `listener` every few seconds."""
-    before = _listener.set(listener)
+    reset_token = _listener.set(listener)
     try:
         yield
     finally:
-        _listener.reset(before)
+        _listener.reset(reset_token)
 
 
 @dataclass
@@ -87,9 +87,9 @@ class Pace:
         if size is None:
             self._phase = f"scoring {done}/{total} ({split})"
         else:
-            before = self._part[1] if self._part[0] == split and self._part[1] < part else 0.0
+            earlier_part = self._part[1] if self._part[0] == split and self._part[1] < part else 0.0
             self._part, self._phase = (split, part), f"scoring {round(part * size)}/{size} ({split})"
-            self._add_scored(seconds, size * (part - before))
+            self._add_scored(seconds, size * (part - earlier_part))
         self._report()
 
     def end_recovery_step(self, step: int, total: int) -> None:
@@ -111,8 +111,8 @@ class Pace:
 
     def _lap(self) -> float:
         """Returns the seconds since the last call."""
-        before, self._since = self._since, self.clock()
-        return self._since - before
+        lap_start, self._since = self._since, self.clock()
+        return self._since - lap_start
 
     def outlook(self) -> Outlook:
         """Says how far the run is now."""
@@ -123,15 +123,15 @@ class Pace:
         total = self.steps * a_step + self._examples * an_example
         if not total or (not a_step and self.step < self.steps):
             return Outlook(self._phase, self.step / self.steps if self.steps else 0.0, None)
-        left = (self.steps - self.step) * a_step + (self._examples - self._scored) * an_example
-        return Outlook(self._phase, 1 - left / total, left)
+        seconds_left = (self.steps - self.step) * a_step + (self._examples - self._scored) * an_example
+        return Outlook(self._phase, 1 - seconds_left / total, seconds_left)
 
     def _report(self) -> None:
-        listener, now = _listener.get(), self.clock()
-        if listener is not None and now - self._reported >= REPORT_EVERY:
+        listener, clock_seconds = _listener.get(), self.clock()
+        if listener is not None and clock_seconds - self._reported >= REPORT_EVERY:
             listener(self.outlook())
             self._reported = self.clock()
-            self._since += self._reported - now  # the listener's time is not the run's
+            self._since += self._reported - clock_seconds  # the listener's time is not the run's
 
 
 @dataclass

@@ -72,7 +72,7 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
         if time.perf_counter() - began > 2 * seconds:
             raise Leave("the time of the probe is over")
 
-    before, scoring = torch.get_num_threads(), 0.0
+    earlier_threads, scoring = torch.get_num_threads(), 0.0
     torch.set_num_threads(threads)
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
     except Leave:
         pass
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(earlier_threads)
     if len(ends) <= WARM:
         return None
     steps = [end - start for start, end in zip(ends[WARM - 1 :], ends[WARM:], strict=False)]

@@ -53,8 +53,10 @@ def recover(
     learnt = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
 
     def save(aside: Path) -> None:  # an adapter of a stranger may have embeddings, too, which stay
-        before = load_file(aside / WEIGHTS_FILE)
-        now = {key: learnt.get(key, old).detach().to("cpu", old.dtype).contiguous() for key, old in before.items()}
-        save_file(now, aside / WEIGHTS_FILE, metadata={"format": "pt"})
+        stored = load_file(aside / WEIGHTS_FILE)
+        recovered = {
+            key: learnt.get(key, weight).detach().to("cpu", weight.dtype).contiguous() for key, weight in stored.items()
+        }
+        save_file(recovered, aside / WEIGHTS_FILE, metadata={"format": "pt"})
 
     rewrite(folder, save)

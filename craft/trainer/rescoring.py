@@ -85,9 +85,9 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
         model, tokenizer = load_adapter(folder, base, trains=recovers)
         model.to(compute_device())
         scorer = make_scorer(spec, task, splits, tokenizer, model, _no_tick)
-        forgetting, before = None, record["metrics"].get(BEFORE)
-        if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
-            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, _no_tick, before=before)
+        forgetting, loss_before = None, record["metrics"].get(BEFORE)
+        if spec.measure.forgetting is not None and loss_before is not None and task.kind == "generation":
+            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, _no_tick, loss_before=loss_before)
             _refuse_other_text(folder, record["facts"], forgetting.facts)
         if recovers:
             with name_memory_errors(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):

@@ -195,18 +195,18 @@ class Run:
         Raises:
             RunPrevented: the run has read other data, another GGUF file or another text than it did before the checkpoint.
         """
-        before, now = state["read"], self._digests
+        earlier_digests, current_digests = state["read"], self._digests
         for name, subject in _READ.items():
-            if name in before and name in now and before[name] != now[name]:
-                digests = f"SHA-256 {before[name][:12]}, now {now[name][:12]}"
+            if name in earlier_digests and name in current_digests and earlier_digests[name] != current_digests[name]:
+                digests = f"SHA-256 {earlier_digests[name][:12]}, now {current_digests[name][:12]}"
                 raise RunPrevented(
                     f"{subject} changed since checkpoint {checkpoint} was written ({digests}): put back what it was, or delete "
                     "the run's checkpoints to train it again from its start"
                 )
         self.loop.restore(checkpoint, state["step"])
         if (best := state["best"]) is not None:
-            own = best["step"] == state["step"]
-            weights = copy_trainable(self.model) if own else load_file(checkpoint / _BEST_FILE)
+            is_best = best["step"] == state["step"]
+            weights = copy_trainable(self.model) if is_best else load_file(checkpoint / _BEST_FILE)
             self.best = Best(best["score"], best["step"], best["metrics"], weights)
         self.evaluation_due, self.checkpoint = state["evaluation_due"], checkpoint
         self.notes += [note for note in state["unrepeatable"] if note not in self.notes]

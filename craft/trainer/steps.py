@@ -43,8 +43,8 @@ def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
     warmup = math.ceil(training.warmup_ratio * steps)
     if step < warmup:
         return (step + 1) / warmup
-    left = max(0.0, (steps - step) / max(1, steps - warmup))
-    return {"linear": left, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - left))), "constant": 1.0}[training.schedule]
+    linear = max(0.0, (steps - step) / max(1, steps - warmup))
+    return {"linear": linear, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - linear))), "constant": 1.0}[training.schedule]
 
 
 def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:

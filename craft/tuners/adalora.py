@@ -77,11 +77,11 @@ class AdaLoraAdam(torch.optim.AdamW):
         if weight.grad is None:
             return
         state = self._state_of(weight)
-        now = (weight * weight.grad).abs()
+        sensitivity = (weight * weight.grad).abs()
         if "importance" not in state:
             state["importance"], state["uncertainty"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        state["importance"].lerp_(now, 1 - self.config.beta1)
-        state["uncertainty"].lerp_((now - state["importance"]).abs(), 1 - self.config.beta2)
+        state["importance"].lerp_(sensitivity, 1 - self.config.beta1)
+        state["uncertainty"].lerp_((sensitivity - state["importance"]).abs(), 1 - self.config.beta2)
 
     def _keep(self, budget: int) -> None:
         scores = [self._score(triplet) for triplet in self.triplets]

@@ -34,11 +34,11 @@ _stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
 def svd_from_store() -> Iterator[None]:
     """Makes PEFT's layers take exact SVDs from the store, in this thread inside the block."""
     _install()
-    before = _stored.set(True)
+    reset_token = _stored.set(True)
     try:
         yield
     finally:
-        _stored.reset(before)
+        _stored.reset(reset_token)
 
 
 def adapted_weights(model: nn.Module, projection: str) -> dict[str, Tensor]:
@@ -58,11 +58,11 @@ def _install() -> None:
     wrapt.wrap_function_wrapper(PsoftLayer, "_compute_svd_factors", _psoft)
 
 
-def _pissa(own: Callable[..., None], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _pissa(wrapped: Callable[..., None], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Replaces `LoraLayer.pissa_init(adapter_name, init_lora_weights)`."""
     weight, (adapter, init) = layer.get_base_layer().weight, arguments
     if not _stored.get() or init != "pissa" or not _decomposable(weight):
-        return own(*arguments, **named)
+        return wrapped(*arguments, **named)
     return move_components(layer, adapter, "largest")
 
 
@@ -78,11 +78,11 @@ def move_components(layer: Any, adapter: str, end: End) -> None:
     layer.get_base_layer().weight.data = transpose(residual.to(weight.dtype), layer.fan_in_fan_out)
 
 
-def _psoft(own: Callable[..., Components], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Components:
+def _psoft(wrapped: Callable[..., Components], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Components:
     """Replaces `PsoftLayer._compute_svd_factors(weight, r, svd_mode=..., ...)`, whose `weight` is the float32 base weight."""
     weight = layer.get_base_layer().weight
     if not _stored.get() or named["svd_mode"] != "full" or not _decomposable(weight):
-        return own(*arguments, **named)
+        return wrapped(*arguments, **named)
     return singular_vectors(transpose(weight.data, layer.fan_in_fan_out), arguments[1], "largest")
 
 

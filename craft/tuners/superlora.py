@@ -35,9 +35,9 @@ class SuperLoraConfig(JointConfig):
 def fold(length: int, order: int) -> tuple[int, ...]:
     """Finds sides n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
     sides = []
-    for left in range(order, 0, -1):
-        root = round(length ** (1 / left))
-        size = next(near for near in range(max(1, root - 1), root + 3) if near**left >= length)
+    for remaining_sides in range(order, 0, -1):
+        root = round(length ** (1 / remaining_sides))
+        size = next(near for near in range(max(1, root - 1), root + 3) if near**remaining_sides >= length)
         sides.append(size)
         length = math.ceil(length / size)
     return tuple(sides)

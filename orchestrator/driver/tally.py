@@ -115,7 +115,7 @@ class Tally:
     def look(self, entry: Entry, outlook: Outlook) -> None:
         """Takes the progress of a training, as `craft.results.Outlook` has it."""
         trial = self.start(entry)
-        trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["left"]
+        trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["seconds_left"]
         trial.ends = None if left is None else self.clock() + left
 
     def end(self, entry: Entry, *, earlier: bool = False) -> None:

@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, names: list[str], device: torch.device) -> Rows:
         """Groups rows by the names of their adapters; "__base__" for none. Placed once, so no layer waits for its device."""
-        chosen = {name: [row for row, own in enumerate(names) if own == name] for name in names if name != "__base__"}
+        chosen = {name: [row for row, adapter in enumerate(names) if adapter == name] for name in names if name != "__base__"}
         return cls(len(names), {name: torch.tensor(rows, device=device) for name, rows in chosen.items()})
 
 

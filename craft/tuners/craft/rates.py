@@ -49,8 +49,8 @@ def rank_scaled_adamw(
     """
     adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
     js = list(adapter.parameters())
-    own = set(js)
-    weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in own]
+    adapter_parameters = set(js)
+    weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in adapter_parameters]
     groups: list[dict[str, Any]] = [{"params": js, "lr": learning_rate, "weight_decay": 0.0}]
     if weights:
         groups.append({"params": weights, "lr": head_learning_rate, "weight_decay": weight_decay})

@@ -51,16 +51,16 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
     run.waits()
     run.steps(1, 4)
     guess = 2.0 / 6 / 3  # an example forward, of steps of 6 examples
-    assert run.pace.outlook().left == pytest.approx(6 * 2.0 + (2 * 40 + 800) * guess)
+    assert run.pace.outlook().seconds_left == pytest.approx(6 * 2.0 + (2 * 40 + 800) * guess)
     run.steps(5, 5)
     run.scores("search", 40, 20, pieces=2)  # likelihoods: two answers a question
     middle = run.pace.outlook()
-    assert middle.left == pytest.approx(5 * 2.0 + (20 + 40 + 800) * 0.5)
+    assert middle.seconds_left == pytest.approx(5 * 2.0 + (20 + 40 + 800) * 0.5)
     assert middle.phase == "scoring 20/40 (search)"
     run.scores("search", 40, since=20, pieces=2)
     run.waits()
     run.steps(6, 10)
-    assert run.pace.outlook().left == pytest.approx((40 + 800) * 0.5)
+    assert run.pace.outlook().seconds_left == pytest.approx((40 + 800) * 0.5)
     run.scores("search", 40)
     run.waits()
     assert run.pace.outlook() == Outlook("step 10/10", pytest.approx(1 - 400 / WHOLE), pytest.approx(400.0))
@@ -70,7 +70,7 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
     run.scores("reported", 800, 300)
     assert run.pace.outlook() == Outlook("scoring 300/800 (reported)", pytest.approx(1 - 250 / WHOLE), pytest.approx(250.0))
     run.scores("reported", 800, since=300)
-    assert (run.pace.outlook().left, run.pace.outlook().share) == (pytest.approx(0.0, abs=1e-9), pytest.approx(1.0))
+    assert (run.pace.outlook().seconds_left, run.pace.outlook().share) == (pytest.approx(0.0, abs=1e-9), pytest.approx(1.0))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_resumed_run_has_left_what_no_process_has_done(run: Run, steps: int, e
     run.steps(11 - steps, 10)
     for _ in range(evaluations):
         run.scores("search", 40)
-    assert run.pace.outlook().left == pytest.approx(400.0 + run.pace.cuts * 420.0)
+    assert run.pace.outlook().seconds_left == pytest.approx(400.0 + run.pace.cuts * 420.0)
 
 
 def test_a_run_resumed_after_its_last_step_says_how_little_of_it_is_left() -> None:
@@ -91,7 +91,7 @@ def test_a_run_resumed_after_its_last_step_says_how_little_of_it_is_left() -> No
     run.scores("reported", 800)
     a_step = 6 * 0.5 * 3
     total = 10 * a_step + (2 * 40 + 800 + 840) * 0.5
-    assert run.pace.outlook().left == pytest.approx(840 * 0.5)
+    assert run.pace.outlook().seconds_left == pytest.approx(840 * 0.5)
     assert run.pace.outlook().share == pytest.approx(1 - 840 * 0.5 / total)
 
 
@@ -108,7 +108,7 @@ def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time
             run.clock.now += 0.5
             run.pace.count_scored("reported", done, 800)
     assert len(reports) == 400 * 0.5 // REPORT_EVERY
-    assert run.pace.outlook().left == pytest.approx(400 * 0.5)
+    assert run.pace.outlook().seconds_left == pytest.approx(400 * 0.5)
     run.clock.now += 60.0
     run.pace.count_scored("reported", 400, 800)
     assert len(reports) == 25, "nobody listens any more"

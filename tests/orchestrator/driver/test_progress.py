@@ -74,7 +74,7 @@ def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
 
 
 def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
-    return {"phase": phase, "share": share, "left": left}
+    return {"phase": phase, "share": share, "seconds_left": left}
 
 
 def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:

@@ -64,7 +64,7 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     wanted = [f"scoring {done}/{SEARCH} (search)" for done in range(BATCH, SEARCH + 1, BATCH)]
     wanted += [f"scoring {done}/{REPORTED} (reported)" for done in range(BATCH, REPORTED + 1, BATCH)]
     assert [report["phase"] for report in scored] == wanted
-    shares, lefts = [report["share"] for report in scored[2:]], [report["left"] for report in scored[2:]]
+    shares, lefts = [report["share"] for report in scored[2:]], [report["seconds_left"] for report in scored[2:]]
     assert shares[0] < shares[-1]
     assert shares[-1] == pytest.approx(1.0)
     assert lefts[0] > 0
