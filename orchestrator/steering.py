@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from orchestrator.control.change import Change, check_change, find_change
-from orchestrator.control.price import price_of
+from orchestrator.control.change import Change, check_change, find_change, price_of
 from orchestrator.control.proposing import propose as decide
 from orchestrator.control.request import Request, apply_request, new_request, pending, proposal_request
-from orchestrator.control.trials import affected
+from orchestrator.control.request_queue import affected
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.planner import Planner

@@ -1,4 +1,5 @@
-"""Merges an adapter into its base: a full model that plain transformers loads, checked against the adapter's own outputs.
+"""Writes an adapter in another form, checked against its own outputs: as a LoRA with the same change of weights, or
+merged into its base, a full model that plain transformers loads.
 
 Merging adds the adapter's change to the base's weights. Sixteen-bit weights round away a fifth or more of a small change, so
 the merged model is always written in float32.
@@ -7,6 +8,7 @@ the merged model is always written in float32.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from craft.tasks import find_task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
 
 RECORD_FILE = "trained_as.json"
 TOLERANCE = 1e-3
@@ -112,3 +115,38 @@ def exact_logits(model: nn.Module, tokenizer: Any) -> Tensor:
 def output_difference(before: Tensor, after: Tensor) -> float:
     """Returns the largest difference of outputs, as a share of the largest output."""
     return float((before - after).abs().max() / before.abs().max().clamp_min(1e-12))
+
+
+def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
+    """Writes the adapter of a run as a LoRA, with the run's record, into `folder`.
+
+    Raises:
+        ValueError: the method changes no weights of linear layers, or the LoRA answers differently after it is read back.
+    """
+    from peft import PeftModel
+
+    from craft import load_adapter
+    from craft.audit.changes import changes_of, write_lora
+    from craft.audit.folder import read_folder
+    from craft.results import RUN_FILE
+    from craft.trainer.adapter_folder import read_record
+    from craft.trainer.checkpoint import MANIFEST_FILE
+
+    method = read_record(adapter)["spec"]["method"]
+    model, tokenizer = load_adapter(adapter, base)
+    if not isinstance(model, PeftModel):
+        raise ValueError(f"method {method} is no change of weights that a LoRA could be; take the adapter without --as lora")
+    before = exact_logits(model, tokenizer)
+    try:
+        changes = changes_of(model)
+    except (AttributeError, NotImplementedError, ValueError) as error:
+        raise ValueError(f"method {method} cannot be written as a LoRA: {error}; take it without --as lora") from error
+    write_lora(read_folder(adapter, base), changes, changes.ranks, folder, equal_ranks=True)
+    (folder / MANIFEST_FILE).unlink()  # the folder gets more files
+    shutil.copy(adapter / RUN_FILE, folder)
+    again, _ = load_adapter(folder, base)
+    difference = output_difference(before, exact_logits(again, tokenizer))
+    if not difference <= TOLERANCE:
+        raise ValueError(
+            f"{method} is not the same as a LoRA: outputs differ by {difference:.1e} of the largest. Take it without --as lora"
+        )

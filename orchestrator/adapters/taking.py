@@ -123,7 +123,7 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
 
         merged = write_merged(source, adapter.folder, base)
     elif form == "lora":
-        from orchestrator.adapters.converting import write_as_lora
+        from orchestrator.adapters.merging import write_as_lora
 
         write_as_lora(source, adapter.folder, base)
     else:

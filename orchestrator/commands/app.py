@@ -160,7 +160,7 @@ COMMANDS = (
         ),
     ),
     Row(
-        "orchestrator.commands.judge:judge",
+        "orchestrator.commands.results:judge",
         (
             ("judge trainings.csv", "which configuration of your own trainings is enough?"),
             ("judge optuna.csv --minimize --compare 'rank 8' 'rank 16'", "a loss; and the difference of two, seed by seed"),
@@ -176,7 +176,7 @@ COMMANDS = (
     ),
     Row("orchestrator.commands.results:export", (("export ranks --to results", "results/trials.csv, a line for each trial"),)),
     Row(
-        "orchestrator.commands.replay:replay",
+        "orchestrator.commands.results:replay",
         (("replay runs/ranks", "give the store what it lacks, without running anything"),),
     ),
     Row(

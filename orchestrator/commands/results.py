@@ -1,7 +1,8 @@
-"""Commands about the results of a sweep that has run, or runs."""
+"""Commands about the results of a sweep that has run, or runs, and of trainings of anybody, judged as those of a sweep."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,11 @@ import typer
 from craft.stdout import write_report
 from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import one_driver
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 
 def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
@@ -115,7 +120,7 @@ def export(
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
     if rows is not None:
-        from orchestrator.review.reported_rows import write_reported
+        from orchestrator.review.trials_file import write_reported
 
         files = write_reported(record, to)
         for file, count in files.items():
@@ -129,3 +134,95 @@ def export(
         from orchestrator.reports.written import ExportReport
 
         write_report(ExportReport(sweep=record.name, path=str(path), trials=written, rows=sum(files.values())).to_json())
+
+
+def judge(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trainings, one in a row: CSV, TSV, JSON Lines or parquet.")],
+    score: Annotated[str | None, typer.Option(metavar="COLUMN", help="The score; guessed by its name if not given.")] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The size, or any other cost, of which less is better; guessed.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option(metavar="COLUMN", help="The seed of a training; guessed.")] = None,
+    minimize: Annotated[
+        bool | None, typer.Option("--minimize/--maximize", help="Whether less of the score is better; guessed by its name.")
+    ] = None,
+    within: Within = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="Also compare two configurations, seed by seed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge trainings that another program ran.
+
+    The file has one training per row: its settings, its score and, if known, its size or another cost, seed, task and number of
+    scored examples. Rows that differ only in seed and task are one configuration; a column called configuration overrides this.
+    Tables of MLflow, W&B and Optuna, and trials.csv of craft-sweeps export, are read as they are.
+
+    It prints what a sweep gives: the front, intervals, the probabilities of being on the front and of being enough, the answer,
+    and what to run next. Below that it says how columns were read and what the file lacks. Scores up to 1 are shown times 100;
+    losses have a minus, and losses up to 10 are shown times 100.
+
+    Exit status: 0 judged; 2 a row or a column cannot be read.
+    """
+    from orchestrator.review.comparing import compare_sweeps, show_comparison
+    from orchestrator.review.front_tables import show_front
+    from orchestrator.review.run_table import read_table
+
+    table = read_table(file, score, size, seed, minimize, within)
+    record = table.record
+    sides = None if compare is None else compare_sweeps(record, record, *compare, flags=("--compare", "--compare"))
+    if as_json:
+        from orchestrator.reports.compare import compare_report
+        from orchestrator.reports.front import front_report
+
+        comparison = sides and compare_report(sides)
+        write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=comparison).to_json())
+        return
+    console = screen()
+    show_front(record.summaries, record.sweep, record.answer, record.name, console)
+    if sides is not None:
+        show_comparison(sides, console)
+    for line in (f"Read: {'; '.join(table.read)}.", *(f"{line}." for line in table.lacks)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder, as in runs/NAME.")],
+    tracking_uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="The store; the one that the sweep used if not given.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after this long.")] = 600.0,
+) -> int:
+    """Make the tracking store equal to a sweep's log.
+
+    Missing runs and values are added, different ones are corrected.
+
+    Exit status: 0 the store has everything; 1 something is still missing; 2 the call is wrong.
+    """
+    from orchestrator.review.front_tables import markdown
+    from orchestrator.tracking import follower
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    record = SweepFolder(folder)
+    if not record.record.exists():
+        raise TrackingError(f"{folder} holds no {record.record.name}: give the folder of a sweep, as in runs/NAME")
+    with one_driver(folder):
+        uri = resolve_uri(tracking_uri) if tracking_uri else _read_uri(record)
+        left = follower.replay(folder, uri, markdown, timeout)
+    waiting = f"{left} {plural(left, 'event')} left; run this again when the store answers"
+    plain_screen().print(waiting if left else "everything is in the tracking store")
+    return 1 if left else 0
+
+
+def _read_uri(folder: SweepFolder) -> str:
+    """Returns the store that the sweep used last.
+
+    Raises:
+        TrackingError: no session has begun, or its address holds a password, which is kept nowhere.
+    """
+    if (state := read_state(folder.record)).started is None:
+        raise TrackingError(f"{folder.record} has no session yet, so there is nothing to send")
+    uri = state.sweep.tracking.uri
+    if "***" in uri:
+        raise TrackingError(f"{folder.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
+    return resolve_uri(uri)

@@ -94,7 +94,7 @@ def take(
             for line in how_to_load(adapter, form):
                 console.print(f"    {line}")
         if as_json:
-            from orchestrator.reports.take import take_report
+            from orchestrator.reports.written import take_report
 
             report = take_report(record, chosen, adapters, form=form, written=to is not None, registered=registered)
             write_report(report.to_json())

@@ -28,7 +28,7 @@ from orchestrator.judging.experiments import (
     untried_of,
 )
 from orchestrator.judging.front import SEEDS, enough_of, judge_state
-from orchestrator.judging.limits import helps_most, limit, rows_help
+from orchestrator.judging.luck import helps_most, limit, rows_help
 from orchestrator.judging.next_step import LIKELY, Action, most_gain
 from orchestrator.results.intervals import spread
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized

@@ -5,20 +5,22 @@
 What examples do to all configurations cancels between them. `luck(c, s)` is drawn again with each seed, so it is in the
 variance between seeds. `luck(c)` is shared by all seeds of a configuration: no number of seeds shows it, but the credits of the
 blocks of examples (`craft.scoring.credits`) do, because each block is a sample of its own. With one seed both are in it.
+
+`limit` says whether seeds or scored examples limit how well a sweep separates its configurations.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Literal
 
 import numpy as np
 
 from craft.scoring.credits import Numbers, draw_luck, shared_variance
-
-if TYPE_CHECKING:
-    from orchestrator.results.summary import Credits, Summary
+from orchestrator.plan.work import FEW, more_rows
+from orchestrator.results.summary import Credits, Summary
 
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
@@ -76,3 +78,49 @@ def luck_of_both(first: Summary, second: Summary, tasks: Sequence[str]) -> float
 def by_seed(credits: Credits, task: str) -> Numbers:
     """Returns the credits on one task, `(seeds, blocks)`."""
     return np.array([values for (name, _), values in sorted(credits.items(), key=lambda row: row[0]) if name == task])
+
+
+Limit = Literal["examples", "seeds", ""]
+
+
+def limit(summaries: Sequence[Summary]) -> Limit:
+    """Returns the larger part of the intervals of the complete configurations, by their median; empty if no error of examples
+    can be reduced. If all have one seed, the part of the seeds is not known: then it is the examples if they are few."""
+    complete = [summary for summary in summaries if summary.complete]
+    seeds = [summary for summary in complete if summary.score.n > 1]
+    narrowable = [summary for summary in seeds if sum(summary.sampling) and summary.score.high > summary.score.low]
+    if narrowable:
+        shares = [(sum(summary.sampling) / (summary.score.high - summary.score.low)) ** 2 for summary in narrowable]
+        return "examples" if median(shares) > 0.5 else "seeds"
+    if seeds or not complete:
+        return ""
+    return "examples" if min(summary.counts.get("examples", FEW) for summary in complete) < FEW else "seeds"
+
+
+def helps_most(complete: Sequence[Summary], errors: Iterable[float]) -> Limit:
+    """Returns whether twice the examples or twice the seeds would take more from the errors of differences; without credits,
+    `limit`.
+
+    Args:
+        errors: the variance of each mean over seeds. What examples do to all configurations is in no difference.
+    """
+    examples = luck(complete, by_all=True)
+    if examples is None:
+        return limit(complete)
+    return "examples" if examples > median(errors) else "seeds"
+
+
+def more_examples(summaries: Sequence[Summary]) -> str:
+    """Returns how to get more scored examples; empty if the data has no more."""
+    cut = any(
+        summary.counts.get("examples") == float(summary.parameters.get("eval_examples", -1))
+        for summary in summaries
+        if summary.complete
+    )
+    return more_rows((task for summary in summaries for task in summary.tasks), cut)
+
+
+def rows_help(summaries: Sequence[Summary]) -> str:
+    """Returns the advice where the examples are the limit."""
+    how = more_examples(summaries)
+    return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would help less."

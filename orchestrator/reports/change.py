@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.control.change import Change
-from orchestrator.control.price import Price
+from orchestrator.control.change import Change, Price
 from orchestrator.reports.base import Number, Report
 
 Verb = Literal["pause", "continue", "stop", "retry", "propose"]

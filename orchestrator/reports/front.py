@@ -14,7 +14,7 @@ from orchestrator.reports.compare import CompareReport
 from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import metric_among, ranked
-from orchestrator.review.front_words import caption, legend
+from orchestrator.review.front_tables import caption, legend
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.objectives import Direction
 

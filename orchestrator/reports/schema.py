@@ -14,8 +14,7 @@ from orchestrator.reports.errors import ErrorReport
 from orchestrator.reports.front import FrontReport
 from orchestrator.reports.plan import PlanReport
 from orchestrator.reports.status import StatusReport
-from orchestrator.reports.take import TakeReport
-from orchestrator.reports.written import CutReport, ExportReport, SuggestReport
+from orchestrator.reports.written import CutReport, ExportReport, SuggestReport, TakeReport
 from orchestrator.sweepfile.reference import DOCS, json_text
 
 SCHEMA_FILE = "reports.schema.json"

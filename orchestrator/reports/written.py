@@ -1,12 +1,88 @@
-"""What commands have written: `suggest`, `export` and `cut`."""
+"""What commands have written: `take` (adapters, and how to load them), `suggest`, `export` and `cut`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.reports.base import Count, Number, Report
+from orchestrator.adapters.taking import Form, Taken, how_to_load
+from orchestrator.reports.base import Count, Number, Part, Report
+from orchestrator.results.metrics import SIZE
+from orchestrator.results.table import full_label
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.pick import Pick
+
+
+class AdapterPart(Part):
+    """One adapter, or one merged model."""
+
+    task: str = Field(description="The task that it was trained on.")
+    seed: int = Field(description="The seed of its trial.")
+    trial: str = Field(description="The key of its trial.")
+    score: Number = Field(description="The reported score of this trial, in points.")
+    search_score: Number = Field(description="Its score on the split that may choose, in points.")
+    reasons: list[str] = Field(description="Why it is this configuration and this trial, in sentences.")
+    path: str | None = Field(description="The folder that has it. Null if it was registered only.")
+    files: list[str] = Field(description="The files in that folder.")
+    load: list[str] = Field(description="Lines of Python that load it from there.")
+
+
+class TakeReport(Report):
+    """Adapters that were written for one configuration."""
+
+    report: Literal["take"] = Field("take", description="The kind of this report.")
+    sweep: str = Field(description="The name of the sweep.")
+    configuration: str = Field(description="The id of the configuration.")
+    label: str = Field(description="Its name for people.")
+    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
+    form: Form = Field(description="What was written: the adapter, the same change of weights as a LoRA, or a merged model.")
+    adapters: list[AdapterPart] = Field(description="What was taken, one for each task.")
+    registered: list[str] = Field(description="What the model registry got, in sentences. Empty if nothing was registered.")
+
+
+def take_report(
+    record: PastSweep,
+    chosen: Pick,
+    adapters: Sequence[Taken],
+    *,
+    form: Form = "adapter",
+    written: bool = True,
+    registered: Sequence[str] = (),
+) -> TakeReport:
+    """Returns the report on adapters that have been taken.
+
+    Args:
+        written: whether they stay in their folders.
+        registered: sentences on what the model registry got.
+    """
+    return TakeReport(
+        sweep=record.name,
+        configuration=chosen.summary.configuration,
+        label=full_label(chosen.summary),
+        trainable_parameters=chosen.summary.value(SIZE),
+        form=form,
+        adapters=[_adapter(adapter, form, written) for adapter in adapters],
+        registered=list(registered),
+    )
+
+
+def _adapter(adapter: Taken, form: Form, written: bool) -> AdapterPart:
+    entry, folder = adapter.entry, adapter.folder
+    metrics = entry.result.metrics if entry.result else {}
+    files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
+    return AdapterPart(
+        task=entry.trial.task,
+        seed=entry.trial.seed,
+        trial=entry.key,
+        score=metrics.get("score"),
+        search_score=metrics.get("search_score"),
+        reasons=list(adapter.reasons),
+        path=str(folder) if written else None,
+        files=sorted(str(path.relative_to(folder)) for path in files),
+        load=how_to_load(adapter, form) if written else [],
+    )
 
 
 class SuggestReport(Report):

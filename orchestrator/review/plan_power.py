@@ -17,7 +17,7 @@ from orchestrator.judging.control import HEAD
 from orchestrator.judging.front import SEEDS
 from orchestrator.judging.power import Size, Spread, assume_spread, effective_rows, measure_spread, settles
 from orchestrator.plan.plan import MOST_SEEDS, Plan
-from orchestrator.plan.workload import more_rows
+from orchestrator.plan.work import more_rows
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.state import State
 from orchestrator.sweepfile.sweep import Sweep

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.plan.data_lines import data_lines
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_examples
+from orchestrator.plan.work import planned_steps, remaining_steps, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_name
 from orchestrator.review.forecast import forecast, past_states

@@ -23,7 +23,7 @@ from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, search_value
-from orchestrator.search.dimensions import space_of
+from orchestrator.search.flat import space_of
 from orchestrator.search.strategy import refusal
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Proposed

@@ -1,19 +1,197 @@
-"""`PromotionScheduler`: which trials wait at a rung, and which of them continues, where a sweep promotes trials.
+"""`PromotionScheduler`: which trials wait at a rung, and which of them continues, where a sweep promotes trials. No Ray here.
 
-The rule (`orchestrator.search.promotion`) is folded from the same reports as the state. So a resumed sweep judges as if it had
-never been interrupted.
+The rule (`Promotion`) is folded from the same reports as the state. So a resumed sweep judges as if it had never been
+interrupted. A trial is compared with its rivals only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+
+import numpy as np
 
 from orchestrator.plan.trial import Job
-from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Candidate, candidate_of
+from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Reported
 from orchestrator.state.state import State
 from orchestrator.sweepfile.sweep import Sweep
+
+END = 1_000_000
+"""The rung at the end of every trial, above all others."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trial as the rule sees it.
+
+    `group` is its task and seed: only trials of equal groups are compared. Every one of `costs` is better when smaller.
+    """
+
+    key: str
+    configuration: str
+    group: tuple[str, int]
+    costs: tuple[float, ...] = ()
+
+
+def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
+    """Numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
+    level = 0
+    while start * factor**level <= epoch + 1e-9:
+        yield level
+        level += 1
+
+
+def candidate_of(entry: Entry, objectives: Mapping[str, str]) -> Candidate:
+    """Returns the trial as the rule sees it under the sweep's objectives."""
+    costs = [
+        entry.trial.planned[name] * (1 if direction == "minimize" else -1)
+        for name, direction in objectives.items()
+        if name in entry.trial.planned
+    ]
+    return Candidate(entry.key, entry.trial.configuration, (entry.trial.task, entry.trial.seed), tuple(costs))
+
+
+class _Rung:
+    """The configurations that came to one rung.
+
+    For each: how many rivals it has there, how many of those are better, and how many have the same score and went on. Every
+    arrival updates these counts, so that a long sweep does not count anew.
+    """
+
+    def __init__(self, costs: int) -> None:
+        self._places: dict[str, int] = {}
+        self._names: list[str] = []
+        self._costs = np.empty((0, costs))
+        self._scores = np.empty(0)
+        self._rivals, self._better, self._equals = (np.empty(0, int) for _ in range(3))
+        self._promoted = np.empty(0, bool)
+
+    def add(self, candidate: Candidate, score: float) -> None:
+        costs = np.array(candidate.costs, dtype=float)
+        rivals = (self._costs <= costs).all(axis=1)
+        held_against = (self._costs >= costs).all(axis=1)
+        self._rivals[held_against] += 1
+        self._better[held_against & (self._scores < score)] += 1
+        self._rivals = np.append(self._rivals, rivals.sum() + 1)  # itself among them
+        self._better = np.append(self._better, (rivals & (self._scores > score)).sum())
+        self._equals = np.append(self._equals, (rivals & self._promoted & (self._scores == score)).sum())
+        self._costs, self._scores = np.vstack([self._costs, costs]), np.append(self._scores, score)
+        self._promoted = np.append(self._promoted, False)
+        self._places[candidate.configuration] = len(self._names)
+        self._names.append(candidate.configuration)
+
+    def promote(self, configuration: str) -> None:
+        place = self._places[configuration]
+        self._promoted[place] = True
+        self._equals[(self._costs >= self._costs[place]).all(axis=1) & (self._scores == self._scores[place])] += 1
+
+    def may_be_promoted(self, configuration: str, factor: float) -> bool:
+        return bool(self._may(factor)[self._places[configuration]])
+
+    def ready(self, factor: float) -> list[str]:
+        """Configurations that wait here and may be promoted, in the order of their arrival."""
+        return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._promoted)]
+
+    def _may(self, factor: float) -> np.ndarray:
+        if (self._scores == self._scores[0]).all():
+            return np.ones(len(self._scores), bool)
+        return self._better + self._equals < np.maximum(1, self._rivals // factor)
+
+
+@dataclass
+class Promotion:
+    """Successive halving that pauses: a trial goes on from a rung as soon as it is among the best of every `factor` rivals
+    there, and waits until then. Nothing is stopped: rungs fill up, and a trial that waits may be promoted later.
+
+    Rungs lie at `grace`, `grace` x `factor` ... epochs, and at the end of every trial: the trials of a configuration run one
+    after another, so whether its next one starts is decided in the same way. Trials of equal score do not all go on: the first
+    to arrive do, as many as of trials that differ. If all trials at a rung score the same, the rung tells nothing apart, and
+    all go on.
+
+    The next trial of a configuration is one on the task whose latest scores differ most from trial to trial, because it says
+    most about the configuration's mean; until every task has two scores, it is the first in the file's order.
+
+    Sources: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning (ASHA promotes); Birattari et al. 2002, A
+    Racing Algorithm for Configuring Metaheuristics (more tasks and seeds for the promising only).
+    """
+
+    grace: float = 1.0
+    factor: float = 3.0
+    _rungs: dict[tuple[tuple[str, int], int], _Rung] = field(default_factory=dict)
+    _epochs: dict[str, dict[str, float]] = field(default_factory=dict)
+    _standing: dict[str, _Rung] = field(default_factory=dict)
+    _level: dict[str, int] = field(default_factory=dict)
+    _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
+
+    def pauses(self, candidate: Candidate, epoch: float, score: object, last: bool = False) -> bool:
+        """Takes in a search score (higher is better) of a trial at an epoch; whether the trial waits now, with its checkpoint,
+        until `next_turn` names it, which may never happen. After its `last` evaluation its configuration's next trial waits.
+
+        An evaluation that is already known, or whose score is no finite number, changes nothing, so a record may be repeated.
+        """
+        epochs = self._epochs.setdefault(candidate.configuration, {})
+        if not isinstance(score, int | float) or not math.isfinite(score) or epoch <= epochs.get(candidate.key, -math.inf):
+            return False
+        epochs[candidate.key] = epoch
+        self.promote(candidate.configuration)  # it came further, so it was promoted
+        self._latest.setdefault(candidate.group, {})[candidate.key] = score
+        level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
+        if level is None or level <= self._level.get(candidate.key, -1):
+            return False
+        self._level[candidate.key] = level
+        rung = self._rungs.setdefault((candidate.group, level), _Rung(len(candidate.costs)))
+        rung.add(candidate, score)
+        self._standing[candidate.configuration] = rung
+        if last or not self.may_be_promoted(candidate.configuration):
+            return True
+        self.promote(candidate.configuration)
+        return False
+
+    def may_be_promoted(self, configuration: str) -> bool:
+        """Returns whether a configuration need not wait: it is at no rung, or among the best there."""
+        rung = self._standing.get(configuration)
+        return rung is None or rung.may_be_promoted(configuration, self.factor)
+
+    def promote(self, configuration: str) -> None:
+        """Lets the configuration continue from its rung."""
+        if configuration in self._standing:
+            self._standing.pop(configuration).promote(configuration)
+
+    def next_turn(self, waiting: Mapping[str, Sequence[Candidate]]) -> Candidate | None:
+        """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
+        trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
+        A trial that has begun comes before those that have not.
+
+        Args:
+            waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
+                a trial runs.
+        """
+        promoted = [
+            configuration
+            for rung in self._rungs.values()
+            for configuration in rung.ready(self.factor)
+            if configuration in waiting
+        ]
+        free = [configuration for configuration in waiting if configuration not in self._standing]
+        if not promoted and not free:
+            return None
+        chosen = max([*promoted, *free], key=lambda configuration: sum(self._epochs.get(configuration, {}).values()))
+        self.promote(chosen)
+        begun = self._epochs.get(chosen, {})
+        return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
+
+    def next_of(self, trials: Sequence[Candidate]) -> Candidate:
+        """Returns, of a configuration's trials that have not begun, the one to begin with."""
+        spreads: dict[str, list[float]] = {}
+        for (task, _), scores in self._latest.items():
+            if len(scores) > 1:
+                spreads.setdefault(task, []).append(pstdev(scores.values()))
+        if any(trial.group[0] not in spreads for trial in trials):
+            return trials[0]
+        return max(trials, key=lambda trial: fmean(spreads[trial.group[0]]))
 
 
 class PromotionScheduler:

@@ -27,8 +27,7 @@ from orchestrator.plan.work import Work, count_work
 from orchestrator.review.forecast import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
 from orchestrator.suggest.design import DEFAULT_HOURS, Design, stages
-from orchestrator.suggest.facts import DataFacts, ModelFacts, describe_data, describe_model
-from orchestrator.suggest.machine import Machine, measure_machine
+from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.suggest.writing import Line, duration, render, write_sweep
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import NAME

@@ -24,8 +24,7 @@ from orchestrator.suggest.design import (
     most_steps,
     rates,
 )
-from orchestrator.suggest.facts import DataFacts, ModelFacts
-from orchestrator.suggest.machine import Machine
+from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts
 from orchestrator.sweepfile.settings import Enough
 
 WIDTH = 130

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path) -> None:
     """Later lines of the program import more, so a line counts what the lines before it imported, too."""
-    check = "import orchestrator.run, orchestrator.search.stages, orchestrator.search.promotion\n"
+    check = "import orchestrator.run, orchestrator.search.stages, orchestrator.search.scheduler\n"
     check += "    from orchestrator.sweepfile.load import load_sweep; load_sweep('sweep.yaml')\n"
     check += "    from orchestrator.run import main; assert main(['sweep.yaml', '--set', 'trainin.epochs=1']) == 2\n"
     check += (

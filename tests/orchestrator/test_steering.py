@@ -12,8 +12,7 @@ import pytest
 
 from craft.tasks.files import read_rows
 from orchestrator.commands.app import WRONG, main
-from orchestrator.control.change import find_change
-from orchestrator.control.price import price_of
+from orchestrator.control.change import find_change, price_of
 from orchestrator.control.proposing import propose
 from orchestrator.control.request import new_request, pending, proposal_request
 from orchestrator.desired.run import desired_configuration, desired_trial

@@ -12,7 +12,7 @@ from rich.console import Console
 from orchestrator.driver.closing import show_outcome
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.judging.front import mark_front
-from orchestrator.plan.workload import scored_line
+from orchestrator.plan.work import scored_line
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.state import State

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.judging.answer import Answer, find_answer
 from orchestrator.judging.experiments import resized, untried_of
 from orchestrator.judging.front import mark_front
-from orchestrator.judging.limits import helps_most
+from orchestrator.judging.luck import helps_most
 from orchestrator.results.intervals import interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick

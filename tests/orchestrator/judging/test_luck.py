@@ -15,7 +15,7 @@ from orchestrator.judging.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with
 from orchestrator.judging.luck import by_seed, difference, luck
 from orchestrator.results.intervals import compare
 from orchestrator.results.summary import Summary
-from orchestrator.review.front_words import legend
+from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.orchestrator.judging.test_chances import made
 

@@ -20,8 +20,7 @@ from scipy import stats
 from craft.spec import RunSpec
 from orchestrator.adapters.taking import Taken
 from orchestrator.check import show
-from orchestrator.control.change import Change
-from orchestrator.control.price import Price
+from orchestrator.control.change import Change, Price
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.table import print_plan
 from orchestrator.reports.base import Report
@@ -33,7 +32,7 @@ from orchestrator.reports.exits import EXITS
 from orchestrator.reports.front import front_report, row_of
 from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
-from orchestrator.reports.take import take_report
+from orchestrator.reports.written import take_report
 from orchestrator.results.metrics import amount, number
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.comparing import compare_sweeps, show_comparison

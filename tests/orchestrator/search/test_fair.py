@@ -13,8 +13,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import contradictions
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.front_tables import markdown, write_csv
-from orchestrator.review.front_words import caption
+from orchestrator.review.front_tables import caption, markdown, write_csv
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state

@@ -11,8 +11,7 @@ import pytest
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.table import describe_tuning
-from orchestrator.review.front_tables import markdown
-from orchestrator.review.front_words import caption
+from orchestrator.review.front_tables import caption, markdown
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.follower import replay

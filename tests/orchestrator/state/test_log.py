@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands.app import main
+from orchestrator.driver.agenda import SessionLog
 from orchestrator.driver.display import Display
-from orchestrator.driver.session_log import SessionLog
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import FORMAT
 from orchestrator.state.log import DamagedLog, OtherVersion, read_state

@@ -20,8 +20,7 @@ from orchestrator.plan.work import Work, count_work
 from orchestrator.run import main
 from orchestrator.suggest.columns import columns_of, kind_of
 from orchestrator.suggest.design import Design, rates, stages
-from orchestrator.suggest.facts import ModelFacts
-from orchestrator.suggest.machine import Machine
+from orchestrator.suggest.facts import Machine, ModelFacts
 from orchestrator.suggest.suggest import Suggestion, suggest
 from orchestrator.sweepfile.load import load_sweep
 

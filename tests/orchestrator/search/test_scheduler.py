@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Candidate, candidate_of
+from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
 from orchestrator.state.entry import Entry
 from tests.orchestrator.plans import rank, toy_plan
 
