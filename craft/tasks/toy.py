@@ -1,14 +1,10 @@
-"""toy: four small tasks in the shape of GLUE, made by code from a seeded grammar. No download, equal on every machine.
+"""toy: two small tasks in the shape of GLUE, made by code from a seeded grammar. No download, equal on every machine.
 
-=====================  =============================================================  ============  ========
-`toy/sentiment`        negation and contrast (SST-2)                                  2 classes     accuracy
-`toy/paraphrase`       the same event or its roles exchanged (MRPC)                   2 classes     accuracy
-`toy/entailment`       quantifiers over wider and narrower classes (MNLI)             3 classes     accuracy
-`toy/similarity`       how many parts of an event agree, 0 to 5 (STS-B)               a number      pearson
-=====================  =============================================================  ============  ========
+    toy/sentiment     negation and contrast (SST-2)
+    toy/paraphrase    the same event or its roles exchanged (MRPC)
 
-Words alone do not give the answers away (a bag of words stays near chance): a frozen encoder with a trained head gets part of
-the way, and adapting its attention gets further. Classes are balanced, and no sentence of dev occurs in train.
+Both have two balanced classes. Words alone do not give the answers away (a bag of words stays near chance): a frozen encoder
+with a trained head gets part of the way, and adapting its attention gets further. No sentence of dev occurs in train.
 """
 
 from __future__ import annotations
@@ -25,36 +21,26 @@ from craft.tasks.task import RawData, Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TRAIN_EXAMPLES = 2000
-DEV_EXAMPLES = 500
+TRAIN_EXAMPLES, DEV_EXAMPLES = 2000, 500
 _SEED = 20260119
 
 GRAMMARS: dict[str, toy_grammar.Grammar] = {
     "toy/sentiment": toy_grammar.sentiment,
     "toy/paraphrase": toy_grammar.paraphrase,
-    "toy/entailment": toy_grammar.entailment,
-    "toy/similarity": toy_grammar.similarity,
 }
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """Writes 2,000 examples to train on and 500 to report. `data` is not used."""
-    train, dev = write(task)
-    return RawData(train, {"": dev}, fingerprint([train, dev]))
-
-
-def write(task: Task) -> tuple[Dataset, Dataset]:
-    """Writes train and dev of a toy task. Sentences of train are barred from dev; every label has its equal share."""
+    """Writes 2,000 examples to train on and 500 to report. Every label has its equal share. `data` is not used."""
     draw = Random(f"{_SEED} {task.name}")
-    barred: set[str] = set()
-    train = _examples(task, TRAIN_EXAMPLES, draw, barred)
+    train = _examples(task, TRAIN_EXAMPLES, draw, set())
     barred = {sentence for example in train for sentence in example[:2] if sentence is not None}
-    return _dataset(task, train), _dataset(task, _examples(task, DEV_EXAMPLES, draw, barred))
+    splits = _dataset(task, train), _dataset(task, _examples(task, DEV_EXAMPLES, draw, barred))
+    return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
 
 
 def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[toy_grammar.Example]:
-    n_labels = len(task.labels) or 6
-    remaining_counts = {float(label): count // n_labels + (label < count % n_labels) for label in range(n_labels)}
+    remaining_counts = dict.fromkeys(range(len(task.labels)), count // len(task.labels))
     chosen: dict[toy_grammar.Example, None] = {}
     while len(chosen) < count:
         for example in GRAMMARS[task.name](draw):
@@ -67,12 +53,10 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[to
 
 
 def _dataset(task: Task, examples: list[toy_grammar.Example]) -> Dataset:
-    columns: dict[str, list[object]] = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
-    columns[task.label] = [int(example.label) if task.labels else example.label for example in examples]
+    columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
+    columns[task.label] = [example.label for example in examples]
     return to_dataset(Rows(task.name, columns), text=task.text, label=task.label, labels=task.labels)
 
-
-_PAIR = ("text", "text_pair")
 
 TASKS: tuple[Task, ...] = (
     Task(
@@ -80,15 +64,7 @@ TASKS: tuple[Task, ...] = (
         ("negative", "positive"), ("accuracy",), "accuracy", load,
     ),
     Task(
-        "toy/paraphrase", "Do two sentences tell the same event?", "classification", _PAIR, "label",
+        "toy/paraphrase", "Do two sentences tell the same event?", "classification", ("text", "text_pair"), "label",
         ("not_equivalent", "equivalent"), ("accuracy", "f1"), "accuracy", load,
-    ),
-    Task(
-        "toy/entailment", "Does the premise entail, leave open or contradict the hypothesis?", "classification", _PAIR, "label",
-        ("entailment", "neutral", "contradiction"), ("accuracy",), "accuracy", load,
-    ),
-    Task(
-        "toy/similarity", "How many parts of two events agree, 0 to 5?", "regression", _PAIR, "label",
-        (), ("pearson", "spearman"), "pearson", load,
     ),
 )  # fmt: skip

@@ -40,35 +40,4 @@ DEEDS = (
     ("deceived", "tricked"), ("watched", "observed"), ("injured", "wounded"),
 )  # fmt: skip
 
-NOUNS = _words(
-    "dog bird student singer doctor lawyer tourist farmer child artist sailor nurse guest worker pupil dancer horse cat"
-)
 TRAITS = _words("small tall young old tired happy hungry clever shy rich noisy friendly nervous foreign")
-ACTS = _words("sang waited slept ran danced smiled worked shouted ate swam laughed escaped cheered complained jumped wept")
-MANNERS = (
-    "loudly",
-    "in the park",
-    "at night",
-    "quickly",
-    "near the river",
-    "alone",
-    "with a friend",
-    "before noon",
-    "in the rain",
-)
-
-# Meanings for graded similarity: each row is two ways of saying one thing; rows differ clearly.
-AGENTS = (
-    ("the doctor", "the physician"), ("the child", "the kid"), ("the lawyer", "the attorney"), ("the thief", "the robber"),
-    ("the policeman", "the officer"), ("the teacher", "the instructor"), ("the writer", "the author"),
-    ("the sailor", "the seaman"), ("the chef", "the cook"), ("the boss", "the manager"),
-)  # fmt: skip
-PLACES = (
-    ("in the woods", "in the forest"), ("at the shop", "at the store"), ("by the sea", "near the ocean"),
-    ("in the city", "in the town"), ("on the street", "on the road"), ("at home", "in the house"),
-    ("at the airport", "at the terminal"), ("in the yard", "in the garden"),
-)  # fmt: skip
-TIMES = (
-    ("in the evening", "at dusk"), ("in the morning", "at dawn"), ("last year", "a year ago"), ("in fall", "in autumn"),
-    ("at midnight", "at twelve"), ("yesterday", "the day before"), ("on the weekend", "on sunday"), ("before lunch", "at noon"),
-)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from craft.tasks.task import Kind
 from tests.craft.methods import one_more
 
-D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 346, 512
+D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 283, 512
 MODULES = 2 * LAYERS
 
 

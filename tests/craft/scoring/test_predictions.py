@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from craft.data_settings import DataSettings
 from craft.scoring.predictions import predictions_of, read_predictions, worst, write_predictions
 from craft.spec import RunSpec
 from craft.tasks import TASKS, find_task
 from craft.tasks.rows import numbered
 from craft.trainer.training import train_run
+from tests.word_pairs import word_pairs
 
 
 def split(labels: list[float]) -> object:
@@ -26,7 +26,7 @@ def split(labels: list[float]) -> object:
 
 def test_a_class_has_its_probability_and_its_margin() -> None:
     outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.05, 0.15, 0.8], [0.5, 0.3, 0.2]], dtype=np.float32))
-    lines = predictions_of(TASKS["toy/entailment"], split([0, 1, 2]), outputs)  # type: ignore[arg-type]
+    lines = predictions_of(TASKS["glue/mnli"], split([0, 1, 2]), outputs)  # type: ignore[arg-type]
     assert lines[0] == {
         "row": 1, "label": "entailment", "answer": "entailment", "right": True, "probability": 0.7,
         "margin": round(np.log(0.7 / 0.2), 3),
@@ -38,7 +38,7 @@ def test_a_class_has_its_probability_and_its_margin() -> None:
 
 
 def test_a_value_has_its_error_and_the_largest_come_first() -> None:
-    lines = predictions_of(TASKS["toy/similarity"], split([0.1, 3.2, 5.0]), np.array([[0.2], [0.2], [4.0]], dtype=np.float32))  # type: ignore[arg-type]
+    lines = predictions_of(TASKS["glue/stsb"], split([0.1, 3.2, 5.0]), np.array([[0.2], [0.2], [4.0]], dtype=np.float32))  # type: ignore[arg-type]
     assert [line["label"] for line in lines] == [0.1, 3.2, 5.0], "as the file has them, not as float32 stores them"
     assert worst(lines) == [1, 2, 0]
     assert worst(lines, 1) == [1]
@@ -47,7 +47,7 @@ def test_a_value_has_its_error_and_the_largest_come_first() -> None:
 def test_thousands_of_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     outputs = draw.normal(size=(9815, 3)).astype(np.float32)
-    lines = predictions_of(TASKS["toy/entailment"], split(list(draw.integers(0, 3, 9815))), outputs)  # type: ignore[arg-type]
+    lines = predictions_of(TASKS["glue/mnli"], split(list(draw.integers(0, 3, 9815))), outputs)  # type: ignore[arg-type]
     file = tmp_path / "predictions" / "matched.jsonl.gz"
     write_predictions(file, lines)
     assert read_predictions(file.parent) == {"matched": lines}
@@ -58,20 +58,21 @@ def test_thousands_of_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
     assert read_predictions(tmp_path / "absent") == {}
 
 
-@pytest.mark.parametrize("task", ["toy/paraphrase", "toy/similarity"])
-def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_path: Path, task: str) -> None:
-    spec = tiny_spec(task=task, method="lora", parameters={"rank": 4, "projections": ["q", "v"]})
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_path: Path, kind: str) -> None:
+    parameters = {"rank": 4, "projections": ["q", "v"]}
+    spec = tiny_spec(method="lora", parameters=parameters, **word_pairs(tmp_path, kind))
     result = train_run(spec, tmp_path, cuts=(256,))
     for folder in (tmp_path, result.cuts[0].adapter.parent):
         lines = read_predictions(folder / "predictions")["reported"]
         stored = load_file(folder / "predictions.safetensors")
         assert len(lines) == len(stored["labels"])
         outputs = stored["outputs"].double().numpy()
-        labels = find_task(task, DataSettings()).labels
+        labels = find_task(spec.task, spec.data).labels
         answers = [labels[one] for one in outputs.argmax(axis=1)] if labels else list(outputs[:, 0])
         assert [line["answer"] for line in lines] == (answers if labels else pytest.approx(answers))
     record = json.loads((result.adapter / "run.json").read_text())
-    if task == "toy/paraphrase":
+    if labels:
         whole = read_predictions(tmp_path / "predictions")["reported"]
         assert record["metrics"]["accuracy"] == pytest.approx(100 * np.mean([line["right"] for line in whole]))
 

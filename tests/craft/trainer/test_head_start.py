@@ -25,6 +25,7 @@ from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
+from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
 N = 60
@@ -177,8 +178,9 @@ def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Call
 
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
+    three_classes = word_pairs(tmp_path, "classification")
     source = tiny_spec(
-        task="toy/entailment",
+        **three_classes,
         method="bitfit",
         training={"head_start": "random", "learning_rate": 0.1, "head_learning_rate": None},
     )
@@ -193,7 +195,7 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
     other, _ = load_adapter(train_run(cold, tmp_path / "cold").adapter)
     assert not torch.allclose(model.classifier.weight, other.classifier.weight, atol=1e-3)  # type: ignore[operator,union-attr]
     goes_on = tiny_spec(
-        task="toy/entailment",
+        **three_classes,
         method="bitfit",
         warm_start=start,
         training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None},

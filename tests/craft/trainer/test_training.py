@@ -29,6 +29,7 @@ from craft.trainer.memory import OutOfMemory, shrink_batches
 from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import close_weights, same_weights
+from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -52,10 +53,11 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
     assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
 
 
-@pytest.mark.parametrize("task", ["toy/sentiment", "toy/similarity"])
-def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, kind: str) -> None:
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
-    spec = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
+    training = {"batch_size": 16, "train_examples": 44, "select": "last"}
+    spec = tiny_spec(training=training, **word_pairs(tmp_path, kind))
     smaller = shrink_batches(spec.training)
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
@@ -282,7 +284,7 @@ def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: 
 
 
 def test_a_regression_run_is_scored_by_correlation(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    result = train_run(tiny_spec(task="toy/similarity"), tmp_path)
+    result = train_run(tiny_spec(**word_pairs(tmp_path, "regression")), tmp_path)
     outputs = load_file(tmp_path / "predictions.safetensors")
     expected = 100 * np.corrcoef(outputs["outputs"].squeeze(1).double(), outputs["labels"].double())[0, 1]
     assert result.metrics["score"] == result.metrics["pearson"] == pytest.approx(expected, abs=1e-6)
@@ -296,7 +298,7 @@ def test_a_collapse_is_noted() -> None:
     same = np.array([[2.0, 1.0], [1.5, 0.1], [0.3, 0.2]], dtype=np.float32)
     assert collapse_note(task, {"": same}) == f"collapsed to one class: every prediction is {task.labels[0]!r}"
     assert collapse_note(task, {"": np.array([[2.0, 1.0], [0.0, 1.0]])}) is None
-    constant = collapse_note(TASKS["toy/similarity"], {"": np.full((3, 1), 2.5)})
+    constant = collapse_note(TASKS["glue/stsb"], {"": np.full((3, 1), 2.5)})
     assert constant == "collapsed to one value: every prediction is 2.5"
 
 

@@ -20,6 +20,7 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
+from tests.word_pairs import word_pairs
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 METHODS_HERE: dict[str, dict[str, Any]] = {
@@ -38,7 +39,7 @@ def spec_of(model: str, method: str, task: str, **changes: Any) -> RunSpec:
 
 @pytest.mark.parametrize("method", METHODS_HERE)
 def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(tiny_bert: str, tmp_path: Path, method: str) -> None:
-    source = spec_of(tiny_bert, method, "toy/entailment")
+    source = spec_of(tiny_bert, method, **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter
     spec = spec_of(tiny_bert, method, "toy/sentiment", warm_start={"run": source.key, "adapter": str(adapter)})
     row = METHODS[method]
@@ -70,7 +71,7 @@ def test_the_key_holds_whose_adapter_it_is_and_not_where_it_lies(tiny_bert: str)
 
 
 def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_bert: str, tmp_path: Path) -> None:
-    source = spec_of(tiny_bert, "craft", "toy/entailment")
+    source = spec_of(tiny_bert, "craft", **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter
     spec = spec_of(tiny_bert, "craft", "toy/sentiment", warm_start={"run": source.key, "adapter": str(adapter)})
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"evaluate_every": 0.4, "weight_decay": 10.0})})
@@ -98,7 +99,7 @@ def first_of(adapter: Path) -> torch.Tensor:
 
 
 def test_what_cannot_be_started_from_is_refused_with_its_reason(tiny_bert: str, tmp_path: Path) -> None:
-    source = spec_of(tiny_bert, "lora", "toy/entailment")
+    source = spec_of(tiny_bert, "lora", **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter
 
     def refused(**changes: Any) -> str:

@@ -31,7 +31,7 @@ ROBERTA_BASE = {
 BASE = """\
 name: small
 model: MODEL
-tasks: [toy/sentiment, toy/entailment]
+tasks: [toy/sentiment, toy/paraphrase]
 seeds: [0, 1]
 space:
   - method: craft
@@ -66,7 +66,7 @@ def test_every_configuration_runs_on_every_task_with_every_seed(tmp_path: Path) 
     assert len(plan.trials) == 3 * 2 * 2
     assert len({trial.key for trial in plan.trials}) == len(plan.trials)
     assert {(trial.run.task, trial.run.seed) for trial in plan.trials if trial.label == "LoRA r2, q v"} == {
-        (task, seed) for task in ("toy/sentiment", "toy/entailment") for seed in (0, 1)
+        (task, seed) for task in ("toy/sentiment", "toy/paraphrase") for seed in (0, 1)
     }
 
 

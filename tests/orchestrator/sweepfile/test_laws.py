@@ -29,7 +29,7 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "schedule": st.sampled_from(["linear", "cosine"]),
     "tf32": st.booleans(),
 }
-TASKS = ["toy/sentiment", "toy/paraphrase", "toy/similarity"]
+TASKS = ["toy/sentiment", "toy/paraphrase", "glue/stsb"]
 
 
 def some(keys: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
