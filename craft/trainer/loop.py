@@ -77,11 +77,13 @@ class Loop:
         self._group = current()
         transformers.set_seed(spec.seed + self._group.rank)  # each process drops out other numbers
         self.model, self.kind, self.training, self.seed, self.meter = model, kind, spec.training, spec.seed, meter
-        self._split, self._starts, self._hold = split, starts or {}, hold
+        self._split, self._hold = split, hold
         self._device = compute_device()
         self._reads_freely = self._device.type != "cuda"  # where the host would wait for the device, a step reads nothing
         if find_method(spec.method).quantization is None:  # a quantized base cannot be moved
             model.to(self._device)
+        # Where the base is put into parts, the weights were on the CPU when their starts were copied.
+        self._starts = {weight: start.to(weight.device) for weight, start in (starts or {}).items()}
         model.config.use_cache = False
         chooses, collator = kind == "generation" and chooses_on(model, self._device), Collator(int(model.config.pad_token_id))
         self._collate = TrainingCollator(collator, chooses, omits_masks=not self._reads_freely)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from craft import processes
 from craft.methods import METHODS
+from craft.processes import Group
 from craft.results import Leave, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import read_record
@@ -79,6 +82,28 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-3)
     expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.cuts)]
     assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
+
+
+@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES])
+def test_a_model_that_is_built_on_the_cpu_trains_on_the_gpu(
+    method: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are models whose base is put into parts; everything that belongs to a weight has to follow it."""
+    spec, losses = spec_of(tiny_bert, method, weight_decay=0.1), list[list[float]]()
+
+    def follow(progress: Progress) -> None:
+        losses[-1].extend(point["train_loss"] for point in progress.points)
+
+    cuts, sizes = [CUT[method]] if method in CUT else [], list[list[float]]()
+    for place in (nullcontext(), pretended()):
+        losses.append([])
+        with place:
+            result = train_run(spec, tmp_path / str(len(losses)), report=follow, cuts=cuts)
+        sizes.append([cut.metrics["search_loss"] for cut in result.cuts])
+        monkeypatch.setattr(processes, "_current", Group("shard"))
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert sizes[1] == pytest.approx(sizes[0], rel=1e-2)
 
 
 def test_an_operation_without_a_deterministic_form_is_allowed_and_noted(
