@@ -26,9 +26,8 @@ from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.judging.answer import answer_of
 from orchestrator.judging.front import judge_state
 from orchestrator.plan.plan import Plan
-from orchestrator.record.about import describe_session, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.manifest import cores
+from orchestrator.record.manifest import cores, describe_session, record_in, write_effective
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
 from orchestrator.results.summary import Summary

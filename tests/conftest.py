@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is impor
 
 import pytest
 
-from orchestrator.worker.gpus import HIDDEN
+from orchestrator.worker.share import HIDDEN
 
 if TYPE_CHECKING:
     from transformers import BertTokenizer

@@ -16,8 +16,8 @@ from orchestrator.control.change import check_change, find_change
 from orchestrator.control.proposing import propose
 from orchestrator.control.request import Request, pending
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.record.about import describe_plan, record_in, write_effective
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.manifest import describe_plan, record_in, write_effective
 from orchestrator.record.overrides import write_overrides
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import Entry

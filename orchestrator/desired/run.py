@@ -20,8 +20,8 @@ from craft.words import paragraphs, plain, redact, redacted
 from orchestrator.desired.verdict import Verdict
 from orchestrator.desired.views import SIZE
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.record.about import effective_text
 from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.manifest import effective_text
 from orchestrator.results import tags as names
 from orchestrator.results.metrics import COLUMNS, flat_cells
 from orchestrator.results.summary import Summary, status_of

@@ -1,9 +1,11 @@
-"""`DesiredRuns`: the runs of a sweep as they should be, and which of them a change of its State has changed."""
+"""`DesiredRuns`: the runs of a sweep as they should be, and which of them a change of its State has changed; and `LogFollower`,
+which folds the log as it grows, with what the runs need and State does not keep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from craft.words import plain
 from orchestrator.desired.run import (
@@ -18,7 +20,56 @@ from orchestrator.desired.verdict import Describe, Verdict, group
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 from orchestrator.state.entry import Entry
-from orchestrator.state.state import State
+from orchestrator.state.events import Event, Opened, Reported, SessionEnded, Started
+from orchestrator.state.log import read_events
+from orchestrator.state.state import State, new_rows
+
+
+class LogFollower:
+    """The log at `path`, read up to byte `offset`.
+
+    Attributes:
+        end: the state in which the last session that has ended was left.
+        began: when the sweep, each configuration and each trial first started, by name, id and key, in seconds since 1970.
+        rows: rows of metrics that a trial reported, each with its time, in order; whoever has sent them removes them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offset = 0
+        self.state = State()
+        self.end: State | None = None
+        self.began: dict[str, float] = {}
+        self.rows: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+        self._last = 0.0
+
+    def read(self) -> None:
+        """Reads the events that are new."""
+        for event, offset in read_events(self._path, self.offset):
+            self._fold(event)
+            self.offset = offset
+
+    def close(self) -> None:
+        """Takes a session that the log leaves open for interrupted: its driver is gone."""
+        if self.state.started is not None and self.state.ended is None:
+            self._fold(SessionEnded(status="interrupted", time=self._last))
+
+    def _fold(self, event: Event) -> None:
+        if isinstance(event, Reported) and (entry := self.state.entries.get(event.key)):
+            rows = new_rows(entry, event.rows)
+            if rows and rows[-1]["step"] == event.rows[-1]["step"]:
+                rows[-1]["epoch"] = event.epoch
+            self.rows.setdefault(event.key, []).extend((row.get("time", event.time), row) for row in rows)
+        elif isinstance(event, Started):
+            for entry in map(self.state.entries.get, event.keys):
+                for name in (entry.trial.configuration, entry.key) if entry else ():
+                    self.began.setdefault(name, event.time)
+        elif isinstance(event, Opened):
+            self.began[event.sweep] = event.time
+        self.state, self._last = self.state.after(event), event.time
+        if isinstance(event, SessionEnded):
+            self.end = self.state
+
 
 KINDS = (SWEEP_KIND, CONFIGURATION_KIND, TRIAL_KIND)
 """From parents to children."""

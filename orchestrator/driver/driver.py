@@ -26,10 +26,10 @@ from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Outcome
-from orchestrator.record.about import describe_session
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.manifest import describe_session
 from orchestrator.record.resume import copied_from
-from orchestrator.search.budget import find_exhausted
+from orchestrator.results.search_values import find_exhausted
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (

@@ -20,9 +20,8 @@ from itertools import islice
 
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.transfer import Family, families_of
 from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
-from orchestrator.plan.tuning import budget_of, check_equal_budgets
+from orchestrator.plan.tuning import Family, budget_of, check_equal_budgets, families_of
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -45,7 +44,7 @@ class Plan:
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
         configurations: those that are known beforehand, each after what its adapters are cut to. A candidate that may not be
-            needed (`orchestrator.plan.transfer`) has no trials at first.
+            needed (`orchestrator.plan.tuning`) has no trials at first.
         trials: those that run in any case, by configuration, seed and task.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
     """

@@ -1,18 +1,147 @@
-"""What tuning costs in a plan whose `replication` chooses the best of each group: its groups, its trials, equal budgets.
+"""What is tuned in a plan whose `replication` chooses the best of each group, and what it costs: groups, trials, equal budgets.
 
 A group is one configuration with every value that is tried of what is tuned, its candidates. Their trials with the sweep's
 seeds choose, and the best then runs with the seeds of `replication`. A group of one is not tuned.
+
+Learning rates are transferred over the ranks of a method: tuned at one rank, checked at the smallest and the largest.
+
+    rank 1     2     4     8     16          4: every rate is tried
+       3?   <-     all    ->     3?          1, 16: the best rate of 4, its neighbours, and on from a better one
+
+A family is what differs in nothing but the rank and the learning rate. Its middle rank is tuned. Where the best rate of an end
+is no more than one step away, the ranks between take the rate of the middle one, and the end its own best. Otherwise that end
+and the ranks on its side are tuned themselves. `docs/measurements/rates.md` has what this costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from craft.methods import METHODS
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.transfer import Family
+from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.mistakes import SweepError, dotted
 from orchestrator.sweepfile.sweep import Sweep
+
+LEAST = 3
+"""So many ranks: with two of them both are ends."""
+Tried = Mapping[int, float]
+"""The scores of one rank by the place of the rate in ascending order; minus infinity where the training failed."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Groups of candidates over which the learning rate is transferred, from the smallest to the largest rank, the candidates
+    of each by their rate. A group whose rate is not transferred is a family of one, in the file's order."""
+
+    groups: tuple[tuple[Configuration, ...], ...]
+
+    @property
+    def start(self) -> int:
+        """The place of the group that is tuned first, with every value."""
+        return (len(self.groups) - 1) // 2
+
+    @property
+    def later(self) -> list[tuple[Configuration, ...]]:
+        """The groups whose candidates are tried when the first one is tuned, or never."""
+        return [group for place, group in enumerate(self.groups) if place != self.start]
+
+    @property
+    def ends(self) -> list[int]:
+        return [end for end in sorted({0, len(self.groups) - 1}) if end != self.start]
+
+    @property
+    def planned(self) -> int:
+        """The number of candidates that are tried on each task if the rate is transferred."""
+        return len(self.groups[self.start]) + sum(min(3, len(self.groups[end])) for end in self.ends)
+
+    @property
+    def candidates(self) -> int:
+        return sum(map(len, self.groups))
+
+
+def families_of(planner: Planner, configurations: Iterable[Configuration], transfer: bool = True) -> list[Family]:
+    """Returns the groups of candidates, joined into families if the rate is transferred and this saves trainings.
+
+    Args:
+        transfer: whether rates may be transferred. They are not in a sweep with `warm_start`, where a trial needs the same
+            candidate on the task that it starts from.
+    """
+    groups: dict[str, list[Configuration]] = {}
+    for configuration in configurations:
+        if not configuration.candidates:
+            groups.setdefault(planner.identity.group(configuration), []).append(configuration)
+    sweep = planner.sweep
+    transfer = transfer and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
+    related: dict[str, list[tuple[Configuration, ...]]] = {}
+    for name, group in groups.items():
+        row, parameters = METHODS[group[0].method], group[0].parameters
+        serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
+        if transfer and serves and len(group) > 1:
+            name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
+        related.setdefault(name, []).append(tuple(group))
+    all_families = []
+    for some in related.values():
+        families = [Family((group,)) for group in some]
+        if len(some) >= LEAST:
+            by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
+            ranked = Family(tuple(tuple(sorted(group, key=_rate_of)) for group in by_rank))
+            families = [ranked] if ranked.planned < ranked.candidates else families
+        all_families += families
+    return all_families
+
+
+def _rate_of(configuration: Configuration) -> float:
+    return float(configuration.training[RATE])
+
+
+def best_of(tried: Tried, preferred: int | None = None) -> int | None:
+    """Returns the place of the best score, among equal ones the preferred or else the first; None if all failed."""
+    finite = {place: score for place, score in sorted(tried.items()) if math.isfinite(score)}
+    if not finite:
+        return None
+    best = max(finite, key=finite.__getitem__)
+    return preferred if preferred is not None and finite.get(preferred) == finite[best] else best
+
+
+def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
+    """Returns the rates to try on a task, a set for each rank. The search is over when all of them have scores."""
+    every, wanted = {*range(rates)}, [set[int]() for _ in tried]
+    wanted[start] |= every
+    if not every <= tried[start].keys():
+        return wanted
+    transferred = best_of(tried[start])
+    if transferred is None:
+        return [every for _ in tried]
+    for end, side in ((0, range(start)), (len(tried) - 1, range(start + 1, len(tried)))):
+        if not side:
+            continue
+        near = {transferred - 1, transferred, transferred + 1} & every
+        best = _best_among(near, tried[end], transferred)
+        if best is not None and best != transferred:
+            near |= {2 * best - transferred} & every
+            best = _best_among(near, tried[end], transferred)
+        wanted[end] |= near
+        if near <= tried[end].keys() and (best is None or abs(best - transferred) > 1):
+            for rank in side:
+                wanted[rank] |= every
+    return wanted
+
+
+def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | None:
+    scores = {place: tried[place] for place in places if place in tried}
+    return best_of(scores, preferred) if len(scores) == len(places) else preferred
+
+
+def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
+    """Returns, by rank, the place of the rate that it gets on a task, and whether that is transferred from the first one."""
+    transferred = best_of(tried[start])
+    own = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
+    return [(best_of(scores, transferred) if mine else transferred, not mine) for scores, mine in zip(tried, own, strict=True)]
+
 
 SHOWN = 8
 

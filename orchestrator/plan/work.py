@@ -19,9 +19,10 @@ from craft.settings import TrainingSettings
 from craft.spec import RECOVERY
 from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
+from craft.tasks.task import Task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.transfer import Family
+from orchestrator.plan.tuning import Family
 from orchestrator.sweepfile.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -61,13 +62,18 @@ def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSe
     return plan.sweep.training_for(task, configuration.training, plan.sweep.block_at(configuration.path))
 
 
+def at_hand(task: Task, root: str | None) -> bool:
+    """Returns whether the task's data are on this machine."""
+    return root is not None or task.suite in ("toy", "custom")
+
+
 def split_examples(sweep: Sweep) -> dict[str, tuple[int, int]]:
     """Returns, for each task, the number of training examples before `train_examples` cuts them, and of scored examples; empty
     if some data would have to be downloaded first."""
     from craft.tasks.splits import load_splits
 
     tasks = [find_task(name, sweep.data) for name in sweep.task_names]
-    if sweep.data.root is None and any(task.suite not in ("toy", "custom") for task in tasks):
+    if not all(at_hand(task, sweep.data.root) for task in tasks):
         return {}
     examples = {}
     for task in tasks:

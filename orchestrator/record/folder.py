@@ -5,7 +5,6 @@ These names are a format. No other module spells them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 EFFECTIVE_FILE = "sweep.yaml"
@@ -19,73 +18,34 @@ def sweeps_in(storage: Path) -> list[str]:
     return sorted(path.parent.name for path in storage.glob(f"*/{EFFECTIVE_FILE}")) if storage.is_dir() else []
 
 
-@dataclass(frozen=True)
 class SweepFolder:
     """The paths inside a sweep's folder. It makes nothing and asks nothing of the disk."""
 
-    path: Path
-
-    @property
-    def effective(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.effective = path / EFFECTIVE_FILE
         """The effective sweep file: the sweep with every default written out."""
-        return self.path / EFFECTIVE_FILE
-
-    @property
-    def overrides(self) -> Path:
+        self.overrides = path / "overrides.json"
         """What earlier sessions changed by flags (`orchestrator.record.overrides`)."""
-        return self.path / "overrides.json"
-
-    @property
-    def record(self) -> Path:
+        self.record = path / LOG_FILE
         """The events of the sweep, in order (`orchestrator.state.log`)."""
-        return self.path / LOG_FILE
-
-    @property
-    def judged(self) -> Path:
+        self.judged = path / ".answer.json"
         """The answer as `status` last computed it (`orchestrator.reports.status`)."""
-        return self.path / ".answer.json"
-
-    @property
-    def tracking(self) -> Path:
+        self.tracking = path / "tracking.json"
         """How far the tracking store is, for people and the driver; nothing is resumed from it."""
-        return self.path / "tracking.json"
-
-    @property
-    def log(self) -> Path:
+        self.log = path / "sweep.log"
         """Messages of libraries, and everything that is printed outside the display."""
-        return self.path / "sweep.log"
-
-    @property
-    def lock(self) -> Path:
+        self.lock = path / ".lock"
         """The lock that the driver holds (`orchestrator.record.lock`)."""
-        return self.path / ".lock"
-
-    @property
-    def driver(self) -> Path:
+        self.driver = path / ".driver.json"
         """The process and the machine of the driver that holds the lock."""
-        return self.path / ".driver.json"
-
-    @property
-    def requests(self) -> Path:
+        self.requests = path / "requests"
         """What people ask of the driver (`orchestrator.control.request`)."""
-        return self.path / "requests"
-
-    @property
-    def ray(self) -> Path:
+        self.ray = path / "ray"
         """Checkpoints of the trials, unless the sweep's `storage` names another place for them."""
-        return self.path / "ray"
-
-    @property
-    def adapters(self) -> Path:
+        self.adapters = path / "adapters"
         """Copies of adapters, by trial key, that the driver cannot read where they are stored."""
-        return self.path / "adapters"
-
-    @property
-    def scratch(self) -> Path:
+        self.scratch = path / "scratch"
         """Working files of the trials that run at the moment, a folder for each attempt."""
-        return self.path / "scratch"
-
-    @property
-    def page(self) -> Path:
+        self.page = path / FRONT_HTML
         """The sweep's page, as one file."""
-        return self.path / FRONT_HTML

@@ -13,9 +13,8 @@ from pydantic import Field
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
-from orchestrator.reports.answer import AnswerPart
+from orchestrator.reports.answer import AnswerPart, Judged, recall
 from orchestrator.reports.base import Command, Count, Number, Part, Report
-from orchestrator.reports.judged import Judged, recall
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import SessionEnded
 from orchestrator.state.log import read_state

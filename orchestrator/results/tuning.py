@@ -32,7 +32,6 @@ class Tuning:
         trials: their trainings that have ended; 0 if it was not tuned.
         failed: those of `trials` without a score.
         seconds: the time of `trials`.
-        over: whether all of its trials have ended.
         at_end: numbers of this configuration that are the lowest or highest of those tried, such as `highest learning_rate`: a
             better value may lie beyond.
         seeds: those that tuned; they are not reported.
@@ -45,7 +44,6 @@ class Tuning:
     trials: int = 0
     failed: int = 0
     seconds: float = 0.0
-    over: bool = True
     at_end: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -59,7 +57,7 @@ class Tuning:
             return cls(1)
         ended = [result for result in results if result is not None and result.status != "interrupted"]
         failed = sum(result.status == "failed" for result in ended)
-        return cls(candidates, len(ended), failed, sum(result.seconds for result in ended), len(ended) == len(results))
+        return cls(candidates, len(ended), failed, sum(result.seconds for result in ended))
 
     @property
     def tuned(self) -> bool:

@@ -18,8 +18,19 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from craft.settings import content_hash
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, Range, covering, point
-from orchestrator.sweepfile.space.ordering import has_order, is_fixed, is_ordered, ordered
+from orchestrator.sweepfile.space.dimensions import (
+    Block,
+    Choice,
+    Dimension,
+    Point,
+    Range,
+    covering,
+    has_order,
+    is_fixed,
+    is_ordered,
+    ordered,
+    point,
+)
 
 
 def title_of(block: Block) -> str:

@@ -50,14 +50,12 @@ class Draw:
         values: on the objectives, in their order; None before they are known, and if the configuration failed.
         ended: whether its configuration has ended, or is never trained.
         excess: by how much it exceeds each bound of the constraints, as a share of the bound; negative if it keeps to it.
-        attributes: further facts for people.
     """
 
     point: Point
     values: tuple[float, ...] | None
     ended: bool
     excess: Mapping[str, float]
-    attributes: Mapping[str, str]
 
 
 Sampler = Callable[[Sequence[Draw], int], Point]
@@ -139,11 +137,8 @@ class Learned:
                 row, ended = _stand_in(judged.configuration, self._sweep.objectives, rows), True
             else:
                 row, ended = values.get(judged.meaning, (None, True))
-            label = {"label": judged.configuration.label} if judged.configuration else {}
-            facts = {"configuration": proposal.configuration, "not trained": proposal.verdict}
-            attributes = label | {name: fact for name, fact in facts.items() if fact}
             excess = _excess(judged.configuration, self._sweep.constraints)
-            draws.append(Draw(Point(**proposal.point), row, ended, excess, attributes))
+            draws.append(Draw(Point(**proposal.point), row, ended, excess))
         return draws
 
     @property

@@ -25,13 +25,11 @@ import numpy as np
 
 from orchestrator.judging.chances import front_chances
 from orchestrator.judging.front import POSSIBLE
-from orchestrator.plan.transfer import Family, choose, families_of, to_try
 from orchestrator.plan.trial import PlannedTrial, jobs_of
-from orchestrator.plan.tuning import rates_words
+from orchestrator.plan.tuning import Family, choose, families_of, rates_words, to_try
 from orchestrator.results.search_values import SEARCH_SCORE, search_value
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.added import Added
-from orchestrator.search.strategy import Staged, Stages, Strategy, entries_of
+from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State

@@ -28,8 +28,7 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.search.added import Added, build
-from orchestrator.search.strategy import Stages, entries_of
+from orchestrator.search.strategy import Added, Stages, build, entries_of
 from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE

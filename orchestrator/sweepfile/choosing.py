@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.algorithms import AUTO, SEARCHERS
 from orchestrator.sweepfile.mistakes import Mistake, section_of, unknown
-from orchestrator.sweepfile.space.dimensions import Block
-from orchestrator.sweepfile.space.ordering import is_fixed, is_ordered
+from orchestrator.sweepfile.space.dimensions import Block, is_fixed, is_ordered
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep

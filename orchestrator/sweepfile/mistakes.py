@@ -54,16 +54,16 @@ def dotted(path: Iterable[str | int]) -> str:
 
 def shown(value: Any) -> str:
     """Returns `value` as a person would write it, cut to a readable length, with passwords in addresses masked."""
-    text = repr(redact(value)) if isinstance(value, str) else "nothing (null)" if value is None else redact(_flow(value))
+    text = repr(redact(value)) if isinstance(value, str) else "nothing (null)" if value is None else redact(flow(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """Returns `value` as YAML on one line."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, value))}]"
+        return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {flow(item)}' for key, item in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 

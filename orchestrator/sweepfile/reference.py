@@ -1,7 +1,6 @@
 """Writes docs/sweep-file.md, every key of a sweep file, and docs/sweep-file.schema.json, its schema for editors.
 
-    python -m orchestrator.sweepfile.reference             write both files
-    python -m orchestrator.sweepfile.reference --check     exit with 1 if they are not what the code says
+    python -m orchestrator.sweepfile.reference
 
 Both come from the models that check a sweep file (`orchestrator.sweepfile.schema`). The page has one line for each key; types
 and bounds are in the schema, and in the message about a mistake.
@@ -9,16 +8,15 @@ and bounds are in the schema, and in the message about a mistake.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
+from orchestrator.sweepfile.mistakes import flow
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.schema import Schema, own_parameters, second_keys, sweep_schema
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF
@@ -123,16 +121,7 @@ def _meaning(schema: Schema) -> str:
 
 def _default(schema: Schema) -> str:
     value = schema.get("default")
-    return "" if value is None else f"`{_yaml(value)}`"
-
-
-def _yaml(value: Any) -> str:
-    """Returns `value` as YAML on one line."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_yaml, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_yaml(item)}' for key, item in value.items())}}}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return "" if value is None else f"`{flow(value)}`"
 
 
 def _methods() -> Iterator[str]:
@@ -174,28 +163,12 @@ def json_text(value: Any, lines: int) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json_text(item, lines - 1)}" for key, item in value.items()) + "\n}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    flags = argparse.ArgumentParser(prog="python -m orchestrator.sweepfile.reference", description=__doc__.partition("\n")[0])
-    flags.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs from the code")
-    flags.add_argument("--schema", action="store_true", help="print the schema for editors, and write nothing")
-    options = flags.parse_args(arguments)
-    if options.schema:
-        print(json_text(sweep_schema(), lines=2))
-        return 0
-    if not DOCS.is_dir():
-        print(f"{DOCS}: there is no such folder; this command works in a checkout of the project", file=sys.stderr)
-        return 2
-    texts = files()
-    stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if options.check:
-            print(f"{path} is not what the code says; run python -m orchestrator.sweepfile.reference", file=sys.stderr)
-        else:
-            path.write_text(texts[path], encoding="utf-8")
-            print(f"wrote {path}")
-    return 1 if options.check and stale else 0
+def main() -> None:
+    """Writes both files."""
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,7 +4,7 @@
 
 A trial with several GPUs has a process for each, and `cpu`, `memory` and `custom` are those of each process. `memory` does two
 things. Ray places no more trials on a machine than its memory holds. And a trial
-that takes more than its share fails alone (`orchestrator.worker.memory_limits`); without a limit the operating system chooses
+that takes more than its share fails alone (`orchestrator.worker.share`); without a limit the operating system chooses
 which process to end. The limit does not count the GPU's own memory. A share of a GPU below 1 limits memory on the GPU, too.
 """
 

@@ -1,4 +1,4 @@
-"""An append-only file of events: one JSON object a line, on the disk before `append` returns unless its writer wants otherwise.
+"""An append-only file of events: one JSON object a line, on the disk before `extend` returns unless its writer wants otherwise.
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
 a half-written line, and the next writer cuts it away. The last field of each line, `crc32`, is the checksum of the text before
@@ -29,21 +29,16 @@ class DamagedLog(ValueError):
 
 
 class Journal:
-    """The writing end. `path` is made if absent; close it, or use it as a context manager."""
+    """The writing end. `path` is made if absent; close it."""
 
-    def __init__(self, path: Path, *, sync: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         """
-        Args:
-            sync: wait for the disk at each write. Without it a write survives the death of the process, and that of the machine
-                once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
-
         Raises:
             ValueError: another process has the file open for writing.
             OSError: the file cannot be made.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._sync = sync
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._lock()
@@ -53,22 +48,19 @@ class Journal:
             os.close(self._file)
             raise
 
-    def append(self, event: Event) -> int:
-        """Writes one event; returns the offset behind it."""
-        return self.extend([event])
-
-    def extend(self, events: Iterable[Event], *, sync: bool | None = None) -> int:
-        """Writes several events, with one flush to the disk: all of them or, after an OSError (a full disk), none.
+    def extend(self, events: Iterable[Event], *, sync: bool = True) -> int:
+        """Writes events: all of them or, after an OSError (a full disk), none. Returns the offset behind them.
 
         Args:
-            sync: whether to wait for the disk, if not as the journal does otherwise.
+            sync: whether to wait for the disk. Without it a write survives the death of the process, and that of the machine
+                once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
         """
         content = b"".join(_line(event) for event in events)
         if not content:
             return self._size
         try:
             _write_all(self._file, content, self._size)
-            if self._sync if sync is None else sync:
+            if sync:
                 os.fsync(self._file)
         except OSError:
             # Half a batch must not stay: readers would see it, and its events would be written again later.
@@ -77,21 +69,10 @@ class Journal:
         self._size += len(content)
         return self._size
 
-    @property
-    def size(self) -> int:
-        """Bytes of whole lines: the offset behind the last event."""
-        return self._size
-
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _lock(self) -> None:
         try:

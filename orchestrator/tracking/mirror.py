@@ -20,9 +20,8 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
-from orchestrator.desired.log_follower import LogFollower
 from orchestrator.desired.run import DesiredRun, Place
-from orchestrator.desired.runs import KINDS, DesiredRuns
+from orchestrator.desired.runs import KINDS, DesiredRuns, LogFollower
 from orchestrator.desired.verdict import Describe
 from orchestrator.desired.views import address, links, saved_views
 from orchestrator.record.folder import SweepFolder

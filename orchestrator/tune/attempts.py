@@ -21,8 +21,8 @@ from orchestrator.plan.gpu_shares import idle_lines
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
+from orchestrator.tune.crew import share_of, trainable
 from orchestrator.tune.engine import Jobs, Judge, Recording, Stopper, key_of
-from orchestrator.tune.trainable import share_of, trainable
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import WorkerSettings
 

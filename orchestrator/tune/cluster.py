@@ -28,7 +28,7 @@ from orchestrator.driver.options import check_answers, check_socket_room, cluste
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
-from orchestrator.worker.gpus import keep_to_share, require_gpu
+from orchestrator.worker.share import keep_to_share, require_gpu
 
 DRIVER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -3,7 +3,8 @@
     bundle 0    Tune's actor      gathered(...)  -->  WorkerSettings.crew  -->  work(...)
     bundle i    _Follower         place(), then follow(part) for each try; ends with the trial
 
-Ray ends a child with the actor that made it, and all of them with the trial's placement group.
+Ray ends a child with the actor that made it, and all of them with the trial's placement group. `trainable` gives Tune the
+function that the first one runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
+from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from craft.spec import RunSpec
@@ -29,13 +31,13 @@ from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
 from orchestrator.worker.crash import TAKEN
-from orchestrator.worker.gpus import keep_to_share
-from orchestrator.worker.surroundings import WorkerSettings, stderr_left
-from orchestrator.worker.together import follow_first, process_name
+from orchestrator.worker.share import keep_to_share
+from orchestrator.worker.surroundings import WorkerSettings, follow_first, process_name, stderr_left
 from orchestrator.worker.worker import work
 
 if TYPE_CHECKING:
     from craft.trainer.together import Part
+
 
 log = logging.getLogger(__name__)
 
@@ -201,3 +203,39 @@ def drain_notice() -> Iterator[Callable[[], str | None]]:
         yield lambda: TAKEN if drained.is_set() else None
     finally:
         over.set()
+
+
+INSIDE = ("progress", "results", "outlook")
+"""The parts of a report with an inside, which Tune gets as JSON."""
+
+
+def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
+    """Returns the function that runs a job, given `config_of(job)`, on a worker."""
+
+    def run(config: dict[str, Any]) -> None:
+        def report(metrics: dict[str, Any], folder: Path | None) -> None:
+            tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
+
+        logging.getLogger("ray").setLevel(logging.WARNING)
+        with gathered(config["key"], settings, _resources(config)) as shared, drain_notice() as must_leave:
+            work(config["key"], config["job"], shared, report, must_leave)
+
+    return run
+
+
+def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns a report of `orchestrator.worker.worker` as Tune gets it: the parts with an inside as JSON.
+
+    Of every number in a report, also inside others, Tune keeps statistics for each trial, and writes them into snapshots of the
+    experiment.
+    """
+    return {name: json.dumps(value) if name in INSIDE else value for name, value in metrics.items()}
+
+
+def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Returns what Tune places a job by."""
+    return share(_resources(config))
+
+
+def _resources(config: dict[str, Any]) -> Resources:
+    return Resources.model_validate_json(config["resources"])

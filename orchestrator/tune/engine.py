@@ -29,7 +29,7 @@ from craft.results import Leave
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.receiving import receive
 from orchestrator.plan.trial import Job
-from orchestrator.tune.trainable import INSIDE
+from orchestrator.tune.crew import INSIDE
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import stderr_left
 

@@ -43,7 +43,7 @@ def run_job(
         Leave: `on_step` raised it; a checkpoint of the step has been reported.
         Exception: a fault of the machine (`is_transient`), which another try may not meet.
     """
-    train = train or _train_run()
+    train = train_of(train)
     started = time.monotonic()
     run, tried = job.training.run, [job.training.run.training]
     from_report: list[Exception] = []
@@ -82,7 +82,10 @@ def run_job(
         free_memory()
 
 
-def _train_run() -> Train:
+def train_of(stand_in: Train | None) -> Train:
+    """Returns what runs a training: `craft.trainer.training.train_run` if there is no stand-in."""
+    if stand_in is not None:
+        return stand_in
     from craft.trainer.training import train_run
 
     return train_run

@@ -1,4 +1,8 @@
-"""What surrounds a trial in each of its processes: its settings, its scratch folder, its guards."""
+"""What surrounds a trial in each of its processes: its settings, its scratch folder, its guards.
+
+A trial in several processes calls `together` in the first one, `follow_first` in each other one. A process that hangs is ended
+after h = heartbeat_minutes; the others wait for it for 0.8 h, so that the first says why.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from craft.factors.ticking import ticking
+from craft.results import Leave
 from craft.spec import RunSpec
 from orchestrator.plan.gpu_shares import Gpu
-from orchestrator.plan.trial import Train
-from orchestrator.worker.gpus import require_gpu
+from orchestrator.plan.trial import PlannedTrial, Train
+from orchestrator.plan.ways import choose_way
 from orchestrator.worker.guards import Heartbeat, free_memory, prepare_process, scratch_folder, stderr_to
-from orchestrator.worker.memory_limits import limit_gpu_memory, limit_host_memory
+from orchestrator.worker.run_job import train_of
+from orchestrator.worker.share import limit_gpu_memory, limit_host_memory, require_gpu
 
 if TYPE_CHECKING:
-    from craft.trainer.together import Crew
+    from craft.trainer.together import Crew, Part
+
 
 STDERR_FILE = "stderr.log"
 
@@ -89,3 +97,49 @@ def _scratch(settings: WorkerSettings, name: str) -> Iterator[Path]:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (folder / "run").mkdir()
         yield folder
+
+
+_WAIT = 0.8
+_WITHOUT_HEARTBEAT = 7 * 24 * 3600.0
+
+
+def together(trial: PlannedTrial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
+    """Returns what runs the training of a trial whose first process this is.
+
+    Args:
+        gpu: the GPU of this process, whose memory decides how the processes share the work.
+    """
+    from craft.trainer.together import train_together
+
+    assert settings.crew is not None
+    way = choose_way(trial.run, trial.resources, gpu.bytes).way if gpu else trial.resources.parallel or "replicate"
+    seconds = _WAIT * settings.heartbeat_seconds if settings.heartbeat_seconds else _WITHOUT_HEARTBEAT
+    return train_together(train_of(settings.train), settings.crew, way, seconds)
+
+
+def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Callable[[], str | None]) -> None:
+    """Trains a trial with the process that has begun it. An error is left for that process, too."""
+    from craft.processes import leave_cause
+    from craft.trainer.together import follow
+
+    store = part.meeting.open_store()
+    try:
+        with guarded(settings, process_name(key, part.rank)) as (scratch, heartbeat):
+            settings.require_gpu()
+
+            def on_step(_step: int, _total: int) -> None:
+                heartbeat.beat()
+                if why := must_leave():
+                    raise Leave(why)
+
+            heartbeat.beat()
+            with ticking(heartbeat.beat), settings.surrounded(part.run):
+                follow(part, train_of(settings.train), scratch / "run", on_step, store)
+    except Exception as error:
+        leave_cause(store, part.rank, error)
+        raise
+
+
+def process_name(key: str, rank: int) -> str:
+    """Returns the name of a process's scratch folder."""
+    return f"{key}.{rank}" if rank else key

@@ -38,8 +38,7 @@ from orchestrator.record.checkpoints import (
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.guards import Heartbeat, process_age
 from orchestrator.worker.run_job import run_job, size_of
-from orchestrator.worker.surroundings import WorkerSettings, guarded
-from orchestrator.worker.together import together
+from orchestrator.worker.surroundings import WorkerSettings, guarded, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.worker.gpus import HIDDEN
+from orchestrator.worker.share import HIDDEN
 from tests.craft.conftest import own_factor_store, tiny_llama, tiny_model, tiny_spec
 
 __all__ = ["own_factor_store", "tiny_llama", "tiny_model", "tiny_spec"]

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from orchestrator.worker.gpus import keep_to_share
+from orchestrator.worker.share import keep_to_share
 
 T = TypeVar("T")
 

@@ -25,9 +25,8 @@ from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.gpus import keep_to_share, require_gpu
-from orchestrator.worker.memory_limits import limit_gpu_memory
 from orchestrator.worker.run_job import run_job
+from orchestrator.worker.share import keep_to_share, limit_gpu_memory, require_gpu
 from tests.gpu.elsewhere import in_new_process
 from tests.orchestrator.plans import count
 from tests.orchestrator.recorded import results_of

@@ -19,8 +19,7 @@ from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, shown, unknown
 from orchestrator.sweepfile.space.dimensions import Block, Dimension
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS
-from orchestrator.sweepfile.space.peft_config import CONFIG, check_together, parse_config
-from orchestrator.sweepfile.space.reading import DimensionReader
+from orchestrator.sweepfile.space.reading import CONFIG, DimensionReader, check_together, parse_config
 
 
 def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:

@@ -1,7 +1,8 @@
 """The search space: method blocks with dimensions of their own, enumerated or sampled.
 
 A *dimension* is a choice of values or a range of numbers; a fixed value is a choice of one. A *block* is one method with its
-dimensions. A *point* is one value for every dimension of one block. `blocks` reads blocks from a file.
+dimensions. A *point* is one value for every dimension of one block. `blocks` reads blocks from a file. Values that have an
+order, such as ranks that grow together, can be numbers for a searcher.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,3 +166,43 @@ def point(block: Block, values: dict[str, Any]) -> Point:
         {name: value for name, value in values.items() if name in own} | ({CONFIG: inside} if inside else {}),
         {name: value for name, value in values.items() if name.partition(".")[0] not in own},
     )
+
+
+def is_fixed(dimension: Dimension) -> bool:
+    """Returns whether the dimension has one value only."""
+    return len(dimension.values) == 1 if isinstance(dimension, Choice) else dimension.low == dimension.high
+
+
+def is_ordered(dimension: Dimension) -> bool:
+    """Returns whether the dimension is a range, or a choice whose values have an order."""
+    return not isinstance(dimension, Choice) or has_order(dimension.values)
+
+
+def has_order(values: Sequence[Any]) -> bool:
+    """Returns whether the values are numbers, or lists of equal length that differ only in numbers that grow together."""
+    if len(values) < 2:
+        return False
+    if all(_is_number(value) for value in values):
+        return len(set(values)) == len(values)
+    if not all(isinstance(value, list | tuple) and len(value) == len(values[0]) for value in values):
+        return False
+    columns = list(zip(*values, strict=True))
+    moving = [column for column in columns if any(value != column[0] for value in column)]
+    if not moving or not all(_is_number(value) for column in moving for value in column):
+        return False
+    rows = sorted(zip(*moving, strict=True))
+    return all(
+        all(low <= high for low, high in zip(before, after, strict=True)) and before != after
+        for before, after in itertools.pairwise(rows)
+    )
+
+
+def ordered(values: Sequence[Any]) -> list[int]:
+    """Returns the indices of the values, from the smallest to the largest value."""
+    if _is_number(values[0]):
+        return sorted(range(len(values)), key=lambda place: values[place])
+    return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,20 +1,28 @@
 """Reads one dimension of a method block: a fixed value, a choice or a range.
 
-The model that receives the values checks each of them alone; the plan checks combinations of values.
+The model that receives the values checks each of them alone; the plan checks combinations of values. Each key of the `config`
+of a PEFT type is a dimension, by PEFT's own name; PEFT is imported for such a block alone:
+
+    - method: peft
+      peft_type: LILY
+      config: {r: {values: [4, 8]}, num_B: 3, scaling: {min: 0.5, max: 2.0}}
+                                                              dimensions config.r, config.num_B, config.scaling
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
 from craft.settings import Settings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
-from orchestrator.sweepfile.space.dimensions import Choice, Dimension, Range
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, Range, covering
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number from min to max",
@@ -112,3 +120,53 @@ class DimensionReader:
         except ValidationError as error:
             mistakes = [wrong for wrong in from_pydantic(error, self.model) if wrong.path[:1] in ((self.key,), (self.name,))]
         return value, [Mistake((*path, *wrong.path[1:]), wrong.message) for wrong in mistakes]
+
+
+TYPE = "peft_type"
+
+
+def parse_config(config: Any, peft_type: Any, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
+    """Returns the dimensions inside `config`, as `config.KEY`, and adds to `mistakes`.
+
+    There are none if the type is wrong, which is a mistake of the type's own key.
+    """
+    if not isinstance(config, dict):
+        mistakes.append(Mistake(path, f"got {shown(config)}; PEFT's parameters by name, as in {{r: 8}}"))
+        return {}
+    from craft.methods.from_peft.installed import config_model, find_type, unknown_key
+
+    try:
+        kind = find_type(peft_type)
+    except (ValueError, AttributeError):
+        return {}
+    model = config_model(kind)
+    dimensions: dict[str, Dimension] = {}
+    for key, value in config.items():
+        if key not in model.model_fields:
+            mistakes.append(Mistake((*path, key), unknown_key(kind, key)))
+        elif dimension := DimensionReader(key, key, model, mistakes).read(value, (*path, key)):
+            dimensions[f"{CONFIG}.{key}"] = dimension
+    return dimensions
+
+
+def check_together(dimensions: Mapping[str, Dimension], method: Method, path: YamlPath) -> list[Mistake]:
+    """Returns what PEFT says against the values of a block, at the key without which PEFT would take the other values.
+
+    A few combinations hold every value; the plan tries the rest.
+    """
+    if TYPE not in method.parameters.model_fields:
+        return []
+    kind = dimensions.get(TYPE)
+    if not isinstance(kind, Choice) or len(kind.values) != 1:
+        message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
+        return [Mistake((*path, TYPE), message)]
+    from craft.methods.from_peft.installed import guilty_key, whole_config
+
+    for point in covering((Block(int(path[1]), method.name, dict(dimensions)),)):
+        config = point.parameters.get(CONFIG, {})
+        try:
+            whole_config(kind.values[0], config)
+        except ValueError as error:
+            key = guilty_key(kind.values[0], config)
+            return [Mistake((*path, CONFIG) if key is None else (*path, CONFIG, key), str(error))]
+    return []

@@ -96,8 +96,8 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     }
     lucks = dict.fromkeys(plan.sweep.task_names, 0.0)  # no search row is on record
     assert spent == {
-        1: Tuning(3, 6, 0, 60.0, True, ("lowest learning_rate on sentiment",), (1000,), by_task[1], lucks),
-        2: Tuning(3, 6, 2, 60.0, True, ("lowest learning_rate",), (1000,), by_task[2], lucks),
+        1: Tuning(3, 6, 0, 60.0, ("lowest learning_rate on sentiment",), (1000,), by_task[1], lucks),
+        2: Tuning(3, 6, 2, 60.0, ("lowest learning_rate",), (1000,), by_task[2], lucks),
         4: Tuning(1),
     }
     words = caption(summaries, plan.sweep.objectives)

@@ -131,9 +131,10 @@ def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_p
     strategy = learned(tmp_path, algorithm, 15, more=BOUND)
     state = run(strategy)
     assert max(configuration.counts.trainable_parameters for configuration in strategy.configurations(state)) <= 900
-    broken = [draw for draw in strategy.draws(state) if "not trained" in draw.attributes]
+    refused = [proposal.verdict is not None for proposal in state.proposals]
+    broken = [draw for draw, is_refused in zip(strategy.draws(state), refused, strict=True) if is_refused]
     assert broken
-    assert state.refused.keys() == {draw.attributes["configuration"] for draw in broken}
+    assert state.refused.keys() == {row.configuration for row in state.proposals if row.verdict is not None}
     for draw in broken:
         assert draw.values is not None
         assert draw.excess == {"trainable_parameters max": pytest.approx((draw.values[1] - 900) / 900)}
@@ -169,9 +170,9 @@ def test_a_small_space_is_run_to_its_end_and_an_equal_point_has_the_values_of_th
     strategy = learned(tmp_path, algorithm, 50, CRAFT)
     state = run(strategy)
     assert len(strategy.configurations(state)) == 6 < len(state.proposals)
-    values: dict[str, set[Any]] = {}
-    for draw in strategy.draws(state):
-        values.setdefault(draw.attributes["configuration"], set()).add(draw.values)
+    values: dict[str | None, set[Any]] = {}
+    for draw, proposal in zip(strategy.draws(state), state.proposals, strict=True):
+        values.setdefault(proposal.configuration, set()).add(draw.values)
     assert len(values) == 6
     assert all(len(distinct) == 1 for distinct in values.values())
 
@@ -197,7 +198,8 @@ def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: 
     plan = plan_of(tmp_path)
     plan.planner.cost.counter = fails
     state = run(strategy := samplers.tpe(plan))
-    broken = [draw for draw in strategy.draws(state) if draw.attributes.get("not trained", "").startswith("cannot be built")]
+    drawn = zip(strategy.draws(state), state.proposals, strict=True)
+    broken = [draw for draw, proposal in drawn if (proposal.verdict or "").startswith("cannot be built")]
     assert broken
     assert all((draw.values, draw.ended) == (None, True) and draw.point.training["learning_rate"] > 1e-2 for draw in broken)
     assert len(strategy.configurations(state)) == 20

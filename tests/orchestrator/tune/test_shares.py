@@ -9,8 +9,8 @@ import pytest
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tune.crew import share_of
 from orchestrator.tune.engine import config_of
-from orchestrator.tune.trainable import share_of
 from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
 

@@ -47,7 +47,7 @@ def test_a_process_that_hung_was_where_its_training_was_not_where_another_thread
         """Timeout (0:30:00)!
 Thread 0x00007f01 (most recent call first):
   File "/x/python3.11/threading.py", line 331 in wait
-  File "/x/orchestrator/tune/trainable.py", line 47 in watch
+  File "/x/orchestrator/tune/crew.py", line 47 in watch
 
 Thread 0x00007f02 (most recent call first):
   File "/x/torch/nn/functional.py", line 2900 in linear

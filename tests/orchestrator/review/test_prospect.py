@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands.app import GOOD, WRONG
-from orchestrator.plan.data_lines import data_lines
 from orchestrator.plan.plan import make_plan
+from orchestrator.review.prospect import data_lines
 from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 

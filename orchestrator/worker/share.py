@@ -1,11 +1,18 @@
-"""A trial's share of memory: one that takes more runs out of memory alone, and its neighbours keep what is theirs.
+"""A trial's share of a machine: the GPU on which it computes, and memory. One that takes more runs out of memory alone, and its
+neighbours keep what is theirs. No Ray here.
 
-    resources.gpu: 0.25 of 24 GiB    6 GiB = 0.5 GiB of CUDA context + 5.5 GiB that torch's allocator may reserve
+    resources.gpu: 0                 no GPU is visible to the process, whatever the machine has
+    resources.gpu: 0.25 of 24 GiB    6 GiB = 0.5 GiB of CUDA context + 5.5 GiB that torch's allocator may reserve; a trial fails
+                                     at once, with torch's reason, if torch cannot use Ray's GPU for it
     resources.memory                 RLIMIT_DATA = what the process had + resources.memory + files of weights that torch mapped
 
 The system refuses what lies beyond RLIMIT_DATA before any of it is touched, in torch's and numpy's C code too. A thread that
 watches would come too late: while one large object is filled it does not run. The limit counts every private mapping that may
 be written, and safetensors maps files so, although their pages cost nothing. So it grows with every file that torch maps.
+
+Ray 2.60 leaves CUDA_VISIBLE_DEVICES alone in a process without a share (`set_visible_accelerator_ids` in
+`ray/_private/utils.py`). Such a process would see all GPUs, and every trial of a sweep would train on the first one. Ray's own
+switch for it (RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1) writes an empty HIP_VISIBLE_DEVICES, which hides nothing from ROCm.
 """
 
 from __future__ import annotations
@@ -13,14 +20,71 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from craft.results import Unavailable
+from craft.trainer.memory import CUBLAS_WORKSPACE
 from craft.words import format_bytes
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES
+from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu, describe_gpu
+
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+"""What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not
+there as the list's end (`rocdevice.cpp` of ROCm's clr)."""
+SIDE = 64
+
+
+def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
+    """Hides the machine's GPUs from this process, except its own.
+
+    Call it in every process of a trial before anything asks torch for a GPU: torch looks once a process. A process that Ray
+    uses again gets a trial of equal resources, so what is hidden stays right.
+
+    Args:
+        ids: Ray's names of the GPU. Ray makes it visible itself, unless RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES is set, as
+            in images for vLLM: then every trial would compute on the machine's first GPU.
+    """
+    os.environ.setdefault(*CUBLAS_WORKSPACE)
+    if not gpu:
+        os.environ.update(HIDDEN)
+        return
+    if ids:
+        os.environ.update(dict.fromkeys(HIDDEN, ",".join(map(str, ids))))
+    choose_segments()
+
+
+def require_gpu(visible: int = 1) -> Gpu:
+    """Returns the GPU of this process, after a matrix product on it.
+
+    Args:
+        visible: how many GPUs the process is to see, its own first.
+
+    Raises:
+        Unavailable: torch cannot compute there; the message names the machine and has torch's reason.
+    """
+    import torch
+
+    try:
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise RuntimeError(f"torch {torch.__version__} is built without CUDA; install a build for this machine's driver")
+        torch.cuda.init()
+        if (count := torch.cuda.device_count()) > visible:
+            raise RuntimeError(
+                f"the process sees {count} and its trial has {visible}, or a share of one. Unset "
+                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (NOSET_HIP_...) where Ray starts"
+            )
+        ones = torch.ones(SIDE, SIDE, device="cuda")
+        total = (ones @ ones).sum().item()
+        if total != SIDE**3:
+            raise RuntimeError(f"a product of matrices gives {total:g} instead of {SIDE**3}")
+        return describe_gpu(torch.cuda.current_device())
+    except Exception as error:  # torch and the driver have many kinds of error
+        reason = " ".join(str(error).split())[:400] or type(error).__name__
+        raise Unavailable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
+
 
 SEGMENTS = "expandable_segments:True"
 """Memory that one size of tensors has left is used for another size, where the limit leaves no room for both."""
