@@ -54,9 +54,7 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
         "running": any(frame.status == "running" for frame in view.sweeps),
         "status": " · ".join(parts),
         "answers": [
-            {"sweep": frame.name, "text": answer_text(frame), "folder": frame.folder}
-            for frame in view.sweeps
-            if frame.answer is not None
+            {"sweep": frame.name, "text": text, "folder": frame.folder} for frame in view.sweeps if (text := answer_text(frame))
         ],
         "sections": SECTIONS,
         "panels": [
@@ -67,9 +65,9 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
 
 
 def answer_text(frame: Frames) -> str:
-    """Returns a sweep's answer, and why trials were added for it; empty without an answer."""
+    """Returns a sweep's answer, if it has one, and why trials were added."""
     added = [f"Added: {decision.why}" for decision in frame.state.decisions]
-    return "\n".join([frame.answer.text, *added]) if frame.answer is not None else ""
+    return "\n".join([*([frame.answer.text] if frame.answer is not None else []), *added])
 
 
 def safe_spec(panel: Panel, view: View) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from craft.scoring.credits import CREDITS, credits_of
-from dashboards.content import everything_in
+from dashboards.content import everything_in, state_of
+from dashboards.frames import Frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import moving_together, parameters_that_differ, text
@@ -29,6 +30,8 @@ from dashboards.store import Store
 from orchestrator.results.presentation import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
+from orchestrator.state.events import Decided
+from orchestrator.state.state import State
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, view_of
 from tests.golden import check_golden
@@ -89,6 +92,12 @@ def test_a_table_of_trainings_is_a_page(tmp_path: Path) -> None:
     assert not any("could not be drawn" in spec.get("empty", "") for spec in content["specs"].values())
     (labels, *_) = content["specs"]["table"]["table"]["columns"]
     assert labels["values"] == ["b", "a"]
+
+
+def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
+    state = replace(State(), decisions=(Decided(why="a smaller rate, by anna", seeds={"a": [0]}),))
+    view = make_view([Frames("ranks", state)], published_rows())
+    assert [row["text"] for row in state_of([], [], view)["answers"]] == ["Added: a smaller rate, by anna"]
 
 
 def test_the_table_is_as_the_golden_file_has_it() -> None:
