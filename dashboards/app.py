@@ -88,8 +88,8 @@ class Watcher:
         key = tuple(feed.name for feed in feeds)
         with self._lock:
             view = self._views.get(key)
-            now = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
-            if view is None or view[0] != now:
+            revision = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
+            if view is None or view[0] != revision:
                 self._views[key] = view_of(self.store, feeds)
             return self._views[key]
 

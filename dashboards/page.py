@@ -75,9 +75,9 @@ def export_page(title: str, payload: Mapping[str, Any]) -> str:
     """Returns one self-contained file."""
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
-    own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy = (
-        f"default-src 'none'; script-src {_hash(own)} {_hash(plotly)}; {STYLE_POLICY}; img-src data: blob:; "
+        f"default-src 'none'; script-src {_hash(script)} {_hash(plotly)}; {STYLE_POLICY}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return _template() % {
@@ -88,7 +88,7 @@ def export_page(title: str, payload: Mapping[str, Any]) -> str:
             [
                 f'<script type="text/plain" id="content">{_packed(as_json(payload))}</script>\n',
                 f'<script type="text/plain" id="plotly">{_packed(plotly)}</script>\n',
-                f"<script>{own}</script>",
+                f"<script>{script}</script>",
             ]
         ),
     }

@@ -89,7 +89,7 @@ def diagnose(plan: Plan, call: Call, machines_wanted: int | None = None) -> Iter
     except ValueError as error:
         yield Finding("bad", "cluster", str(error))
         return
-    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.content for reply in tried}, beside), *steps]
+    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, beside), *steps]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:

@@ -64,8 +64,8 @@ class Answerer:
 
         rows = pd.DataFrame(model_input)
         if tuple(name for name in ("text", "text_pair") if name in rows) != self.columns_read:
-            there = ", ".join(map(str, rows)) or "none"
-            raise ValueError(f"the input has the columns {there}; the adapter reads {' and '.join(self.columns_read)}")
+            column_names = ", ".join(map(str, rows)) or "none"
+            raise ValueError(f"the input has the columns {column_names}; the adapter reads {' and '.join(self.columns_read)}")
         if rows.empty:
             return pd.DataFrame(np.empty((0, len(self.columns)), dtype=np.float32), columns=self.columns)
         texts = {name: rows[name].tolist() for name in self.columns_read}

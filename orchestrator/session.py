@@ -88,9 +88,9 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         judged, answer = answer_of(driver.state)
         show_front(judged, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
-        left = _ship(driver, follower, outcome, uri, files, console)
+        unsent = _ship(driver, follower, outcome, uri, files, console)
     show_outcome(plan, outcome, summaries, console, uri, files)
-    show_rest(outcome, left, folder.path, console, again)
+    show_rest(outcome, unsent, folder.path, console, again)
     return outcome
 
 
@@ -110,9 +110,9 @@ def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, f
 
 def _leave(follower: Follower, patience: float) -> int:
     """Gives the store so many seconds for the rest, and ends the process; returns how many events it lacks."""
-    left = follower.wait(patience)
+    unsent = follower.wait(patience)
     follower.stop()
-    return left
+    return unsent
 
 
 def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
@@ -146,8 +146,8 @@ def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) ->
     Raises:
         ValueError: the model or the data are not available, or are not those of the finished trials.
     """
-    entries, before = state.entries.values(), recorded_sweep(options.folder)
-    if before is not None and has_moved(before, plan.sweep):
+    entries, recorded = state.entries.values(), recorded_sweep(options.folder)
+    if recorded is not None and has_moved(recorded, plan.sweep):
         check_data(plan.sweep, entries, prepare(needs_of([*plan.trials, *plan.examples]), elsewhere=True))
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
     settled = {key for key, result in results.items() if result.settled and not options.retry_failed}

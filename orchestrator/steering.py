@@ -67,15 +67,15 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     """
     plan, overrides = plan_call(replace(call, resume=True), console)
     folder = SweepFolder(plan.sweep.folder)
-    before, state = recorded_sweep(folder.path), read_state(folder.record)
+    recorded, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
-    change = find_change(before, plan, state)
+    change = find_change(recorded, plan, state)
     driven = _is_driven(folder)
     if change:
-        change = replace(change, price=price_of(before, plan, state, driven))
+        change = replace(change, price=price_of(recorded, plan, state, driven))
     if change and driven:
-        assert before is not None, "a driver writes the effective file first"
-        check_change(before, plan.sweep)
+        assert recorded is not None, "a driver writes the effective file first"
+        check_change(recorded, plan.sweep)
         _check_data(plan, state)
     if not change or not agree(change):
         return Applied(change)

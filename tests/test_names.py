@@ -12,11 +12,11 @@ from orchestrator.commands import app
 from tests.test_documents import ROOT
 
 EMPTY = frozenset(["one", "found", "given", "made", "what", "known", "content", "whole", "others", "words", "there", "kept",
-                   "shown", "taken", "rest", "asked"])  # fmt: skip
+                   "shown", "taken", "rest", "asked", "before", "own", "left", "now"])  # fmt: skip
 """Names that fit any value."""
 
-ALLOWED = {"craft": 0, "orchestrator": 9, "dashboards": 0}
-"""How many variables and arguments of a package still have an empty name. Lower it when you rename one."""
+ALLOWED = {"craft": 0, "orchestrator": 1, "dashboards": 0}
+"""How many variables and arguments of a package still have an empty name: a field of the log. Lower it when you rename one."""
 
 VERB = re.compile(r"(?!This|Its|Always|As\b|Args|Sizes|Nothing)[A-Z][a-z]+s\b")
 """The third person of a verb: `Returns`, `Checks`."""

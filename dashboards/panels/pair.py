@@ -82,8 +82,8 @@ def _sentence(
     ids, sweeps, labels = zip(first, second, strict=True)
     if sweeps[0] != sweeps[1]:
         return f"They are of {sweeps[0]} and {sweeps[1]}. The command compares them if their scores mean the same."
-    before, after = (trials.get(identity, ({}, {}, {})) for identity in ids)
-    return compare_trials(before, after, [summaries[identity] for identity in ids]).sentence(*labels)
+    first_trials, second_trials = (trials.get(identity, ({}, {}, {})) for identity in ids)
+    return compare_trials(first_trials, second_trials, [summaries[identity] for identity in ids]).sentence(*labels)
 
 
 def draw(plain: Plain) -> Plain:

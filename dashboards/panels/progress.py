@@ -45,8 +45,8 @@ def progress_data(view: View) -> Plain:
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
         status = frame.status
         told = _underway(frame) if status == "running" else None
-        left, doing = told or (_time_left(frame, tally, status), "")
-        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "doing": doing})
+        seconds_left, doing = told or (_time_left(frame, tally, status), "")
+        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": seconds_left, "doing": doing})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
     if all(group["status"] == "finished" and not group["counts"]["failed"] for group in groups):
@@ -65,11 +65,11 @@ def _underway(frame: Frames) -> tuple[float | None, str] | None:
 
 def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | None:
     """Seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
-    left = tally["running"] + tally["to come"]
+    remaining_trials = tally["running"] + tally["to come"]
     over = tally["finished"] + tally["stopped"] + tally["failed"]
-    if not left or not over or status != "running" or frame.state.started is None:
+    if not remaining_trials or not over or status != "running" or frame.state.started is None:
         return None
-    return (time.time() - frame.state.started.time) / over * left
+    return (time.time() - frame.state.started.time) / over * remaining_trials
 
 
 def progress_draw(plain: Plain) -> Plain:
@@ -105,9 +105,9 @@ def progress_draw(plain: Plain) -> Plain:
 
 def _sentence(group: Plain) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in group["counts"].items() if count)
-    left = f"; about {format_duration(group['left_s'])} left" if group["left_s"] is not None else ""
+    time_left = f"; about {format_duration(group['left_s'])} left" if group["left_s"] is not None else ""
     doing = f"; {group['doing']}" if group["doing"] else ""
-    return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{doing}{left}."
+    return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{doing}{time_left}."
 
 
 def time_data(view: View) -> Plain:

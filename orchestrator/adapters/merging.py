@@ -44,7 +44,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
     record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     model, tokenizer = load_adapter(adapter, base)
-    before = exact_logits(model, tokenizer)
+    adapter_logits = exact_logits(model, tokenizer)
     with quiet_libraries():
         method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
         merged = _merged(model, method)
@@ -58,7 +58,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
         again = auto.from_pretrained(str(folder), use_safetensors=True, trust_remote_code=False).eval()
-    difference = output_difference(before, exact_logits(again, tokenizer))
+    difference = output_difference(adapter_logits, exact_logits(again, tokenizer))
     if not difference <= TOLERANCE:
         raise ValueError(
             f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
@@ -80,8 +80,8 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 def reads_pairs(run: Mapping[str, Any]) -> bool:
     """Returns whether the task of a run's record reads two texts. The record says it, so no file of the user is needed."""
     task = run["spec"]["task"]
-    own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/")) if task.startswith("custom/") else None
-    return len(find_task(task, DataSettings()).text if own is None else own.get("text", ())) == 2
+    custom_task = run["spec"]["data"]["custom"].get(task.removeprefix("custom/")) if task.startswith("custom/") else None
+    return len(find_task(task, DataSettings()).text if custom_task is None else custom_task.get("text", ())) == 2
 
 
 def _merged(model: nn.Module, method: str) -> Any:
@@ -112,9 +112,9 @@ def exact_logits(model: nn.Module, tokenizer: Any) -> Tensor:
     return logits
 
 
-def output_difference(before: Tensor, after: Tensor) -> float:
+def output_difference(reference: Tensor, outputs: Tensor) -> float:
     """Returns the largest difference of outputs, as a share of the largest output."""
-    return float((before - after).abs().max() / before.abs().max().clamp_min(1e-12))
+    return float((reference - outputs).abs().max() / reference.abs().max().clamp_min(1e-12))
 
 
 def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
@@ -136,7 +136,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     model, tokenizer = load_adapter(adapter, base)
     if not isinstance(model, PeftModel):
         raise ValueError(f"method {method} is no change of weights that a LoRA could be; take the adapter without --as lora")
-    before = exact_logits(model, tokenizer)
+    adapter_logits = exact_logits(model, tokenizer)
     try:
         changes = changes_of(model)
     except (AttributeError, NotImplementedError, ValueError) as error:
@@ -145,7 +145,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)
-    difference = output_difference(before, exact_logits(again, tokenizer))
+    difference = output_difference(adapter_logits, exact_logits(again, tokenizer))
     if not difference <= TOLERANCE:
         raise ValueError(
             f"{method} is not the same as a LoRA: outputs differ by {difference:.1e} of the largest. Take it without --as lora"

@@ -191,11 +191,11 @@ def _auto(kind: str) -> str:
     return "AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification"
 
 
-def _scores(origin: Origin, own: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
+def _scores(origin: Origin, adapter_metrics: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
     """Returns the rows of the table of scores: name, mean, ends of its interval, search score and number of trials."""
     trial, summary = origin.entry.trial, origin.summary
     several, name = len(summary.tasks) > 1, f"this adapter ({trial.task}, seed {trial.seed})"
-    rows = [(name, own.get("score", math.nan), _ends(None), own.get("search_score"), 1)]
+    rows = [(name, adapter_metrics.get("score", math.nan), _ends(None), adapter_metrics.get("search_score"), 1)]
     for task, value in summary.tasks.items():
         if origin.reasons and (task == trial.task or several):  # without them it is a card of the trial alone
             # the one task's interval is the sweep's own, over seeds and examples, as the front shows it

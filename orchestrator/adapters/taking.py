@@ -143,14 +143,14 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
 def describe_form(adapter: Path, folder: Path, run: Mapping[str, Any], form: Form) -> str:
     """Returns the sentence on what the files in `folder` hold, next to the size of the `adapter` that was trained."""
     size = f"{sum(map(count_numbers, folder.glob('*.safetensors'))):,} numbers, {_bytes(folder)}"
-    own = f"{run['counts']['trainable_parameters']:,.0f} parameters, {_bytes(adapter)}"
+    trained_size = f"{run['counts']['trainable_parameters']:,.0f} parameters, {_bytes(adapter)}"
     if form == "adapter":
-        return f"Written: the adapter as it was trained, {own}."
+        return f"Written: the adapter as it was trained, {trained_size}."
     if form == "merged":
-        return f"Written: a full model, {size}; the adapter that is merged into it has {own}."
+        return f"Written: a full model, {size}; the adapter that is merged into it has {trained_size}."
     rank = (peft_config(folder) or {})["r"]
     lora = f"a LoRA of rank {rank} with the same change of weights, {size}"
-    return f"Written: {lora}; the {run['spec']['method']} adapter has {own}."
+    return f"Written: {lora}; the {run['spec']['method']} adapter has {trained_size}."
 
 
 def _bytes(folder: Path) -> str:

@@ -85,8 +85,8 @@ def compare(
     from orchestrator.review.comparing import compare_sweeps, show_comparison
     from orchestrator.review.past_sweep import find_sweep
 
-    left, right = (find_sweep(name, tracking_uri, storage) for name in (first, second))
-    compared = compare_sweeps(left, right, configuration_a, configuration_b, metric)
+    first_record, second_record = (find_sweep(name, tracking_uri, storage) for name in (first, second))
+    compared = compare_sweeps(first_record, second_record, configuration_a, configuration_b, metric)
     show_comparison(compared, plain_screen(quiet=as_json), rows)
     if as_json:
         from orchestrator.reports.compare import compare_report
@@ -208,10 +208,10 @@ def replay(
         raise TrackingError(f"{folder} holds no {record.record.name}: give the folder of a sweep, as in runs/NAME")
     with one_driver(folder):
         uri = resolve_uri(tracking_uri) if tracking_uri else _read_uri(record)
-        left = follower.replay(folder, uri, markdown, timeout)
-    waiting = f"{left} {plural(left, 'event')} left; run this again when the store answers"
-    plain_screen().print(waiting if left else "everything is in the tracking store")
-    return 1 if left else 0
+        missing = follower.replay(folder, uri, markdown, timeout)
+    waiting = f"{missing} {plural(missing, 'event')} left; run this again when the store answers"
+    plain_screen().print(waiting if missing else "everything is in the tracking store")
+    return 1 if missing else 0
 
 
 def _read_uri(folder: SweepFolder) -> str:

@@ -49,11 +49,11 @@ class Price:
     lines: tuple[str, ...]
 
 
-def price_of(before: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
+def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
     """Returns the price of a plan for a sweep with this state.
 
     Args:
-        before: the sweep's effective file.
+        recorded: the sweep's effective file.
         driven: whether a session runs, whose time counts.
     """
     jobs = jobs_of(make_strategy(plan).wanted(state))
@@ -68,7 +68,7 @@ def price_of(before: Sweep | None, plan: Plan, state: State, driven: bool) -> Pr
     lines += _budget(plan.sweep, len(jobs), state, seconds or 0.0, driven)
     if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
         lines.append("not known any more: whether an adapter is needed at all (no `head`)")
-    if before is not None and len(plan.sweep.reported_seeds) < 2 <= len(before.reported_seeds):
+    if recorded is not None and len(plan.sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
         lines.append("not known any more: with what probability a configuration is enough (one seed)")
     return Price(len(new), seconds if new else 0.0, tuple(lines))
 
@@ -93,9 +93,9 @@ def _budget(sweep: Sweep, trainings: int, state: State, seconds: float, driven: 
         yield f"budget.trials: {max(0, budget.trials - trainings)} of {budget.trials} are left"
     if limit is not None:
         passed = time.time() - state.started.time if driven and state.started is not None else 0.0
-        left = max(0.0, limit - passed)
-        short = ", less than it takes" if seconds > left else ""
-        yield f"budget.wall_clock: {format_duration(left)} of {budget.wall_clock} left{short}"
+        remaining_seconds = max(0.0, limit - passed)
+        short = ", less than it takes" if seconds > remaining_seconds else ""
+        yield f"budget.wall_clock: {format_duration(remaining_seconds)} of {budget.wall_clock} left{short}"
 
 
 NAMED = 4
@@ -142,11 +142,11 @@ class Change:
         return "\n".join([*self.lines, *(self.price.lines if self.price else ())]) or f"nothing changes in {self.sweep}"
 
 
-def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:
+def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
     """Returns what a sweep file changes.
 
     Args:
-        before: the effective file of the sweep; None if there is no sweep of that name.
+        recorded: the effective file of the sweep; None if there is no sweep of that name.
         plan: of the new file.
         state: how the sweep stands.
     """
@@ -154,23 +154,23 @@ def find_change(before: Sweep | None, plan: Plan, state: State) -> Change:
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}
     wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
     added, removed = _compare(wanted, requested), _compare(requested, wanted)
-    changed = list(_differences(before, plan.sweep)) if before is not None else []
-    if before is not None and not (added or removed) and _space(before) != _space(plan.sweep):
+    changed = list(_differences(recorded, plan.sweep)) if recorded is not None else []
+    if recorded is not None and not (added or removed) and _space(recorded) != _space(plan.sweep):
         changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
     return Change(plan.sweep.name, tuple(added), tuple(removed), tuple(changed))
 
 
-def check_change(before: Sweep, now: Sweep) -> None:
+def check_change(recorded: Sweep, sweep: Sweep) -> None:
     """Checks that a driver that runs can take a file over from another one.
 
     Raises:
         SweepError: it cannot; the message says what can be done.
     """
-    check_resume(now.folder, now, before)
+    check_resume(sweep.folder, sweep, recorded)
     lines = []
-    if before.scheduler != now.scheduler:
-        lines.append(f"scheduler: was {before.scheduler.name}, is {now.scheduler.name} ({now.where(('scheduler',))})")
-    new = [share for share in now.shares if share not in before.shares]
+    if recorded.scheduler != sweep.scheduler:
+        lines.append(f"scheduler: was {recorded.scheduler.name}, is {sweep.scheduler.name} ({sweep.where(('scheduler',))})")
+    new = [share for share in sweep.shares if share not in recorded.shares]
     lines += [f"resources: no trial of the sweep has {shown(share.model_dump(exclude_defaults=True))} yet" for share in new]
     if lines:
         advice = "stop the sweep by Ctrl-C, which keeps the checkpoints, and apply the file again"
@@ -181,11 +181,11 @@ def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
     """Returns in words what trials there are in `these` and not in `those`."""
     parts, remaining = list[str](), [entry for key, entry in these.items() if key not in those]
     for noun, value in _ASPECTS.items():
-        before = {value(entry) for entry in those.values()}
-        new = [entry for entry in remaining if value(entry) not in before]
+        other_values = {value(entry) for entry in those.values()}
+        new = [entry for entry in remaining if value(entry) not in other_values]
         if (new and those) or noun == "configuration":
             parts += _named(noun, new, value)
-            remaining = [entry for entry in remaining if value(entry) in before]
+            remaining = [entry for entry in remaining if value(entry) in other_values]
     return [*parts, *([f"{_count(len(remaining), 'trial')}{_running(remaining)}"] if remaining else [])]
 
 
@@ -219,8 +219,8 @@ def _space(sweep: Sweep) -> Any:
     return sweep.model_dump(mode="json")["space"]
 
 
-def _differences(before: Sweep, now: Sweep) -> Iterable[str]:
-    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+def _differences(recorded: Sweep, sweep: Sweep) -> Iterable[str]:
+    old, new = recorded.model_dump(mode="json"), sweep.model_dump(mode="json")
     for name in new:
         if name not in EXCLUDED:
             yield from _walk(old[name], new[name], (name,))

@@ -79,5 +79,5 @@ def read_proposal(proposal: str, sweep: Sweep) -> Point:
     values = {name: dimension.values[0] for name, dimension in dimensions.items() if isinstance(dimension, Choice)}
     if several := [name for name in dimensions if dimensions[name] != Choice((values.get(name),))]:
         raise ValueError(f"{', '.join(several)}: a proposal has one value of each setting")
-    own = point(checked.blocks[-1], values)
-    return Point(None, own.method, own.parameters, own.training)
+    proposed = point(checked.blocks[-1], values)
+    return Point(None, proposed.method, proposed.parameters, proposed.training)

@@ -99,9 +99,9 @@ class Command:
 class _Planning(threading.Thread):
     """Makes the plan of a request's file. `error` says what is wrong with it."""
 
-    def __init__(self, request: Request, before: Plan) -> None:
+    def __init__(self, request: Request, current_plan: Plan) -> None:
         super().__init__(name=f"plan-{request.name}", daemon=True)
-        self.request, self._before = request, before
+        self.request, self._current_plan = request, current_plan
         self.plan: Plan | None = None
         self.error = ""
 
@@ -110,8 +110,8 @@ class _Planning(threading.Thread):
             sweep, mistakes = check(dict(self.request.sweep))
             if sweep is None or mistakes:
                 raise SweepError([f"{self.request.file}: {mistake}" for mistake in mistakes])
-            check_change(self._before.sweep, sweep)
-            plan = make_plan(sweep, self._before.planner.of(sweep))
+            check_change(self._current_plan.sweep, sweep)
+            plan = make_plan(sweep, self._current_plan.planner.of(sweep))
             make_strategy(plan)  # its errors belong to the request, too
             self.plan = plan
         except Exception as error:  # whatever it is, the person who has asked hears of it, and the sweep runs

@@ -100,24 +100,24 @@ class DesiredRuns:
         Args:
             end: the state in which the last session was left; it is judged once.
         """
-        before, groups = self._state, self._groups
+        previous, groups = self._state, self._groups
         self._state, self._groups = state, group(state)
         self._families = _families(self._groups, state.entries)
-        entries = before.entries
+        entries = previous.entries
         if end is not None and end is not self._end:
             self._end, self._verdict = end, Verdict.of(end, self._describe)
             entries = {}  # each run is marked
-        switched = before.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
+        switched = previous.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
         changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in switched]
         touched = {self._families[entry.trial.configuration] for entry in changed}
         for name, members in self._groups.items():
-            if len(groups.get(name, ())) != len(members) or (before.ended is not state.ended and _has_left(members)):
+            if len(groups.get(name, ())) != len(members) or (previous.ended is not state.ended and _has_left(members)):
                 touched.add(self._families[name])
         configurations = [name for name, family in self._families.items() if family in touched and self._has_begun(name)]
-        configurations += [name for name, event in state.refused.items() if before.refused.get(name) is not event]
+        configurations += [name for name, event in state.refused.items() if previous.refused.get(name) is not event]
         trials = [entry.key for entry in changed if entry.begun]
-        own = any(getattr(state, name) is not getattr(before, name) for name in OWN) and state.started is not None
-        keys = ([state.name] if own else [], configurations, trials)
+        sweep_changed = any(getattr(state, name) is not getattr(previous, name) for name in OWN) and state.started is not None
+        keys = ([state.name] if sweep_changed else [], configurations, trials)
         return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
 
     @property

@@ -61,8 +61,8 @@ def saved_views(sweep: Sweep, sweep_id: str, began: int) -> dict[str, str]:
     first, direction = next(iter(objectives.items()), (SCORE, "maximize"))
     parallel = {"type": "PARALLEL", "selectedParams": shared_parameters(sweep.space), "selectedMetrics": [SIZE, SCORE]}
     # The page makes a chart of every metric: in the sections after the first, which are folded.
-    own, *folded = dict.fromkeys(["Score and parameters", *(f"score/{task}".rpartition("/")[0] for task in tasks)])
-    sections = [{"uuid": own, "name": own, "display": True, "columns": 1}]
+    section, *folded = dict.fromkeys(["Score and parameters", *(f"score/{task}".rpartition("/")[0] for task in tasks)])
+    sections = [{"uuid": section, "name": section, "display": True, "columns": 1}]
     sections += [{"uuid": name, "name": name, "display": False} for name in (*folded, "Model metrics", "System metrics")]
 
     def view(name: str, query: str, columns: list[str], charts: list[dict[str, Any]]) -> str:
@@ -74,7 +74,7 @@ def saved_views(sweep: Sweep, sweep_id: str, began: int) -> dict[str, str]:
             "columnOrder": [*FIXED, *columns],
             "columnWidths": FIXED | {column: max(85, 10 + 7 * len(column.partition(".")[2])) for column in columns},
             "runsHiddenMode": "SHOW_ALL",
-            "compareRunCharts": [{"uuid": f"{n}", "metricSectionId": own, **chart} for n, chart in enumerate(charts)],
+            "compareRunCharts": [{"uuid": f"{n}", "metricSectionId": section, **chart} for n, chart in enumerate(charts)],
             "compareRunSections": sections,
             "isAccordionReordered": True,
         }

@@ -208,12 +208,12 @@ class Agenda(SessionLog):
         self.queue.jobs[job.key] = job
         if job.key in self.queue.submitted:
             return
-        left, training = self.state.unfinished(job.keys), self.state.entries[job.key]
-        if training.ended and training.finished is None and left:
+        unfinished, training = self.state.unfinished(job.keys), self.state.entries[job.key]
+        if training.ended and training.finished is None and unfinished:
             # A training that has no adapter has nothing to cut.
             assert training.result is not None
-            self.record(*(Ended(result=as_its_training(key, training.result)) for key in left))
-        elif left:
+            self.record(*(Ended(result=as_its_training(key, training.result)) for key in unfinished))
+        elif unfinished:
             self.queue.waiting[job.key] = job
 
     def _wait_again(self, key: str) -> None:

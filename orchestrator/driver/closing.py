@@ -75,12 +75,12 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
     return f"{format_duration(outcome.seconds)}: {', '.join(shares)}".replace("%", " %")
 
 
-def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:
+def show_rest(outcome: SweepOutcome, unsent: int, folder: Path, console: Console, again: str) -> None:
     """Prints what is still to do, and the command that does it."""
-    if left:
-        replay = f"craft-sweeps replay {shown_path(folder)}"
+    if unsent:
+        send = f"craft-sweeps replay {shown_path(folder)}"
         console.print(
-            f"{left} {plural(left, 'event')} not in the tracking store yet; send with: {replay}", markup=False, soft_wrap=True
+            f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}", markup=False, soft_wrap=True
         )
     unfinished = len(outcome.left)
     if unfinished:

@@ -146,13 +146,13 @@ class Display:
 
     def _block(self) -> RenderableType:
         tally = self.tally
-        left = "…" if tally.left is None else format_duration(tally.left)
+        time_left = "…" if tally.left is None else format_duration(tally.left)
         counts = Text.assemble(
             (f"{tally.done}", "bold green"), f"/{tally.total} trainings   ",
             (f"{len(tally.running)}", "bold"), " running   ",
             (f"{len(tally.paused)} paused   " if tally.paused else ""),
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
-            (format_duration(tally.elapsed), "bold"), " passed   ", (left, "bold"), " left",
+            (format_duration(tally.elapsed), "bold"), " passed   ", (time_left, "bold"), " left",
         )  # fmt: skip
         head = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed, width=24), counts)
@@ -163,17 +163,17 @@ class Display:
         return Group(*lines)
 
     def _running_table(self) -> Table:
-        table, now = Table.grid(padding=(0, 2)), self.tally.clock()
+        table, clock_seconds = Table.grid(padding=(0, 2)), self.tally.clock()
         if any(trial.score is not None for trial in self.tally.running.values()):
             table.add_row("", "", "", "", Text("search score", style="dim"))
         for trial in list(self.tally.running.values())[:SHOWN_RUNNING]:
             score = "" if trial.score is None else f"{trial.score:.1f}"
-            left = trial.left_at(now)
+            seconds_left = trial.left_at(clock_seconds)
             table.add_row(
                 Text(trial.entry.trial.name, style="dim", overflow="ellipsis", no_wrap=True),
                 f"{trial.share:4.0%}",
                 trial.phase or "starting",
-                "" if left is None else f"{format_duration(left)} left",
+                "" if seconds_left is None else f"{format_duration(seconds_left)} left",
                 score,
             )
         hidden = len(self.tally.running) - SHOWN_RUNNING

@@ -206,10 +206,10 @@ class Driver(Agenda):
         checkpoint."""
         if key not in self.queue.submitted:
             return
-        left = self._left(key) if key in self.queue.running else []
+        unfinished = self._left(key) if key in self.queue.running else []
         self.queue.leave(key)
-        if left:
-            self.record(Paused(keys=left) if key in self.queue.jobs else Interrupted(keys=left))
+        if unfinished:
+            self.record(Paused(keys=unfinished) if key in self.queue.jobs else Interrupted(keys=unfinished))
         self._wait_again(key)
 
     def show_retry(self, key: str, why: str) -> None:
@@ -256,9 +256,9 @@ class Driver(Agenda):
             self.display.tick()
             if self._clock() >= self._next_underway:
                 self._next_underway = self._clock() + UNDERWAY_EVERY
-                left, doing = self.display.outlook()
-                if doing or left is not None:
-                    self.record(Underway(left=left, doing=doing))
+                seconds_left, doing = self.display.outlook()
+                if doing or seconds_left is not None:
+                    self.record(Underway(left=seconds_left, doing=doing))
 
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""

@@ -196,7 +196,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
             # A rank above a weight's side is the trial's own mistake, and is refused there.
             wanted[name] = weight, min(max(rank, wanted.get(name, (weight, 0))[1]), *weight.shape)
     at_once = max(1, min(MOST_AT_ONCE, cores // base.threads))
-    before = torch.get_num_threads()
+    earlier_threads = torch.get_num_threads()
     # Side by side, each with a trial's threads: quicker than one after another with all, and bit for bit what a trial computes.
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(base.threads,)) as pool:
         try:
@@ -205,7 +205,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
                 tick()
         finally:
             pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(before)
+            torch.set_num_threads(earlier_threads)
 
 
 def _base(trials: Sequence[PlannedTrial]) -> Base:

@@ -35,9 +35,9 @@ class Running:
     phase: str = ""
     ends: float | None = None
 
-    def left_at(self, now: float) -> float | None:
-        """Seconds left at `now`; 0 for a trial that is late."""
-        return None if self.ends is None else max(0.0, self.ends - now)
+    def left_at(self, clock_seconds: float) -> float | None:
+        """Seconds left at `clock_seconds`; 0 for a trial that is late."""
+        return None if self.ends is None else max(0.0, self.ends - clock_seconds)
 
 
 @dataclass
@@ -78,14 +78,14 @@ class Tally:
         A trial that waits is taken to last as long as the mean of those that have ended and those that run. One that has
         hardly begun says little, so it counts only while no other is known.
         """
-        now, trials = self.clock(), self.running.values()
-        outlooks = [(trial.share, left) for trial in trials if (left := trial.left_at(now)) is not None]
+        clock_seconds, trials = self.clock(), self.running.values()
+        outlooks = [(trial.share, seconds) for trial in trials if (seconds := trial.left_at(clock_seconds)) is not None]
         least = EARLY if self.took else 0.0
-        durations = self.took + [left / (1 - share) for share, left in outlooks if least <= share < 1]
+        durations = self.took + [seconds / (1 - share) for share, seconds in outlooks if least <= share < 1]
         if not durations:
-            return max((left for _, left in outlooks), default=None)
+            return max((seconds for _, seconds in outlooks), default=None)
         mean = sum(durations) / len(durations)
-        remaining = [left for _, left in outlooks] + [mean * (1 - trial.share) for trial in trials if trial.ends is None]
+        remaining = [seconds for _, seconds in outlooks] + [mean * (1 - trial.share) for trial in trials if trial.ends is None]
         return max([(self.waiting * mean + sum(remaining)) / self.most, *remaining])
 
     def start(self, entry: Entry) -> Running:
@@ -115,8 +115,8 @@ class Tally:
     def look(self, entry: Entry, outlook: Outlook) -> None:
         """Takes the progress of a training, as `craft.results.Outlook` has it."""
         trial = self.start(entry)
-        trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["seconds_left"]
-        trial.ends = None if left is None else self.clock() + left
+        trial.phase, trial.share, seconds_left = outlook["phase"], outlook["share"], outlook["seconds_left"]
+        trial.ends = None if seconds_left is None else self.clock() + seconds_left
 
     def end(self, entry: Entry, *, earlier: bool = False) -> None:
         """Notes that a training has ended; `earlier` if that was in an earlier session."""

@@ -238,9 +238,9 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
     )
     basis, lengths, _ = np.linalg.svd(effects, full_matrices=False)
     basis = basis[:, lengths > 1e-9]
-    left = residuals[known_scores] - basis @ (basis.T @ residuals[known_scores])
+    unexplained = residuals[known_scores] - basis @ (basis.T @ residuals[known_scores])
     freedom = np.bincount(rows, 1 - 1 / counts[rows] - (basis**2).sum(axis=1))
-    variances, degrees = moderate(np.bincount(rows, left**2) / freedom, freedom)
+    variances, degrees = moderate(np.bincount(rows, unexplained**2) / freedom, freedom)
     every = table[:, known_scores.all(axis=0)]
     if len(table) < 3 or every.shape[1] < 2:
         return variances, degrees, 0.0

@@ -34,8 +34,8 @@ def block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]] | 
     blocks = [(place, block) for place, block in enumerate(sweep.space) if block.get("method") == summary.method]
     if len(blocks) > 1:
         key = _rank_key(summary)
-        own = summary.parameters.get(key)
-        blocks = [row for row in blocks if any(_same(value, own) for value in _values(row[1].get(key)))]
+        rank = summary.parameters.get(key)
+        blocks = [row for row in blocks if any(_same(value, rank) for value in _values(row[1].get(key)))]
     return blocks[0] if len(blocks) == 1 else None
 
 
@@ -46,8 +46,8 @@ def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:
     if block is None or key not in block[1] or summary.source is not None:
         return {}
     values = _values(block[1][key])
-    own = summary.parameters.get(key)
-    size = next((value for value in values if _same(value, own)), None)
+    rank = summary.parameters.get(key)
+    size = next((value for value in values if _same(value, rank)), None)
     new = _scaled(size, factor)
     return {} if new is None or new in values else {f"space.{block[0]}.{key}": {"values": [*values, new]}}
 
@@ -197,8 +197,8 @@ def _scaled(value: Any, factor: float) -> Any:
     return int(value * factor)
 
 
-def _same(value: Any, own: Any) -> bool:
-    texts = [",".join(map(str, part)) if isinstance(part, list | tuple) else str(part) for part in (value, own)]
+def _same(value: Any, rank: Any) -> bool:
+    texts = [",".join(map(str, part)) if isinstance(part, list | tuple) else str(part) for part in (value, rank)]
     return texts[0] == texts[1]
 
 

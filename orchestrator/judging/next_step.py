@@ -132,7 +132,7 @@ def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator
 def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_seeds: int) -> Action:
     """Returns the action with its expected gain and the chance that it decides among the first `tried` configurations."""
     random = np.random.default_rng(0)
-    before = certainty(evidence.draw(), evidence.size, rule.within)
+    certainty_before = certainty(evidence.draw(), evidence.size, rule.within)
     after, decided = [], []
     for foreseen in foresee(evidence, action.more, random):
         scores = foreseen.draw(DRAWS)
@@ -140,7 +140,7 @@ def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_se
         compared = slice(tried) if action.kind == "seeds" else slice(None)
         part = replace(foreseen, size=foreseen.size[compared], seeds=foreseen.seeds[compared])
         decided.append(is_decided(scores[:, compared], part, rule, least_seeds))
-    return replace(action, gain=float(np.mean(after)) - before, decides=float(np.mean(decided)))
+    return replace(action, gain=float(np.mean(after)) - certainty_before, decides=float(np.mean(decided)))
 
 
 def propose(

@@ -86,7 +86,7 @@ class Identity:
         """Returns the run of a method with these settings on one task with one seed."""
         sweep, block = self.sweep, self.sweep.block_at(path)
         custom = task.removeprefix("custom/")
-        own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
+        custom_tasks = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
         source = sweep.warm_start.get(task) if block is None or block.warm_start else None
         begin = WarmStart(run=self.spec(method, parameters, training, path, source, seed).key) if source else None
         return RunSpec(
@@ -98,7 +98,7 @@ class Identity:
             parameters=parameters,
             training=sweep.training_for(task, training, block),
             # Other tasks' files are no part of this trial: adding one must not rename it.
-            data=sweep.data.model_copy(update={"custom": own}),
+            data=sweep.data.model_copy(update={"custom": custom_tasks}),
             protocol=sweep.protocol,
             seed=seed,
             warm_start=begin,

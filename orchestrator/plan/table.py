@@ -109,10 +109,10 @@ def savings(plan: Plan) -> Iterator[str]:
             and block.sizes is None
             and (within := sum(count * SPAN >= counts[-1] for count in counts)) > 1
         ):
-            left = f"; trainings of their own are left for the {smaller} below" if (smaller := len(counts) - within) else ""
+            suffix = f"; trainings of their own are left for the {smaller} below" if (smaller := len(counts) - within) else ""
             yield (
                 f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
-                f"adapters down to an eighth of its parameters{left}"
+                f"adapters down to an eighth of its parameters{suffix}"
             )
         if row.one_rate is not None and not row.one_rate.items() <= ranked[0].parameters.items():
             needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())

@@ -139,8 +139,9 @@ def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | 
 def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
     """Returns, by rank, the place of the rate that it gets on a task, and whether that is transferred from the first one."""
     transferred = best_of(tried[start])
-    own = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
-    return [(best_of(scores, transferred) if mine else transferred, not mine) for scores, mine in zip(tried, own, strict=True)]
+    tuned = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
+    pairs = zip(tried, tuned, strict=True)
+    return [(best_of(scores, transferred) if is_tuned else transferred, not is_tuned) for scores, is_tuned in pairs]
 
 
 SHOWN = 8

@@ -105,10 +105,10 @@ def more_rows(tasks: Iterable[str], cut: bool) -> str:
     Args:
         cut: whether `eval_examples` cuts them.
     """
-    own = sorted({task.removeprefix("custom/") for task in tasks if task.startswith("custom/")})
-    if cut or not own:
+    custom_names = sorted({task.removeprefix("custom/") for task in tasks if task.startswith("custom/")})
+    if cut or not custom_names:
         return "a larger eval_examples" if cut else ""
-    return f"a larger `validation` file, or data.custom.{own[0] if len(own) == 1 else 'NAME'}.reported"
+    return f"a larger `validation` file, or data.custom.{custom_names[0] if len(custom_names) == 1 else 'NAME'}.reported"
 
 
 def steps(training: TrainingSettings, examples: int) -> int:

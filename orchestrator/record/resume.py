@@ -37,23 +37,23 @@ MEANING = (
 DRAWING = ("algorithm", "seed")
 
 
-def contradictions(before: Sweep, now: Sweep) -> list[str]:
+def contradictions(recorded: Sweep, sweep: Sweep) -> list[str]:
     """Returns the differences that a resume does not allow, each as `path: was X, is Y`."""
     lines = []
     # Files and folders may have moved; `check_data` compares what they hold.
-    plain = [without_places(_plain(sweep)) for sweep in (before, now)]
+    plain = [without_places(_plain(file)) for file in (recorded, sweep)]
     for name in MEANING:
         old, new = plain[0][name], plain[1][name]
         if name == "data":
             # The user's own tasks may be added to, but none may change.
             new = {**new, "custom": {key: task for key, task in new["custom"].items() if key in old["custom"]}}
             old, new = ({**data, "root": None} for data in (old, new))
-        lines += _differences(old, new, (name,), now)
-    lines += _differences(_tuning(before), _tuning(now), (), now)
+        lines += _differences(old, new, (name,), sweep)
+    lines += _differences(_tuning(recorded), _tuning(sweep), (), sweep)
     for name in DRAWING:
-        old, new = getattr(before.search, name), getattr(now.search, name)
-        if before.search.row.samples or name == "algorithm":
-            lines += _differences(old, new, ("search", name), now)
+        old, new = getattr(recorded.search, name), getattr(sweep.search, name)
+        if recorded.search.row.samples or name == "algorithm":
+            lines += _differences(old, new, ("search", name), sweep)
     return lines
 
 
@@ -73,14 +73,14 @@ def recorded_sweep(folder: Path) -> Sweep | None:
         raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
 
 
-def check_resume(folder: Path, sweep: Sweep, before: Sweep | None = None) -> None:
-    """Compares `sweep` with the effective file in `folder`, or with `before`.
+def check_resume(folder: Path, sweep: Sweep, recorded: Sweep | None = None) -> None:
+    """Compares `sweep` with the effective file in `folder`, or with `recorded`.
 
     Raises:
         SweepError: they are two sweeps; the message lists the differences.
     """
-    before = before or recorded_sweep(folder)
-    if before is not None and (lines := contradictions(before, sweep)):
+    recorded = recorded or recorded_sweep(folder)
+    if recorded is not None and (lines := contradictions(recorded, sweep)):
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 
@@ -133,9 +133,9 @@ def copied_from(folder: Path, state: State) -> Path | None:
     return place
 
 
-def has_moved(before: Sweep, now: Sweep) -> bool:
+def has_moved(recorded: Sweep, sweep: Sweep) -> bool:
     """Returns whether a file or folder that trials read has another place than it had."""
-    old, new = ({path: section[path[-1]] for path, section in paths_to_read(_plain(sweep))} for sweep in (before, now))
+    old, new = ({path: section[path[-1]] for path, section in paths_to_read(_plain(file))} for file in (recorded, sweep))
     return any(place != old.get(path, place) for path, place in new.items())
 
 
@@ -164,11 +164,12 @@ def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str
     for entry in entries:
         recorded = recorded_digests(sweep, [entry])
         for name, (_, subject) in _read_by(sweep, entry.trial.task).items():
-            now, then = digests.get(name), recorded.get(name)
-            if now is not None and then is not None and now != then:
+            digest, earlier = digests.get(name), recorded.get(name)
+            if digest is not None and earlier is not None and digest != earlier:
                 raise SweepError(
                     [
-                        f"{subject.format(name)} what this sweep's finished trials used (SHA-256 {now[:12]}, then {then[:12]})",
+                        f"{subject.format(name)} what this sweep's finished trials used "
+                        f"(SHA-256 {digest[:12]}, then {earlier[:12]})",
                         "put back what it was, or start afresh with another --name",
                     ]
                 )
@@ -190,8 +191,8 @@ def _plain(sweep: Sweep) -> dict[str, Any]:
     return sweep.model_dump(mode="json")
 
 
-def _differences(old: Any, new: Any, path: tuple[str, ...], now: Sweep) -> list[str]:
+def _differences(old: Any, new: Any, path: tuple[str, ...], sweep: Sweep) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), (*path, key), now)]
-    return [] if old == new else [f"{dotted(path)}: was {shown(old)}, is {shown(new)} ({now.where(path)})"]
+        return [line for key in keys for line in _differences(old.get(key), new.get(key), (*path, key), sweep)]
+    return [] if old == new else [f"{dotted(path)}: was {shown(old)}, is {shown(new)} ({sweep.where(path)})"]

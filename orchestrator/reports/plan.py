@@ -87,7 +87,7 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         most_trainings=plan.most_jobs,
         ended=prospect.ended,
         optimizer_steps=sum(steps.values()) if steps else None,
-        optimizer_steps_left=prospect.left if steps else None,
+        optimizer_steps_left=prospect.steps_left if steps else None,
         seconds=prospect.seconds,
         notes=[*savings(plan), *choices(plan), *gpu_lines(plan, prospect.gpus), *lines],
     )

@@ -144,15 +144,17 @@ def read_status(folder: Path) -> StatusReport:
     return status_report(state, folder, holder_of(folder.absolute()), time.time(), recall(state, SweepFolder(folder)))
 
 
-def status_report(state: State, folder: Path, holder: Holder | None, now: float, judged: Judged | None = None) -> StatusReport:
-    """Returns the report on a sweep at the time `now`, in seconds since 1970."""
+def status_report(
+    state: State, folder: Path, holder: Holder | None, current_time: float, judged: Judged | None = None
+) -> StatusReport:
+    """Returns the report on a sweep at `current_time`, in seconds since 1970."""
     judged = judged or Judged.of_state(state)
     alive = holder.is_alive if holder is not None else False
     phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
     if phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=updated))
     began = state.started.time if state.started is not None else None
-    until = now if phase == "running" else updated if phase == "lost" else None
+    until = current_time if phase == "running" else updated if phase == "lost" else None
     ended = state.ended if phase != "lost" else None
     passed = ended.seconds if ended is not None else until - began if until is not None and began is not None else None
     return StatusReport(
@@ -164,7 +166,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         updated=updated or None,
         ended=None if ended is None else EndPart(status=ended.status, time=ended.time, seconds=ended.seconds),
         seconds_passed=passed,
-        seconds_left=max(0.0, underway.left - (now - underway.time))
+        seconds_left=max(0.0, underway.left - (current_time - underway.time))
         if phase == "running" and underway is not None and underway.left is not None
         else None,
         doing=underway.doing if phase == "running" and underway is not None else "",
@@ -173,7 +175,7 @@ def status_report(state: State, folder: Path, holder: Holder | None, now: float,
         trainings_planned=state.started.trainings if state.started is not None else None,
         trials=Counts.of(state.requested),
         refused=len(state.refused),
-        running=[_running(entry, now) for entry in state.requested if _runs(entry, state)],
+        running=[_running(entry, current_time) for entry in state.requested if _runs(entry, state)],
         failed=[_failed(entry) for entry in state.requested if _has_failed(entry, state)],
         budget=_budget(state, passed if phase == "running" else None),
         added=[decision.why for decision in state.decisions],
@@ -203,7 +205,7 @@ def _runs(entry: Entry, state: State) -> bool:
     return entry.phase == "running" and (training is entry or training.ended)
 
 
-def _running(entry: Entry, now: float) -> RunningPart:
+def _running(entry: Entry, current_time: float) -> RunningPart:
     report = entry.report
     return RunningPart(
         **TrialPart.names(entry),
@@ -211,7 +213,7 @@ def _running(entry: Entry, now: float) -> RunningPart:
         total_steps=report.total_steps if report else None,
         epoch=report.epoch if report else None,
         search_score=report.metrics.get("search_score") if report else None,
-        seconds=max(0.0, now - entry.changed),
+        seconds=max(0.0, current_time - entry.changed),
     )
 
 
@@ -230,8 +232,8 @@ def _failed(entry: Entry) -> FailedPart:
 def _budget(state: State, seconds: float | None) -> BudgetPart:
     budget = state.sweep.budget if state.started is not None else Budget()
     limit = budget.wall_clock_seconds
-    left = None if limit is None or seconds is None else max(0.0, limit - seconds)
-    return BudgetPart(trials=budget.trials, wall_clock_seconds=limit, seconds_left=left, target=budget.target)
+    seconds_left = None if limit is None or seconds is None else max(0.0, limit - seconds)
+    return BudgetPart(trials=budget.trials, wall_clock_seconds=limit, seconds_left=seconds_left, target=budget.target)
 
 
 def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Command]:

@@ -35,5 +35,5 @@ def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[P
     if len({tuple((line["row"], line["label"]) for line in lines) for lines in (*first, *second)}) > 1:
         raise ValueError("the trials were scored on different rows")
     means = [[sum(map(worth, row)) / len(row) for row in zip(*side, strict=True)] for side in (first, second)]
-    gaps = [(place, left - right) for place, (left, right) in enumerate(zip(*means, strict=True)) if left != right]
+    gaps = [(place, a - b) for place, (a, b) in enumerate(zip(*means, strict=True)) if a != b]
     return sorted(gaps, key=lambda gap: -abs(gap[1]))

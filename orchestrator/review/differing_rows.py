@@ -50,8 +50,8 @@ def _rows(*sides: Side) -> Iterator[tuple[Any, ...]]:
         seeds = list(group)
         with TemporaryDirectory() as scratch:
             answers = [
-                [record.predictions(own[key], Path(scratch) / str(at) / own[key]) for key in seeds]
-                for at, ((_, record, _), own) in enumerate(zip(sides, keys, strict=True))
+                [record.predictions(trial_keys[key], Path(scratch) / str(at) / trial_keys[key]) for key in seeds]
+                for at, ((_, record, _), trial_keys) in enumerate(zip(sides, keys, strict=True))
             ]
         splits = [set(answer) for side in answers for answer in side]
         for split in sorted(set.intersection(*splits)):

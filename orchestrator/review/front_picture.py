@@ -156,10 +156,10 @@ def _number(
     turns = np.exp(2j * np.pi * np.arange(24) / 24)
     turns = turns[np.argsort(-(turns * complex(better_x, -better_y)).real, kind="stable")]
     ways = (point * np.arange(9, 160, 3)[:, None] * turns).reshape(-1, 1).view(float)
-    for place, own in enumerate(at[:LABELS], start=1):
+    for place, mark in enumerate(at[:LABELS], start=1):
         text = axes.text(0, 0, str(place), ha="center", va="center", fontsize=8, fontweight="bold", color="#333333", zorder=5)
         box = text.get_window_extent(figure.canvas.get_renderer())
-        centers = own + ways
+        centers = mark + ways
         half = np.array([box.width, box.height]) / 2 + 1
         wanted = np.hstack([centers - half, centers + half])
         inside = (wanted[:, :2] > frame.min).all(axis=1) & (wanted[:, 2:] < frame.max).all(axis=1)
@@ -170,7 +170,7 @@ def _number(
             continue
         chosen = int(best.argmax())
         marks.append(tuple(wanted[chosen]))
-        ends = axes.transAxes.inverted().transform([centers[chosen], own])
+        ends = axes.transAxes.inverted().transform([centers[chosen], mark])
         text.set(position=ends[0], transform=axes.transAxes)
         if chosen >= 3 * len(turns):
             axes.plot(*ends.T, color="#999999", linewidth=0.6, zorder=1, transform=axes.transAxes)
@@ -182,9 +182,9 @@ def _boxes(centers: Any, half: float) -> list[tuple[float, float, float, float]]
 
 def _meet(boxes: Any, rivals: Sequence[tuple[float, ...]]) -> Any:
     """Returns which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of `rivals`."""
-    left, bottom, right, top = boxes.T[:, :, None]
+    x_low, y_low, x_high, y_high = boxes.T[:, :, None]
     edges = np.array(rivals).reshape(-1, 4).T[:, None, :]
-    return ((left < edges[2]) & (right > edges[0]) & (bottom < edges[3]) & (top > edges[1])).any(axis=1)
+    return ((x_low < edges[2]) & (x_high > edges[0]) & (y_low < edges[3]) & (y_high > edges[1])).any(axis=1)
 
 
 def _scale(axes: Any, across: Sequence[float], log: bool) -> None:

@@ -38,15 +38,15 @@ class Prospect:
 
     Attributes:
         steps: optimizer steps of all trainings, by configuration; empty where the data are not here.
-        left: those of the trainings that have not ended.
+        steps_left: those of the trainings that have not ended.
         ended: the number of trainings that have.
-        seconds: the time of what is left; None if it is not known.
+        seconds: the time of the trainings that are left; None if it is not known.
         gpus: those of this machine that torch can use, if the sweep is to run here.
         lines: sentences about data, probabilities and time, each with its style.
     """
 
     steps: Mapping[str, int]
-    left: int = 0
+    steps_left: int = 0
     ended: int = 0
     seconds: float | None = None
     gpus: Sequence[Gpu] = ()
@@ -69,12 +69,12 @@ def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> 
     ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
     if settled:
         lines.append((f"{ended} of {len(plan.jobs)} trainings have ended already", ""))
-    left = remaining_steps(plan, steps, settled)
+    steps_left = remaining_steps(plan, steps, settled)
     past = past_states(plan.sweep)
-    seconds, sentence = forecast(plan, left / sum(steps.values()), past) if left and not elsewhere else (None, "")
+    seconds, sentence = forecast(plan, steps_left / sum(steps.values()), past) if steps_left and not elsewhere else (None, "")
     scored = scored_line(plan.sweep, examples)
     lines += [(line, "") for line in (scored, *power_lines(plan, examples, past), sentence) if line]
-    return Prospect(steps, left, ended, seconds, [] if elsewhere else usable_gpus(), lines)
+    return Prospect(steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines)
 
 
 SAMPLE = 300

@@ -141,8 +141,8 @@ def _score(rows: Rows, held: Held) -> str:
 
 def _configuration(held: Held, used: set[str | None], rows: int, seed: str | None) -> Iterator[str]:
     """Yields the columns that distinguish configurations: one called so, or the settings that differ."""
-    if own := _first(held, ["configuration"]):
-        yield own
+    if column := _first(held, ["configuration"]):
+        yield column
         return
     declared, several = any(map(GIVEN.match, held)), seed is not None and len({*map(str, held[seed])}) > 1
     for name, cells in held.items():

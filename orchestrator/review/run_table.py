@@ -98,8 +98,8 @@ def _flat(rows: Rows) -> Rows:
     if any(isinstance(cell, Mapping) for cells in columns.values() for cell in cells):
         records = [flatten(dict(zip(columns, cells, strict=True))) for cells in zip(*columns.values(), strict=True)]
         columns = {name: [record.get(name) for record in records] for record in records for name in record}
-    parents, own = {*columns.get("tags.mlflow.parentRunId", ())}, columns.get("run_id", [None] * len(rows))
-    places = [place for place, run in enumerate(own) if run is None or run not in parents]
+    parents, run_ids = {*columns.get("tags.mlflow.parentRunId", ())}, columns.get("run_id", [None] * len(rows))
+    places = [place for place, run in enumerate(run_ids) if run is None or run not in parents]
     cells = {name: [column[place] for place in places] for name, column in columns.items() if name}  # an index has none
     return Rows(rows.source, cells, [rows.number(place) for place in places])
 
@@ -157,7 +157,7 @@ def _answers(place: str, file: Path, minimize: bool, factor: float, score: float
         raise DataError(
             f"{place}: the mean of {file} is {values.mean():.2f}, its score {score:.2f}: is it of another training?"
         )
-    return {EXAMPLES: float(len(values)), **credits_of(lambda kept: float(values[kept].mean()), len(values))}
+    return {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
 
 
 def _number(place: str, cells: Mapping[str, Any], name: str) -> float:

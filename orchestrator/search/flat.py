@@ -144,14 +144,14 @@ class FlatSpace:
 
     def _size_dimension(self, block: Block) -> str | None:
         start = {name: at(dimension, 0.0) for name, dimension in block.dimensions.items()}
-        before = self._log_cost(point(block, start))
-        if before is None:
+        start_cost = self._log_cost(point(block, start))
+        if start_cost is None:
             return None
         changes: dict[str, float] = {}
         for name, dimension in block.dimensions.items():
             if not is_fixed(dimension) and is_ordered(dimension):
                 after = self._log_cost(point(block, start | {name: at(dimension, 1.0)}))
-                changes[name] = abs(after - before) if after is not None else 0.0
+                changes[name] = abs(after - start_cost) if after is not None else 0.0
         largest = max(changes, key=changes.__getitem__, default=None)
         return largest if largest is not None and changes[largest] > 0 else None
 

@@ -188,9 +188,9 @@ class Learned:
         ended = len(entries) == len(self._trials_of(judged)) and all(entry.ended for entry in entries)
         if has_failed(entries) or not (ended or (self._pauses and self._has_come_to_a_rung(entries))):
             return None, ended
-        if (before := self._costs.get(judged.meaning)) is None or before[0] != entries:
-            before = self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
-        values = before[1] | {"score": search_value(entries, means)}
+        if (cached := self._costs.get(judged.meaning)) is None or cached[0] != entries:
+            cached = self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
+        values = cached[1] | {"score": search_value(entries, means)}
         row = tuple(values.get(name, math.nan) for name in self._sweep.objectives)
         return (row if all(map(math.isfinite, row)) else None), ended
 

@@ -161,8 +161,8 @@ class _Tried:
             for task, rows in self._rates(family).items():
                 transferred = rows[family.start][0]
                 for end in family.ends:
-                    own = rows[end][0]
-                    if own is None or transferred is None or abs(own - transferred) > 1:
+                    end_rate = rows[end][0]
+                    if end_rate is None or transferred is None or abs(end_rate - transferred) > 1:
                         far.append(f"{self._plan.planner.labels.label_of(family.groups[end])} ({task})")
         if not families:
             return ""

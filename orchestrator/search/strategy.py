@@ -121,7 +121,7 @@ class Staged(ABC):
 
     def _stages(self, state: State) -> Stages:
         at = state.entries, state.proposals, state.decisions, state.refused, state.started
-        if self._last is None or any(now is not then for now, then in zip(at, self._last[0], strict=True)):
+        if self._last is None or any(part is not last for part, last in zip(at, self._last[0], strict=True)):
             self._last = at, self._advance(state, self._first.wanted(state), [*self._first.configurations(state)])
         return self._last[1]
 

@@ -174,13 +174,13 @@ class LiveState:
 
     def read(self) -> bool:
         """Folds the events that are new; returns whether there were any."""
-        before = self.offset
+        start_offset = self.offset
         for event, behind in read_events(self._path, self.offset):
             self.state, self.offset = self.state.after(event), behind
         if self.offset - self._saved > WORTH_BYTES:
             save_snapshot(self._path, self.state, self.offset)
             self._saved = self.offset
-        return self.offset != before
+        return self.offset != start_offset
 
 
 def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:

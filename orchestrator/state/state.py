@@ -154,12 +154,12 @@ def _opened(state: State, event: Opened) -> State:
 
 def _session_started(state: State, event: SessionStarted) -> State:
     # How long a lost driver's trials ran is not known, so it is not counted.
-    left = [
+    waiting = [
         replace(entry, phase="waiting", changed=event.time)
         for entry in state.entries.values()
         if entry.phase in ("running", "paused") or (entry.ended and entry.result and not entry.result.settled)
     ]
-    return state._with(left, wanted={}, started=event, ended=None, underway=None)
+    return state._with(waiting, wanted={}, started=event, ended=None, underway=None)
 
 
 def _reopened(state: State, event: Reopened) -> State:
@@ -204,10 +204,11 @@ def _reported(state: State, event: Reported) -> State:
         steps |= {name: max(int(row["step"]), steps.get(name, -1)) for name in row if name not in NO_METRICS}
     last = event.rows[-1]
     metrics = {name: value for name, value in last.items() if name not in NO_METRICS}
-    step, before = int(last["step"]), entry.report
-    if before is not None and before.step == step:
-        metrics = {**before.metrics, **metrics}
-    report = Report(step, event.total_steps, event.epoch, metrics) if before is None or step >= before.step else before
+    step, report = int(last["step"]), entry.report
+    if report is not None and report.step == step:
+        metrics = {**report.metrics, **metrics}
+    if report is None or step >= report.step:
+        report = Report(step, event.total_steps, event.epoch, metrics)
     return state._with([replace(entry, report=report, last_steps=steps)])
 
 
@@ -253,8 +254,8 @@ def _stopped(entry: Entry, note: str) -> Entry:
 
 
 def _session_ended(state: State, event: SessionEnded) -> State:
-    left = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
-    return state._with(left, ended=event, underway=None)
+    waiting = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
+    return state._with(waiting, ended=event, underway=None)
 
 
 def _live(state: State, keys: Iterable[str]) -> list[Entry]:

@@ -78,7 +78,7 @@ STAGES: tuple[tuple[str, dict[str, int]], ...] = (
 
 def stages(data: DataFacts, model: ModelFacts, batch: int) -> Iterator[tuple[str, Design]]:
     """Yields what each stage adds and the design so far, without the stages that change nothing on these data."""
-    design, before = Design(), None
+    design, previous = Design(), None
     for title, changes in STAGES:
         design = replace(design, **changes)
         bounded = replace(
@@ -88,9 +88,9 @@ def stages(data: DataFacts, model: ModelFacts, batch: int) -> Iterator[tuple[str
             searched=min(design.searched, data.search),
             everywhere=design.everywhere if len(model.projections) > 4 else 0,
         )
-        if bounded != before:
+        if bounded != previous:
             yield title or (f"{bounded.steps:,} steps" if "steps" in changes else f"{bounded.scored:,} scored rows"), bounded
-        before = bounded
+        previous = bounded
 
 
 def epoch_steps(data: DataFacts, batch: int) -> int:

@@ -39,7 +39,7 @@ class DataFacts:
     """Facts of the rows.
 
     Attributes:
-        own: the task's settings, with its metric and the share of reported rows.
+        custom_task: the task's settings, with its metric and the share of reported rows.
         metric: its primary metric.
         train, search, reported: rows of each split.
         classes: rows of each class of the training file; none for other kinds.
@@ -50,7 +50,7 @@ class DataFacts:
     """
 
     name: str
-    own: CustomTask
+    custom_task: CustomTask
     kind: Kind
     metric: str
     train: int
@@ -65,7 +65,7 @@ class DataFacts:
 
     @property
     def settings(self) -> DataSettings:
-        return DataSettings(custom={self.name: self.own}, search_fraction=self.search_fraction)
+        return DataSettings(custom={self.name: self.custom_task}, search_fraction=self.search_fraction)
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,28 @@ class ModelFacts:
     least: int
 
 
-def describe_data(name: str, own: CustomTask, model: str) -> DataFacts:
+def describe_data(name: str, custom_task: CustomTask, model: str) -> DataFacts:
     """Reads the rows as the sweep's trials will. Raises ValueError for a mistake in them."""
-    task = find_task(f"custom/{name}", DataSettings(custom={name: own}))
-    raw = task.load(task, DataSettings(custom={name: own}))
-    classes = custom.count_classes(task, own) if task.labels else {}
-    file = [raw.train, *(raw.reported.values() if own.validation is None else ())]
+    task = find_task(f"custom/{name}", DataSettings(custom={name: custom_task}))
+    raw = task.load(task, DataSettings(custom={name: custom_task}))
+    classes = custom.count_classes(task, custom_task) if task.labels else {}
+    file = [raw.train, *(raw.reported.values() if custom_task.validation is None else ())]
     rows, changes = sum(map(len, file)), dict[str, Any]()
     if classes and max(classes.values()) > SKEWED * sum(classes.values()):
         changes["metric"] = "macro_f1"
-    if own.validation is None:
+    if custom_task.validation is None:
         changes["reported"] = share = _share(rows, ENOUGH_REPORTED, MOST_REPORTED)
         rows -= round(share * rows)
-    own, fraction = own.model_copy(update=changes), _share(rows, ENOUGH_SEARCH, MOST_SEARCH)
-    data = DataSettings(custom={name: own}, search_fraction=fraction)
+    custom_task, fraction = custom_task.model_copy(update=changes), _share(rows, ENOUGH_SEARCH, MOST_SEARCH)
+    data = DataSettings(custom={name: custom_task}, search_fraction=fraction)
     task = find_task(f"custom/{name}", data)
     splits = load_splits(task, data)
     lengths, max_length, texts = _read_tokens(task, data, splits, model)
-    labels = [*[*custom.describe_classes(task, own)][1:], *_contradictions(file)] if task.labels else []
+    labels = [*[*custom.describe_classes(task, custom_task)][1:], *_contradictions(file)] if task.labels else []
     return DataFacts(
-        name, own, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
+        name, custom_task, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
         sum(map(len, splits.reported.values())), classes, lengths, max_length, (*labels, *splits.notes, *texts),
-        custom.unread_columns(own),
+        custom.unread_columns(custom_task),
     )  # fmt: skip
 
 

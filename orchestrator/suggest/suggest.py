@@ -98,7 +98,7 @@ def suggest(
         raise ValueError(f"hours: got {hours:g}; a number above 0, and at most a year")
     name = _checked_name(name) if name else _name_of(data)
     facts = describe_data(name, read_task(data, label, text, validation, kind), model)
-    labels = find_task(f"custom/{name}", DataSettings(custom={name: facts.own})).labels
+    labels = find_task(f"custom/{name}", DataSettings(custom={name: facts.custom_task})).labels
     layers = describe_model(model, facts.kind, labels)
     machine = measure_machine(_run(model, facts))
     candidates = _candidates(model, facts, layers, machine, hours)
@@ -110,9 +110,9 @@ def suggest(
             f"{duration(candidates[0].seconds)} on this machine ({machine.speed.step:.2g} s a step); give {least:g} or more"
         )
     best = fits[-1]
-    left = tuple((candidate.added, candidate.seconds) for candidate in candidates[len(fits) :])
-    file = _header(facts, machine, hours, best, left) + render(best.lines)
-    return Suggestion(file, facts, layers, machine, best.design, best.seconds, left)
+    left_out = tuple((candidate.added, candidate.seconds) for candidate in candidates[len(fits) :])
+    file = _header(facts, machine, hours, best, left_out) + render(best.lines)
+    return Suggestion(file, facts, layers, machine, best.design, best.seconds, left_out)
 
 
 def _name_of(data: str) -> str:
@@ -190,7 +190,7 @@ def _with_costs(lines: Sequence[Line], work: Mapping[YamlPath, Work], plan: Plan
     return costed
 
 
-def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, left: Sequence[tuple[str, float]]) -> str:
+def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, left_out: Sequence[tuple[str, float]]) -> str:
     speed = machine.speed
     rows = f"{data.train:,} rows train, {data.search:,} choose, {data.reported:,} are scored"
     lines = [f"Suggested for {hours:g} h; the forecast is {duration(best.seconds)} on this machine.", f"{data.kind}: {rows}."]
@@ -208,8 +208,8 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "
         f"{speed.start:.1f} s a start; {machine.at_once} trainings at once, each with about {format_bytes(machine.memory)}."
     )
-    if left:
-        parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left[:4]]
+    if left_out:
+        parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left_out[:4]]
         lines.append(f"Left out, with the forecast of a sweep that has it and all before it: {'; '.join(parts)}.")
     else:
         lines.append("Nothing is left out: more hours would add nothing on these rows.")

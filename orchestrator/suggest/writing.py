@@ -95,16 +95,16 @@ def flow(value: Any) -> str:
 
 
 def _data_lines(data: DataFacts) -> list[Line]:
-    own = data.own.model_dump(mode="json", exclude_defaults=True)
-    reported = own.pop("reported", None)
+    settings = data.custom_task.model_dump(mode="json", exclude_defaults=True)
+    reported = settings.pop("reported", None)
     lines = [("data:", ""), ("  custom:", ""), (f"    {flow(data.name)}:", "")]
     reasons = {
         "kind": {"regression": "numbers on a scale", "generation": "answers in words"}.get(data.kind, ""),
-        "text": "a pair of texts" if len(data.own.text) > 1 else "",
+        "text": "a pair of texts" if len(data.custom_task.text) > 1 else "",
         "label": f"{len(data.classes)} classes" if data.classes else "",
         "metric": "one class has most of the rows, so accuracy would say little of the others",
     }
-    lines += [(f"      {key}: {flow(value)}", reasons.get(key, "")) for key, value in own.items()]
+    lines += [(f"      {key}: {flow(value)}", reasons.get(key, "")) for key, value in settings.items()]
     if reported is not None:
         lines.append((f"      reported: {reported}", f"{data.reported:,} rows are held out for the reported score"))
     return [

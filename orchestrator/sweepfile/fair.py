@@ -59,9 +59,9 @@ def write_out(document: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, 
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
     if isinstance(space, list):
         document = document | {"space": [_add_values(block, tuned) for block in space]}
-        for index, (block, before) in enumerate(zip(document["space"], space, strict=True)):
-            if block is not before:
-                added = [name for name in block if name not in before]
+        for index, (block, written) in enumerate(zip(document["space"], space, strict=True)):
+            if block is not written:
+                added = [name for name in block if name not in written]
                 new |= {("space", index, name): ("tuned", name) for name in added if tuned.get(name, {}).get("values")}
     return document, new
 

@@ -94,9 +94,9 @@ def from_pydantic(error: ValidationError, model: type[BaseModel], at: YamlPath =
         details.setdefault(_data_path(detail["loc"], detail), []).append(detail)
     mistakes = []
     for path, (first, *further) in details.items():
-        words = [word for detail in further if detail["type"] == "literal_error" for word in _expected(detail)]
+        choices = [word for detail in further if detail["type"] == "literal_error" for word in _expected(detail)]
         sentence = _sentence(first, model, path, at)
-        mistakes.append(Mistake((*at, *path), f"{sentence}, or {', '.join(words)}" if words else sentence))
+        mistakes.append(Mistake((*at, *path), f"{sentence}, or {', '.join(choices)}" if choices else sentence))
     return mistakes
 
 

@@ -78,8 +78,8 @@ def _block_definitions() -> dict[str, Schema]:
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
         properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in searched}
-        own = own_parameters(model).items()
-        properties |= {key: value if key in UNSEARCHED else _searched(value) for key, value in own}
+        parameters = own_parameters(model).items()
+        properties |= {key: value if key in UNSEARCHED else _searched(value) for key, value in parameters}
         properties |= second_keys(model, title)
         properties |= {key: row.schema | {"description": row.meaning} for key, row in OWN_KEYS.items()}
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}

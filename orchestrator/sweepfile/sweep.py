@@ -206,14 +206,14 @@ class Sweep(Settings):
         choice, the file's settings for the task, its settings for the suite, and `training`.
         """
         suite = task.split("/", 1)[0]
-        own = block.task_training if block else {}
+        block_training = block.task_training if block else {}
         layers = (
             self.training.model_dump(exclude_unset=True),
             self.task_training.get(suite, {}),
             self.task_training.get(task, {}),
         )
         merged: dict[str, Any] = {}
-        for layer in (*layers, chosen, own.get(suite, {}), own.get(task, {})):
+        for layer in (*layers, chosen, block_training.get(suite, {}), block_training.get(task, {})):
             merged |= layer
         settings = TrainingSettings.model_validate(merged)
         return settings if self.has_heads else settings.without_head()

@@ -55,18 +55,18 @@ class Journal:
             sync: whether to wait for the disk. Without it a write survives the death of the process, and that of the machine
                 once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
         """
-        content = b"".join(_line(event) for event in events)
-        if not content:
+        payload = b"".join(_line(event) for event in events)
+        if not payload:
             return self._size
         try:
-            _write_all(self._file, content, self._size)
+            _write_all(self._file, payload, self._size)
             if sync:
                 os.fsync(self._file)
         except OSError:
             # Half a batch must not stay: readers would see it, and its events would be written again later.
             os.ftruncate(self._file, self._size)
             raise
-        self._size += len(content)
+        self._size += len(payload)
         return self._size
 
     def close(self) -> None:
@@ -123,8 +123,8 @@ def _line(event: Event) -> bytes:
     return text + CHECKSUM % zlib.crc32(text) + b"\n"
 
 
-def _write_all(file: int, content: bytes, offset: int) -> None:
-    view = memoryview(content)
+def _write_all(file: int, payload: bytes, offset: int) -> None:
+    view = memoryview(payload)
     while view:
         written = os.pwrite(file, view, offset)
         view, offset = view[written:], offset + written

@@ -102,14 +102,14 @@ class Stop:
             _within(1.0, lambda: self._say("Stopping: running trials keep their last checkpoints. Once more to stop at once."))
 
     def _look(self, broken: bool) -> None:
-        now = time.monotonic()
+        clock_seconds = time.monotonic()
         if not broken:
             self._broken_since = None
             if not self.asked:
                 self._deadline = float("inf")
             return
         if self._broken_since is None:
-            self._broken_since = now
+            self._broken_since = clock_seconds
         self._deadline = min(self._deadline, self._broken_since + (GRACE_BROKEN_SECONDS if self.asked else MENDING_SECONDS))
 
 

@@ -108,10 +108,10 @@ def keep_artifacts_near(file: Path) -> None:
             if old.name != ARTIFACTS or old == home:
                 continue
             columns = ARTIFACT_COLUMNS if home.exists() or not old.exists() else ARTIFACT_COLUMNS[:1]
-            before, after = f"{old.as_uri()}/", f"{home.as_uri()}/"
+            old_prefix, new_prefix = f"{old.as_uri()}/", f"{home.as_uri()}/"
             for table, column in columns:
                 change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
-                store.execute(change, (after, len(before) + 1, len(before), before))
+                store.execute(change, (new_prefix, len(old_prefix) + 1, len(old_prefix), old_prefix))
 
 
 def make_sqlite(file: Path) -> None:

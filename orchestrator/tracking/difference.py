@@ -78,8 +78,8 @@ def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
 def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
     for name, value in desired.metrics.items():
         value = round_value(value)
-        step, time, before = run.metrics.get(stored_name(name), (-1, -1, math.nan))
-        if value != before:
+        step, time, stored_value = run.metrics.get(stored_name(name), (-1, -1, math.nan))
+        if value != stored_value:
             # MLflow shows the value of the last step, and of one step the latest.
             last = max(int(1000 * desired.ended), time + 1)
             yield from _point(name, value, last, max(desired.step, step), run)

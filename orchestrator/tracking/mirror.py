@@ -194,7 +194,7 @@ class Mirror:
         Raises:
             Exception: the store is away, or has lost the run.
         """
-        place, before = desired.place, store.done
+        place, done_before = desired.place, store.done
         try:
             self._make_equal(desired, store)
         except Exception as error:  # stores, their drivers and the network have errors of their own
@@ -210,7 +210,7 @@ class Mirror:
             else:
                 if not store.answers():
                     raise
-                if store.done > before and not isinstance(error, NotKept):  # not the request that failed the last time
+                if store.done > done_before and not isinstance(error, NotKept):  # not the request that failed the last time
                     self._tries[place] = self._failures[place] = 0
                 self._tries[place] += 1
                 # A request that was lost on the way says nothing about the run, and neither does one that reads.
@@ -266,12 +266,12 @@ class Mirror:
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
-        own = desired.place == self._sweep
+        is_sweep = desired.place == self._sweep
         sources: dict[str, Path | str] = {**desired.texts, **desired.files}
         for name, source in sources.items():
             tag, item = digest_tag(name), (desired.place, name)
             if isinstance(source, Path):
-                stored = tag in run.tags and not (own and self._files is not self._log.state.files)
+                stored = tag in run.tags and not (is_sweep and self._files is not self._log.state.files)
                 if stored or (name == PREDICTIONS_FOLDER and not source.is_dir()):
                     continue
             try:
@@ -287,7 +287,7 @@ class Mirror:
                 self._set_aside(item, error)
             else:
                 self._aside.discard(item)
-        if own:
+        if is_sweep:
             self._files = self._log.state.files
 
     def _set_aside(self, item: tuple[Any, ...], error: Exception) -> None:

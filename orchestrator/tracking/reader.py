@@ -56,8 +56,8 @@ class StoreReader:
 
     def trial_run(self, sweep: Run, key: str) -> Run | None:
         """Returns the run of the sweep's trial with this key."""
-        own = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
-        query = f"{own} and tags.`{names.KEY}` = '{key.replace(chr(39), '')}'"
+        trials = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
+        query = f"{trials} and tags.`{names.KEY}` = '{key.replace(chr(39), '')}'"
         return next(find_runs(self.client, [sweep.info.experiment_id], query), None)
 
     def log(self, sweep: Run) -> Path:

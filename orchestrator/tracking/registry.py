@@ -92,10 +92,10 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
         _ensure_model(client, name)
         existing = _find_version(client, name, digest)
         number = existing or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
-        before = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
-        moved = {alias: before[alias] for alias in candidate.aliases if before.get(alias, number) != number}
+        versions = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
+        moved = {alias: versions[alias] for alias in candidate.aliases if versions.get(alias, number) != number}
         for alias in candidate.aliases:
-            if before.get(alias) != number:
+            if versions.get(alias) != number:
                 client.set_registered_model_alias(name, alias, number)
     except MlflowException as error:
         raise ValueError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error

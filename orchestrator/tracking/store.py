@@ -200,10 +200,10 @@ class SweepStore:
         """Gives the experiment saved views, by their keys, and its description a paragraph of `answer` and `links`, which takes
         the place of an earlier one with these links; everything else stays."""
         present = self.client.get_experiment(self.experiment).tags
-        before, paragraph = present.get(names.NOTE, ""), f"{answer} {links}".strip()
-        paragraphs = [paragraph if links in other else other for other in before.split("\n\n") if other]
+        stored_note, paragraph = present.get(names.NOTE, ""), f"{answer} {links}".strip()
+        paragraphs = [paragraph if links in other else other for other in stored_note.split("\n\n") if other]
         note = "\n\n".join(paragraphs if paragraph in paragraphs else [*paragraphs, paragraph])
-        if note != before:
+        if note != stored_note:
             self.client.set_experiment_tag(self.experiment, names.NOTE, note)
         for key, view in views.items():
             if f"{VIEW}{key}" not in present:
@@ -214,20 +214,20 @@ class SweepStore:
         other one is deleted."""
         for run in find_runs(self.client, [self.experiment], f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
             place = run.data.tags.get(names.KIND, ""), run.data.tags.get(names.KEY, "")
-            before = self.runs.get(place)
-            if before is None:
+            earlier_run = self.runs.get(place)
+            if earlier_run is None:
                 self.runs[place] = StoredRun.of(run)
-            elif before.id != run.info.run_id:
+            elif earlier_run.id != run.info.run_id:
                 self.client.delete_run(run.info.run_id)
 
 
 def batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Yields what one request may hold of metrics, and of parameters and tags."""
     metrics = [item for item in items if type(item).__name__ == "Metric"]
-    others = [item for item in items if type(item).__name__ != "Metric"]
-    for number in range(max(-(-len(metrics) // METRICS_A_BATCH), -(-len(others) // OTHERS_A_BATCH))):
+    texts = [item for item in items if type(item).__name__ != "Metric"]
+    for number in range(max(-(-len(metrics) // METRICS_A_BATCH), -(-len(texts) // OTHERS_A_BATCH))):
         first, last = number * METRICS_A_BATCH, number * OTHERS_A_BATCH
-        yield [*metrics[first : first + METRICS_A_BATCH], *others[last : last + OTHERS_A_BATCH]]
+        yield [*metrics[first : first + METRICS_A_BATCH], *texts[last : last + OTHERS_A_BATCH]]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -55,7 +55,7 @@ class Attempts:
         suspects: list[str] = []
         fruitless = 0
         while driver.is_open and not driver.is_ending:
-            before = len(driver.new)
+            results_before = len(driver.new)
             error = self._attempt(suspects)
             if driver.is_ending:
                 return driver.common_cause.trouble
@@ -71,7 +71,7 @@ class Attempts:
             reason = crash.describe(error)
             if "memory" in str(error).lower():
                 suspects = self._blame(suspects, running, reason)
-            fruitless = 0 if len(driver.new) > before else fruitless + 1
+            fruitless = 0 if len(driver.new) > results_before else fruitless + 1
             driver.display.trouble(f"Ray broke off ({reason}); starting again with what remains")
             if fruitless >= FRUITLESS_ATTEMPTS:
                 return f"Ray broke off {fruitless} times without one trial ending: {reason}"

@@ -61,10 +61,10 @@ HEAD_SECONDS = 25.0
 class Cluster:
     """A cluster while it is joined; `machines` are what each of its machines had when it was."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, started_here: bool) -> None:
         self.machines = machines()
-        self._node = ray._private.worker._global_node if own else None
-        self._head = None if own else ray.get_runtime_context().gcs_address
+        self._node = ray._private.worker._global_node if started_here else None
+        self._head = None if started_here else ray.get_runtime_context().gcs_address
         self._asked = self._answered = time.monotonic()
         self._broken: str | None = None
 
@@ -173,7 +173,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         _need_no_home()
         ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **common)
     log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
-    cluster = Cluster(own=not address)
+    cluster = Cluster(started_here=not address)
     try:
         yield cluster
     finally:
@@ -202,10 +202,10 @@ def share(resources: Resources) -> tune.PlacementGroupFactory:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one machine said: `content`, or `error` where it could not, or not in time."""
+    """What one machine said: `result`, or `error` where it could not, or not in time."""
 
     host: str
-    content: Any = None
+    result: Any = None
     error: str | None = None
 
 
@@ -230,7 +230,7 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
 def try_gpus(gpu: float) -> list[Answer]:
     """Multiplies matrices in a task with the share `gpu` of a GPU on every machine that has GPUs by Ray's count.
 
-    The content of an answer is the `Gpu` there; its error is torch's reason.
+    The result of an answer is the `Gpu` there; its error is torch's reason.
     """
 
     def multiply() -> Gpu:

@@ -173,8 +173,8 @@ def _seen(places: list[Place], rank: int) -> list[Any]:
 
     NCCL reaches only GPUs that are visible directly, and `layers` puts layers on all of them.
     """
-    machine, own = places[rank]
-    return [*own, *(gpu for other, (place, gpus) in enumerate(places) for gpu in gpus if place == machine and other != rank)]
+    host, own_gpus = places[rank]
+    return [*own_gpus, *(gpu for other, (place, gpus) in enumerate(places) for gpu in gpus if place == host and other != rank)]
 
 
 @contextmanager

@@ -159,9 +159,9 @@ class Recording(_NotPickled, tune.Callback):
             self._fail(trial, _error_of(trial))
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
-        now = time.monotonic()
-        if now >= self._next_tick:
-            self._next_tick = now + TICK_SECONDS
+        clock_seconds = time.monotonic()
+        if clock_seconds >= self._next_tick:
+            self._next_tick = clock_seconds + TICK_SECONDS
             self._driver.tick()
 
     def _is_excused(self, key: str, error: BaseException | None) -> bool:

@@ -73,10 +73,10 @@ def _where(stack: str) -> str:
     # Others only watch: the interpreter lists them first.
     training = next((thread for thread in threads if "run_job.py" in thread or "together.py" in thread), stack)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', training)
-    own = [frame for frame in frames if "threading.py" not in frame[0]]
-    if not own:
+    code_frames = [frame for frame in frames if "threading.py" not in frame[0]]
+    if not code_frames:
         return ""
-    path, line, function = own[0]
+    path, line, function = code_frames[0]
     return f"; it was in {function} ({Path(path).name}:{line})"
 
 

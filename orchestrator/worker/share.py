@@ -110,9 +110,9 @@ def nvml_answers() -> bool:
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
         return False
     for index in range(count.value):
-        gpu, now, later = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+        gpu, current_mode, pending_mode = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
         nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
-        if not nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(now), ctypes.byref(later)) and now.value:
+        if not nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(current_mode), ctypes.byref(pending_mode)) and current_mode.value:
             return False
     return True
 
@@ -144,11 +144,11 @@ def limit_host_memory(nbytes: int | None) -> Iterator[None]:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    before, from_file = resource.getrlimit(resource.RLIMIT_DATA), torch.UntypedStorage.from_file
+    earlier_limits, from_file = resource.getrlimit(resource.RLIMIT_DATA), torch.UntypedStorage.from_file
     limit = data_bytes() + nbytes
 
     def raise_to(bound: int) -> None:
-        hard = before[1]
+        hard = earlier_limits[1]
         resource.setrlimit(resource.RLIMIT_DATA, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
 
     def mapped(filename: str, shared: bool = False, nbytes: int = 0) -> Any:
@@ -164,7 +164,7 @@ def limit_host_memory(nbytes: int | None) -> Iterator[None]:
         yield
     finally:
         del torch.UntypedStorage.from_file  # what it inherits takes its place again
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        resource.setrlimit(resource.RLIMIT_DATA, earlier_limits)
 
 
 def data_bytes() -> int:

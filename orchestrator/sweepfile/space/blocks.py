@@ -33,17 +33,17 @@ def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:
         return None, [Mistake(path, f"a method block names its method; methods: {', '.join(METHODS)}")]
     if not isinstance(name, str) or name not in METHODS:
         return None, [Mistake((*path, "method"), unknown("method", name, list(METHODS)))]
-    own = {key: block[key] for key in OWN_KEYS if key in block}
-    mistakes = [mistake for key in own for mistake in OWN_KEYS[key].check(own[key], name, (*path, key))]
+    block_keys = {key: block[key] for key in OWN_KEYS if key in block}
+    mistakes = [mistake for key in block_keys for mistake in OWN_KEYS[key].check(block_keys[key], name, (*path, key))]
     dimensions = _parse_dimensions(block, METHODS[name], path, mistakes)
     mistakes = mistakes or check_together(dimensions, METHODS[name], path)
-    if not mistakes and "task_training" in own:
-        by_task = {task: by_field(TrainingSettings, settings) for task, settings in own["task_training"].items()}
-        own["task_training"] = by_task
+    if not mistakes and "task_training" in block_keys:
+        by_task = {task: by_field(TrainingSettings, settings) for task, settings in block_keys["task_training"].items()}
+        block_keys["task_training"] = by_task
         message = "given by the block for all tasks too, and this value would win; keep one"
         twice = [(task, key) for task, settings in by_task.items() for key in settings if key in dimensions]
         mistakes = [Mistake((*path, "task_training", *keys), message) for keys in twice]
-    return (None if mistakes else Block(index, name, dimensions, **own)), mistakes
+    return (None if mistakes else Block(index, name, dimensions, **block_keys)), mistakes
 
 
 def _parse_dimensions(block: dict[str, Any], method: Method, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:

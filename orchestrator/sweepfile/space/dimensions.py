@@ -38,8 +38,8 @@ class Range:
 
     @property
     def ends(self) -> tuple[float | int, float | int]:
-        whole = self.distribution.startswith("int_")
-        return (int(self.low), int(self.high)) if whole else (self.low, self.high)
+        is_integer = self.distribution.startswith("int_")
+        return (int(self.low), int(self.high)) if is_integer else (self.low, self.high)
 
     def draw(self, generator: random.Random) -> float | int:
         low, high = self.low, self.high
@@ -76,8 +76,8 @@ class Block:
     @property
     def own(self) -> dict[str, Any]:
         """Those of the further keys that are part of a configuration, if they are not the defaults."""
-        own: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
-        return own if self.warm_start else own | {"warm_start": False}
+        settings: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
+        return settings if self.warm_start else settings | {"warm_start": False}
 
     @property
     def path(self) -> YamlPath:
@@ -158,13 +158,13 @@ def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
 
 def point(block: Block, values: dict[str, Any]) -> Point:
     """Returns the point of `block` with `values`, divided into the method's parameters and training settings."""
-    own = METHODS[block.method].parameters.model_fields
+    fields = METHODS[block.method].parameters.model_fields
     inside = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{CONFIG}.")}
     return Point(
         block.index,
         block.method,
-        {name: value for name, value in values.items() if name in own} | ({CONFIG: inside} if inside else {}),
-        {name: value for name, value in values.items() if name.partition(".")[0] not in own},
+        {name: value for name, value in values.items() if name in fields} | ({CONFIG: inside} if inside else {}),
+        {name: value for name, value in values.items() if name.partition(".")[0] not in fields},
     )
 
 
@@ -192,8 +192,8 @@ def has_order(values: Sequence[Any]) -> bool:
         return False
     rows = sorted(zip(*moving, strict=True))
     return all(
-        all(low <= high for low, high in zip(before, after, strict=True)) and before != after
-        for before, after in itertools.pairwise(rows)
+        all(low <= high for low, high in zip(row, next_row, strict=True)) and row != next_row
+        for row, next_row in itertools.pairwise(rows)
     )
 
 

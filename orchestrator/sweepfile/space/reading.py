@@ -93,15 +93,15 @@ class DimensionReader:
             if isinstance(value[end], bool) or not isinstance(value[end], int | float):
                 return self._refuse((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")
         low, high = value["min"], value["max"]
-        whole = isinstance(low, int) and isinstance(high, int)
-        distribution = value.get("distribution", "int_uniform" if whole else "uniform")
+        are_integers = isinstance(low, int) and isinstance(high, int)
+        distribution = value.get("distribution", "int_uniform" if are_integers else "uniform")
         if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
             return self._refuse((*path, "distribution"), unknown("distribution", distribution, list(DISTRIBUTIONS)))
         if low > high:
             return self._refuse((*path, "min"), f"min {low:g} is larger than max {high:g}")
         if "log" in distribution and low <= 0:
             return self._refuse((*path, "min"), f"got {low:g}; {distribution} needs min above 0")
-        if distribution.startswith("int_") and not whole:
+        if distribution.startswith("int_") and not are_integers:
             return self._refuse(path, f"{distribution} needs whole numbers; got {low:g} to {high:g}")
         mistakes = [mistake for end in ("min", "max") for mistake in self._check(value[end], (*path, end))[1]]
         # A setting that takes only whole numbers would refuse most numbers of a range of others.
