@@ -136,10 +136,8 @@ class _Auditor:
             self._tell(f"a tenth of that gain may be lost, at most: {within:.3g} points")
         budgets = [changes.parameters // share for share in SHARES]
         sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
-        lines = [
-            *_doubts(uncut, self._task.kind == "classification" or self._metric == CLOZE),
-            *warnings_of(changes),
-        ]
+        has_classes = self._task.kind == "classification" or self._metric == CLOZE
+        lines = [*(_doubts(uncut) if has_classes else []), *warnings_of(changes)]
         if adapter.peft_type not in OWN_CUT:
             lines.append(f"a size of {adapter.peft_type} is a LoRA of the same modules")
         return Audit(
@@ -288,13 +286,10 @@ def _helps(uncut: Answers, without: Answers, within: float) -> bool:
     return compare_answers(without, uncut).low > within
 
 
-def _doubts(uncut: Answers, has_classes: bool) -> list[str]:
-    """Returns sentences on what these rows do not show of the whole adapter."""
-    lines = []
-    if has_classes:
-        labels = uncut.sides[1]
-        names, counts = np.unique(labels, return_counts=True)
-        constant = Answers(uncut.metric, (np.full_like(uncut.sides[0], names[counts.argmax()]), labels))
-        if compare_answers(constant, uncut).low <= 0:
-            lines.append(f"it is not shown to be above the most frequent class ({constant.score():.1f})")
-    return lines
+def _doubts(uncut: Answers) -> list[str]:
+    """Says so if these rows do not show that the adapter is better than always answering the most frequent class."""
+    labels = uncut.sides[1]
+    names, counts = np.unique(labels, return_counts=True)
+    constant = Answers(uncut.metric, (np.full_like(uncut.sides[0], names[counts.argmax()]), labels))
+    doubt = f"it is not shown to be above the most frequent class ({constant.score():.1f})"
+    return [doubt] if compare_answers(constant, uncut).low <= 0 else []

@@ -117,14 +117,9 @@ class Audit:
         )
 
     @property
-    def highest_rank(self) -> int:
-        """The highest rank in the smallest that is enough; 0 if none is."""
-        return max(self.enough.ranks.values()) if self.enough else 0
-
-    @property
     def served_rank(self) -> int:
-        """The least of the ranks that servers of LoRA are built for which fits."""
-        return served_rank(self.highest_rank)
+        """The least of the ranks that servers of LoRA are built for which fits the smallest size that is enough."""
+        return served_rank(max(self.enough.ranks.values())) if self.enough else 0
 
     def picture(self, rows: int) -> Iterator[str]:
         """Yields a line for each of the layers with the largest shares of the change, with a bar."""

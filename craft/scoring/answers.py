@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.credits import credits_of
 from craft.scoring.encoding import Collator, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.predictions import Prediction, read_file, write_predictions
@@ -29,7 +30,7 @@ from craft.scoring.scorer import Keep, Reported, count_examples, split_name
 from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
 from craft.tasks.cloze import Choices, read_choices
-from craft.tasks.extraction import PATTERNS, extract, options, score
+from craft.tasks.extraction import PATTERNS, RESPONSE, extract, options, score
 from craft.tasks.forms import Form
 from craft.tasks.metrics import compute_reported
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
@@ -56,12 +57,7 @@ class WordScorer(ABC):
         *,
         form: Form | None = None,
     ) -> None:
-        """
-        Args:
-            model: the base model, whose positions bound a text.
-            tick: called after every batch.
-            form: of own instructions.
-        """
+        """Encodes the training texts. `model` is the base, whose positions bound a text; `form` is that of own instructions."""
         self._task, self._tokenizer, self._tick, self._form = task, tokenizer, tick, form
         self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size
         self._positions, self._splits = positions(tokenizer, model), splits
@@ -129,11 +125,8 @@ class AnswerScorer(WordScorer):
         self._search_texts = self._encode("search", self._splits.search)
         self._collator = Collator(int(self._tokenizer.pad_token_id))
         tests = {name: len(split) for name, split in self._reported.items()}
-        self.facts = {
-            "generation": self._settings.model_dump(mode="json"),
-            "mixture": commonsense.mixture(spec.data),
-            "tests": tests,
-        }
+        settings = self._settings.model_dump(mode="json")
+        self.facts = {"generation": settings, "mixture": commonsense.mixture(spec.data).name, "tests": tests}
         self.notes = [*commonsense.notes(spec.data, tests), *self.notes]
 
     def search(self, model: nn.Module) -> dict[str, float]:
@@ -166,7 +159,7 @@ class AnswerScorer(WordScorer):
             questions, hits = np.bincount(tests[rows]), np.bincount(tests[rows], right[rows])
             return 100 * float((hits[questions > 0] / questions[questions > 0]).mean())
 
-        return Reported.of_rows(metrics, notes + self._cut_note(predictions), len(predictions), mean_over_tests)
+        return Reported(metrics, notes + self._cut_note(predictions), credits_of(mean_over_tests, len(predictions)))
 
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         rows = split[:]
@@ -185,7 +178,7 @@ class AnswerScorer(WordScorer):
             questions = []
             for prompt, text, family in zip(prompts, rows["text"], families, strict=True):
                 answers = options(text, family) or tuple(PATTERNS[family].pattern.split("|"))
-                questions.append(Choices(answers, (prompt,) * len(answers), tuple(map(commonsense.response, answers))))
+                questions.append(Choices(answers, (prompt,) * len(answers), tuple(map(RESPONSE.format, answers))))
             predictions = self._choose(model, questions, name)
         for prediction, label in zip(predictions, rows["label"], strict=True):
             prediction |= {"label": label, "right": prediction["answer"] == label}

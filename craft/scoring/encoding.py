@@ -173,12 +173,7 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
         texts = [[shorten(text, tokenizer, max_length) for text in rows[name]] for name in ("text", "text_pair")[: 1 + pairs]]
-        tokens = tokenizer(
-            *texts,
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-        )
+        tokens = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
         lengths += [len(ids) for ids in tokens["input_ids"]]
         full = [row for row, ids in enumerate(tokens["input_ids"]) if len(ids) == max_length]
         if full:
@@ -187,5 +182,4 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
         for name, values in tokens.items():
             pieces.setdefault(name, []).append(np.concatenate([np.asarray(ids, dtype=np.int32) for ids in values]))
     labels = np.asarray(split["label"][:], dtype=np.float32 if kind == "regression" else np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return EncodedSplit({name: np.concatenate(parts) for name, parts in pieces.items()}, offsets, labels, cut)
+    return EncodedSplit({name: np.concatenate(parts) for name, parts in pieces.items()}, np.cumsum([0, *lengths]), labels, cut)

@@ -7,8 +7,6 @@ The text is read in windows that do not overlap, each of at most `WINDOW` tokens
 every text (LLaMA's) puts one in front of every window, so each token of the text is predicted once; without such a token the
 first of a window is not predicted. The sums run over all windows, so neither their order nor how they are batched matters.
 
-A task with a task head has no language head to read with, and is refused (`refuse_under_task_head`).
-
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
 """
 
@@ -48,12 +46,7 @@ class Forgetting:
         tick: Tick,
         loss_before: float | None = None,
     ) -> None:
-        """
-        Args:
-            model: the base model, or one with an adapter on it.
-            tick: called after every window.
-            loss_before: the loss before training, if a record of a run on the same base has it.
-        """
+        """Reads the text. `loss_before` is the loss before training, if a record of a run on the same base has it."""
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
@@ -120,18 +113,11 @@ def read_text(settings: ForgettingSettings) -> str:
 def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> EncodedTexts:
     """Cuts the tokens of `text` into windows of at most `length`, in its order."""
     tokens = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
-    first = _first_token(tokenizer)
+    begins, wrapped = tokenizer.bos_token_id, tokenizer("a")["input_ids"]
+    first = np.asarray([begins] if begins is not None and wrapped[:1] == [begins] else [], dtype=np.int32)
     step = length - len(first)
     parts = [np.concatenate([first, tokens[at : at + step]]) for at in range(0, len(tokens), step)]
-    lengths = [len(part) for part in parts]
-    if sum(lengths) <= len(lengths):
+    offsets = np.cumsum([0, *map(len, parts)])
+    if offsets[-1] <= len(parts):
         raise ValueError("measure.forgetting.text: the text has fewer than two tokens; give some pages of text")
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return EncodedTexts(np.concatenate(parts), offsets, np.ones(len(parts), dtype=np.int64))
-
-
-def _first_token(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Returns the token that begins every text, (1,), or (0,) where the tokenizer puts none there."""
-    begins = tokenizer.bos_token_id
-    wrapped = tokenizer("a")["input_ids"]
-    return np.asarray([begins] if begins is not None and wrapped[:1] == [begins] else [], dtype=np.int32)

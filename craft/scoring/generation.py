@@ -51,10 +51,7 @@ def generate(
     tick: Tick = lambda name, done, total: None,
     name: str = "",
 ) -> list[list[int]]:
-    """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text.
-
-    The model is left in the mode, training or not, that it was in.
-    """
+    """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text."""
     from transformers import GenerationConfig
 
     base: Any = model

@@ -20,12 +20,13 @@ from torch.utils.data import Dataset
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.credits import credits_of
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.reading import describe_reading
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
 from craft.scoring.texts import Tick, compute_by_length, eval_mode, token_loss
-from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide, sides_of
+from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def predict(
 ) -> np.ndarray:
     """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order.
 
-    The model is left in the mode, training or not, that it was in. `tick` is called after every batch, which the processes of
-    `group` (those of this run if not given) share.
+    `tick` is called after every batch, which the processes of `group` (those of this run if not given) share.
     """
     device = next(model.parameters()).device
 
@@ -76,12 +76,12 @@ LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
     """Notes that a model gives the same answer to every example; returns None for other models."""
-    together = np.concatenate(list(outputs.values()))
-    if not collapsed(together):
+    decided = decide(np.concatenate([*outputs.values()]), task.kind)
+    if len(decided) < 2 or not is_constant(decided):
         return None
     if task.kind == "regression":
-        return f"collapsed to one value: every prediction is {float(together[0, 0]):.3g}"
-    return f"collapsed to one class: every prediction is {task.labels[int(together[0].argmax())]!r}"
+        return f"collapsed to one value: every prediction is {decided[0]:.3g}"
+    return f"collapsed to one class: every prediction is {task.labels[decided[0]]!r}"
 
 
 class HeadScorer:
@@ -91,19 +91,9 @@ class HeadScorer:
     """
 
     def __init__(
-        self,
-        spec: RunSpec,
-        task: Task,
-        splits: Splits,
-        tokenizer: PreTrainedTokenizerBase,
-        model: nn.Module,
-        tick: Tick,
+        self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
     ) -> None:
-        """
-        Args:
-            model: the base model, whose positions bound a text.
-            tick: called after every batch.
-        """
+        """Encodes the splits. `model` is the base model, whose positions bound a text; `tick` is called after every batch."""
         length = longest_input(spec.training.max_length, tokenizer, model)
         self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
         self._tick, self._task, self._rows, self._batch_size = tick, task, splits.reported, spec.training.eval_batch_size
@@ -139,8 +129,8 @@ class HeadScorer:
         right = np.concatenate([split.labels for split in splits.values()])
         answers, right = sides_of(self._task, self._task.primary, decided, right)
         compute = METRICS[self._task.primary].compute
-        notes = [note] if note else []
-        return Reported.of_rows(metrics, notes, len(right), lambda rows: 100 * compute(answers[rows], right[rows]))
+        credits = credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right))
+        return Reported(metrics, [note] if note else [], credits)
 
     def _predict(self, model: nn.Module, split: EncodedSplit, name: str) -> np.ndarray:
         """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
@@ -152,7 +142,7 @@ class HeadScorer:
 
 
 def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
-    """Computes `chance`: the reported score of always answering the training split's most frequent class."""
+    """Computes the fact `random_guessing`: the reported score of always answering the training split's most frequent class."""
     if task.kind != "classification":
         return {}
     classes, counts = np.unique(data.train.labels, return_counts=True)

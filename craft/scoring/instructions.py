@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from craft.scoring.answers import WordScorer
+from craft.scoring.credits import credits_of
 from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
 from craft.tasks.forms import Form
@@ -68,7 +69,7 @@ class InstructionScorer(WordScorer):
         def score(rows: NDArray[np.bool_]) -> float:
             return 100 * self._metric.compute(*(side[rows] for side in sides))
 
-        return Reported.of_rows(metrics, notes, len(predictions), score)
+        return Reported(metrics, notes, credits_of(score, len(predictions)))
 
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         prompts, taught = self._chat.taught(split[:])

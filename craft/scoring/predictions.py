@@ -63,7 +63,7 @@ def predictions_of(task: Task, split: Dataset, outputs: np.ndarray) -> list[Pred
     return lines
 
 
-def worst(lines: Sequence[Prediction], number: int = WORST) -> list[int]:
+def worst(lines: Sequence[Prediction]) -> list[int]:
     """Returns the places of the surest mistakes, the surest first; of a regression, of the largest errors.
 
     An answer whose probability is below 0.5 is no sure one.
@@ -76,7 +76,7 @@ def worst(lines: Sequence[Prediction], number: int = WORST) -> list[int]:
 
     wrong = [place for place, line in enumerate(lines) if not line.get("right", False)]
     places = [place for place in wrong if lines[place].get("probability", 1.0) >= 0.5]
-    return sorted(places, key=lambda place: size(lines[place]), reverse=True)[:number]
+    return sorted(places, key=lambda place: size(lines[place]), reverse=True)[:WORST]
 
 
 def write_predictions(file: Path, lines: Sequence[Prediction]) -> None:

@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
-
-from craft.scoring.credits import credits_of
 
 PREDICTIONS_FILE = "predictions.safetensors"
 
@@ -27,13 +23,6 @@ class Reported:
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_rows(
-        cls, metrics: dict[str, float], notes: list[str], rows: int, score: Callable[[NDArray[np.bool_]], float]
-    ) -> Reported:
-        """Adds the credits of `rows` rows, by the `score` in points of those that a mask leaves."""
-        return cls(metrics, notes, credits_of(score, rows))
 
 
 class Scorer(Protocol):

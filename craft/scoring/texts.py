@@ -60,15 +60,8 @@ def compute_by_length(
 ) -> list[tuple[list[int], T]]:
     """Computes something of batches of rows, the longest first, so that one too large for memory fails at once.
 
-    The processes of a group take turns. Where they compute each batch together, all have equally many: one too many is dropped.
-
-    Args:
-        compute: gets the row numbers of a batch.
-        tick: called after every batch with `name`.
-        group: the processes that share the batches; those of this run if not given.
-
-    Returns:
-        The row numbers of every batch and what was computed of them.
+    The processes of a group (those of this run if not given) take turns. Where they compute each batch together, all have
+    equally many: one too many is dropped. Returns the row numbers of every batch and what was computed of them.
     """
     group, order = group or current(), np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
     batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
@@ -124,12 +117,9 @@ def encode_texts(
         split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
         key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
-
-    def make() -> EncodedTexts:
-        return _encoded(split, tokenizer, settings, max_length, form)
-
     name = form.name if form else "cloze" if settings.score == "cloze" else settings.prompt
-    return remembered(("texts", name, settings.loss, settings.date, max_length, key), make)
+    texts = "texts", name, settings.loss, settings.date, max_length, key
+    return remembered(texts, lambda: _encoded(split, tokenizer, settings, max_length, form))
 
 
 def _encoded(
@@ -137,9 +127,7 @@ def _encoded(
 ) -> EncodedTexts:
     prompt = PROMPTS[settings.prompt]
     tokens: list[np.ndarray] = []
-    lengths: list[int] = []
     starts: list[int] = []
-    untaught = 0
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
         prompts, responses = (
@@ -152,19 +140,16 @@ def _encoded(
         for text in encode(
             tokenizer, prompts, responses, max_length=max_length, loss=settings.loss, special=not (form and form.templated)
         ):
-            if not text.teaches:
-                untaught += 1
-                continue
-            tokens.append(np.asarray(text.tokens, dtype=np.int32))
-            lengths.append(len(text.tokens))
-            starts.append(text.start)
+            if text.teaches:
+                tokens.append(np.asarray(text.tokens, dtype=np.int32))
+                starts.append(text.start)
     if not starts:
         raise ValueError(
-            f"none of {untaught} texts has any of its response within max_length {max_length}: there is nothing to learn. "
+            f"none of {len(split)} texts has any of its response within max_length {max_length}: there is nothing to learn. "
             "Give a larger max_length"
         )
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return EncodedTexts(np.concatenate(tokens), offsets, np.asarray(starts, dtype=np.int64), untaught)
+    untaught = len(split) - len(starts)
+    return EncodedTexts(np.concatenate(tokens), np.cumsum([0, *map(len, tokens)]), np.asarray(starts, dtype=np.int64), untaught)
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.data_settings import DataSettings
-from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
+from craft.tasks.extraction import PATTERNS, family_of
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.rows import fingerprint
 from craft.tasks.task import RawData, Task
@@ -71,15 +71,10 @@ def load(task: Task, data: DataSettings) -> RawData:
             f"{', '.join(f'{TESTS[name].folder}/test.json' for name in absent)}). A mean over fewer tests is another number, "
             f"so they are not left out silently: {advice} to score only the tests that are there"
         )
-    file = _mixture_file(data)
+    file = mixture(data)
     train = _checked(read_rows(file), None)
     reported = {f"_{name}": _checked(read_rows(path), name) for name, path in paths.items()}
     return RawData(train, reported, fingerprint([train, *reported.values()]), (file, *paths.values()))
-
-
-def mixture(data: DataSettings) -> str:
-    """Returns the name of the file with the training mixture."""
-    return _mixture_file(data).name
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
@@ -91,12 +86,13 @@ def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
     odd = [f"{name} {size} of {TESTS[name].size}" for name, size in reported.items() if size != TESTS[name].size]
     if odd:
         said.append(f"tests not of their published size: {', '.join(odd)}")
-    if mixture(data) == MIXTURES[1]:
+    if mixture(data).name == MIXTURES[1]:
         said.append(f"trained on {MIXTURES[1]}, a tenth of the mixture that published rows are trained on")
     return said
 
 
-def _mixture_file(data: DataSettings) -> Path:
+def mixture(data: DataSettings) -> Path:
+    """Finds the file with the training mixture."""
     folder = Path(data.root or "").expanduser() / "commonsense"
     for name in MIXTURES:
         if (folder / name).is_file():
@@ -116,7 +112,11 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
                 raise DataError(f"{rows.place(row)}: {name!r} is {cells[row]!r}; text is expected")
         if not isinstance(inputs[row], str | None):
             raise DataError(f"{rows.place(row)}: 'input' is {inputs[row]!r}; text is expected")
-        families.append(_family(rows, row, columns["answer"][row], test))
+        families.append(family_of(answer := columns["answer"][row]))
+        if families[row] is None or (test is not None and families[row] != TESTS[test].family):
+            allowed = [PATTERNS[TESTS[test].family]] if test else [*PATTERNS.values()]
+            names = " or ".join(pattern.pattern for pattern in allowed).replace("|", ", ")
+            raise DataError(f"{rows.place(row)}: 'answer' is {answer!r}; allowed are: {names}")
     table: dict[str, Sequence[Any]] = {
         "text": columns["instruction"],
         "input": [text or "" for text in inputs],
@@ -126,21 +126,6 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
         "group": families if test is None else [test] * len(rows),
     }
     return Dataset.from_dict(table, features=Features({name: Value("string") for name in COLUMNS}))
-
-
-def _family(rows: Rows, row: int, answer: str, test: str | None) -> str:
-    family = family_of(answer)
-    if family is None or (test is not None and family != TESTS[test].family):
-        allowed = (
-            PATTERNS[TESTS[test].family].pattern if test else " or ".join(pattern.pattern for pattern in PATTERNS.values())
-        )
-        raise DataError(f"{rows.place(row)}: 'answer' is {answer!r}; allowed are: {allowed.replace('|', ', ')}")
-    return family
-
-
-def response(answer: str) -> str:
-    """Returns the response that the mixture teaches for an answer; likelihood scoring compares these."""
-    return RESPONSE.format(answer)
 
 
 TASKS: tuple[Task, ...] = (

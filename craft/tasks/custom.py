@@ -65,7 +65,7 @@ def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task
         raise ValueError(f"data.custom.{name}.metric: {unknown}metric {metric!r} does not fit; allowed are: {', '.join(usual)}")
     if (package := METRICS[metric].package) and find_spec(package) is None:
         raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
-    positive = _positive(name, settings, labels, rows)
+    positive = _positive(name, settings, labels)
     return Task(
         f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=instructions.same_opening if in_words else None,
@@ -123,10 +123,10 @@ def unread_columns(settings: CustomTask) -> tuple[str, ...]:
     return tuple(name for name in _read(settings.train, _stamp(settings.train)).columns if name not in used)
 
 
-def _positive(name: str, settings: CustomTask, labels: Sequence[str], rows: Rows) -> int:
+def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
     """Returns the number of the class that metrics of one class score: that of the settings, or the rarer of two."""
     if settings.positive is None:
-        counts = [*_count(labels, settings, rows).values()] if len(labels) == 2 else [0, 0]
+        counts = [*count_classes(labels, settings).values()] if len(labels) == 2 else [0, 0]
         return int(counts[1] <= counts[0])
     label = label_name(settings.positive)
     if len(labels) != 2 or label not in labels:
@@ -137,13 +137,9 @@ def _positive(name: str, settings: CustomTask, labels: Sequence[str], rows: Rows
     return labels.index(label)
 
 
-def count_classes(task: Task, settings: CustomTask) -> dict[str, int]:
+def count_classes(labels: Sequence[str], settings: CustomTask) -> dict[str, int]:
     """Counts the rows of the training file of each class."""
-    return _count(task.labels, settings, _read(settings.train, _stamp(settings.train)))
-
-
-def _count(labels: Sequence[str], settings: CustomTask, rows: Rows) -> dict[str, int]:
-    column = settings.label or ""
+    rows, column = _read(settings.train, _stamp(settings.train)), settings.label or ""
     cells = enumerate(rows.column(column))
     counts = Counter(class_index(cell, labels, rows, at, column, settings.labels is not None) for at, cell in cells)
     return {name: counts[place] for place, name in enumerate(labels)}
@@ -151,7 +147,7 @@ def _count(labels: Sequence[str], settings: CustomTask, rows: Rows) -> dict[str,
 
 def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
     """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
-    counts, spellings = count_classes(task, settings), dict[str | Decimal, list[str]]()
+    counts, spellings = count_classes(task.labels, settings), dict[str | Decimal, list[str]]()
     positive = f"; f1 is that of {task.labels[task.positive]!r}" if len(counts) == 2 else ""
     yield f"{len(counts)} classes: {_listed(counts)}{positive}"
     for name in counts:

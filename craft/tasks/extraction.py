@@ -24,14 +24,9 @@ _MARK = "### Response:"
 _FORMAT = re.compile(r"Answer format:\s*(\S+)\s*$")
 
 
-def response_part(text: str) -> str:
-    """Returns what follows the last `### Response:` (all of the text if there is none), without outer blanks."""
-    return text.rsplit(_MARK, 1)[-1].strip()
-
-
 def extract(output: str, family: str) -> str:
     """Finds the answer in a model's output, `""` if there is none. `family` is a key of PATTERNS."""
-    match = PATTERNS[family].search(response_part(output))
+    match = PATTERNS[family].search(output.rsplit(_MARK, 1)[-1])
     return match.group() if match else ""
 
 

@@ -116,7 +116,9 @@ def _read_csv(path: Path) -> Rows:
         # In TSV a quote is a letter.
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL, strict=True)
         try:
-            header = _named(next(reader, []))
+            header = next(reader, [])
+            while header and not header[-1].strip():  # empty cells that a spreadsheet leaves at the end
+                header.pop()
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
                 raise DataError(f"{path}, line 1: column {twice[0]!r} is named twice")
@@ -184,13 +186,6 @@ def is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _named(header: list[str]) -> list[str]:
-    """Returns the header without the empty cells that a spreadsheet leaves at its end."""
-    while header and not header[-1].strip():
-        header = header[:-1]
-    return header
 
 
 def _read_jsonl(path: Path) -> Rows:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from craft.data_settings import DataSettings
 from craft.tasks.files import DataUnavailable, Rows, read_rows
@@ -90,48 +91,25 @@ def phrases(texts: Sequence[str]) -> list[int]:
     return [holder[" ".join(sentence)] for sentence in sentences]
 
 
-Groups = Callable[[Sequence[str]], Sequence[int]]
-
-
-def _row(
-    name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, groups: Groups | None = None
-) -> Task:
+def _row(name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, **groups: Any) -> Task:
     kind = "classification" if labels else "regression"
     span = None if labels else (0.0, 5.0)  # STS-B, the one regression
-    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span, groups)  # type: ignore[arg-type]
+    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span, **groups)  # type: ignore[arg-type]
 
 
 _PAIR = ("sentence1", "sentence2")
-_SAME = ("not_equivalent", "equivalent")
 _FOLLOWS = ("entailment", "not_entailment")
 
 TASKS: tuple[Task, ...] = (
-    _row(
-        "cola",
-        "CoLA: is the sentence acceptable English?",
-        ("sentence",),
-        ("unacceptable", "acceptable"),
-        "matthews",
-        "accuracy",
-    ),
+    _row("cola", "CoLA: is the sentence acceptable English?", ("sentence",), ("unacceptable", "acceptable"),
+         "matthews", "accuracy"),
     _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy", groups=phrases),
-    _row("mrpc", "MRPC: do two news sentences say the same?", _PAIR, _SAME, "accuracy", "f1"),
+    _row("mrpc", "MRPC: do two news sentences say the same?", _PAIR, ("not_equivalent", "equivalent"), "accuracy", "f1"),
     _row("stsb", "STS-B: how similar are two sentences, 0 to 5?", _PAIR, (), "pearson", "spearman"),
-    _row(
-        "qqp",
-        "QQP: do two questions ask the same?",
-        ("question1", "question2"),
-        ("not_duplicate", "duplicate"),
-        "accuracy",
-        "f1",
-    ),
-    _row(
-        "mnli",
-        "MNLI: does the premise entail, leave open or contradict the hypothesis?",
-        ("premise", "hypothesis"),
-        ("entailment", "neutral", "contradiction"),
-        "accuracy",
-    ),
+    _row("qqp", "QQP: do two questions ask the same?", ("question1", "question2"), ("not_duplicate", "duplicate"),
+         "accuracy", "f1"),
+    _row("mnli", "MNLI: does the premise entail, leave open or contradict the hypothesis?", ("premise", "hypothesis"),
+         ("entailment", "neutral", "contradiction"), "accuracy"),
     _row("qnli", "QNLI: does the sentence answer the question?", ("question", "sentence"), _FOLLOWS, "accuracy"),
     _row("rte", "RTE: does the premise entail the hypothesis?", _PAIR, _FOLLOWS, "accuracy"),
-)
+)  # fmt: skip

@@ -2,13 +2,7 @@
 
 scikit-learn, scipy and sacrebleu compute the numbers. They are imported by the functions that need them, because checking a
 sweep file reads this table. Where a library gives NaN or a warning, a convention gives 0 instead, so that a model which has
-learnt nothing scores a plain 0:
-
-- Matthews is 0 if the predictions or the labels contain a single class;
-- Pearson and Spearman are 0 if the predictions or the labels are constant up to float32's rounding;
-- F1 is 0 without a true positive.
-
-`collapsed` finds a model that always gives the same answer.
+learnt nothing scores a plain 0.
 """
 
 from __future__ import annotations
@@ -59,17 +53,17 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
     sides = [np.asarray(side, dtype=np.float64) for side in (predictions, labels)]
-    return 0.0 if any(map(_constant, sides)) else float(pearsonr(*sides).statistic)
+    return 0.0 if any(map(is_constant, sides)) else float(pearsonr(*sides).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes the Pearson correlation of the ranks, equal values with their mean rank; 0 if either side is constant."""
     from scipy.stats import spearmanr
 
-    return 0.0 if _constant(predictions) or _constant(labels) else float(spearmanr(predictions, labels).statistic)
+    return 0.0 if is_constant(predictions) or is_constant(labels) else float(spearmanr(predictions, labels).statistic)
 
 
-def _constant(values: np.ndarray) -> bool:
+def is_constant(values: np.ndarray) -> bool:
     """Returns whether values differ by no more than a network that computes in float32 errs, whatever type holds them now."""
     return bool(np.ptp(values) <= 1e-5 * np.max(np.abs(values)))
 
@@ -154,16 +148,3 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
         split_metrics = compute_metrics(task, *pair)
         values |= {f"{name}{suffix}": split_metrics[name] for name in task.metrics}
     return values
-
-
-def collapsed(predictions: Any) -> bool:
-    """Returns whether a model gives the same answer, a class or a value, to every one of two or more examples.
-
-    Logits (n, classes) and whole numbers (n,) are read as classes, other values (n,) or (n, 1) as regression.
-    """
-    outputs = np.asarray(predictions)
-    if outputs.ndim == 2 and outputs.shape[1] > 1:
-        outputs = outputs.argmax(axis=1)
-    if len(outputs) < 2:
-        return False
-    return _constant(outputs) if outputs.dtype.kind == "f" else bool(np.ptp(outputs) == 0)

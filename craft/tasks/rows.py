@@ -141,8 +141,7 @@ def fold(text: str) -> str:
     """Removes what many tokenizers drop: case, accents, forms of Unicode, marks of width zero, blanks but between words."""
     start, tail = text[:_FOLDED], text[_FOLDED:]
     if not start.isascii():
-        letters = (letter for letter in normalize("NFKD", start) if category(letter) not in ("Mn", "Cf"))
-        start = "".join(letters)
+        start = "".join(letter for letter in normalize("NFKD", start) if category(letter) not in ("Mn", "Cf"))
     return _OUTER_BLANKS.sub("", " ".join(start.casefold().split())) + tail
 
 

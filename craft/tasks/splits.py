@@ -60,7 +60,6 @@ class Splits:
         ]
 
 
-_loaded: OrderedDict[tuple[Task, str], tuple[RawData, tuple[object, ...]]] = OrderedDict()
 _computed: dict[str, OrderedDict[tuple[object, ...], Any]] = {}
 _lock = RLock()
 
@@ -88,13 +87,15 @@ def load_splits(
 
 
 def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cuts: tuple[int | None, ...]) -> Splits:
+    from datasets import concatenate_datasets
+
     train = raw.train
     if protocol == "honest":
         key = ("groups", task, str(data), raw.fingerprint)
         groups = remembered(key, lambda: groups_of(task, train)) if data.search_groups else None
         train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
     else:
-        search = _joined(list(raw.reported.values()))
+        search = concatenate_datasets(list(raw.reported.values()))
     train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}
     same = protocol == "customary" and len(reported) == 1 and cuts[1] == cuts[2]
     search = next(iter(reported.values())) if same else cut(search, cuts[2])
@@ -199,26 +200,20 @@ def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
         return results[key]
 
 
-def _joined(splits: list[Dataset]) -> Dataset:
-    from datasets import concatenate_datasets
-
-    return splits[0] if len(splits) == 1 else concatenate_datasets(splits)
-
-
 def _load(task: Task, data: DataSettings) -> RawData:
     """Calls `task.load`, or takes its result from memory while the files it read keep their size and time of change."""
-    key = (task, data.model_dump_json())
-    with _lock:
-        if key in _loaded:
-            raw, stamps = _loaded[key]
-            if stamps == _stamps(raw.files):
-                _loaded.move_to_end(key)
-                return raw
+
+    def load() -> tuple[RawData, tuple[object, ...]]:
         raw = task.load(task, data)
         raw = replace(raw, reported={suffix: numbered(split) for suffix, split in raw.reported.items()})
-        _loaded[key] = (raw, _stamps(raw.files))
-        while len(_loaded) > _LAST:
-            _loaded.popitem(last=False)
+        return raw, _stamps(raw.files)
+
+    key = ("raw", task, data.model_dump_json())
+    with _lock:
+        raw, stamps = remembered(key, load)
+        if stamps != _stamps(raw.files):
+            del _computed["raw"][key]
+            raw, _ = remembered(key, load)
         return raw
 
 

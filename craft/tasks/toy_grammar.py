@@ -11,7 +11,44 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from craft.tasks import toy_words as vocabulary
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PEOPLE = _words(
+    "teacher doctor lawyer artist farmer driver banker singer writer sailor tailor painter soldier pilot baker student "
+    "tourist neighbor officer manager"
+)
+
+# (subject, what may be good or bad about it)
+REVIEWED = {
+    "film": ("plot", "acting", "music", "ending", "dialogue", "camera work"),
+    "hotel": ("room", "breakfast", "staff", "location", "pool", "view"),
+    "restaurant": ("soup", "waiter", "dessert", "menu", "wine", "fish"),
+    "novel": ("story", "style", "hero", "opening", "translation", "humor"),
+    "concert": ("singer", "sound", "choice of songs", "band", "light show", "first half"),
+    "course": ("lecturer", "material", "homework", "pace", "textbook", "discussion"),
+    "phone": ("screen", "battery", "camera", "design", "keyboard", "software"),
+}
+GOOD = _words(
+    "good great brilliant delightful charming superb excellent pleasant lovely wonderful impressive enjoyable fantastic "
+    "splendid remarkable satisfying"
+)
+BAD = _words(
+    "bad terrible dull dreadful boring awful poor disappointing horrible mediocre tedious annoying unpleasant clumsy "
+    "miserable ridiculous"
+)
+
+# Two ways of saying one deed; the past is also the participle.
+DEEDS = (
+    ("chased", "pursued"), ("helped", "assisted"), ("hired", "employed"), ("rescued", "saved"), ("followed", "tracked"),
+    ("attacked", "assaulted"), ("praised", "commended"), ("phoned", "called"), ("insulted", "offended"),
+    ("frightened", "scared"), ("defeated", "overpowered"), ("questioned", "interrogated"), ("annoyed", "irritated"),
+    ("deceived", "tricked"), ("watched", "observed"), ("injured", "wounded"),
+)  # fmt: skip
+
+TRAITS = _words("small tall young old tired happy hungry clever shy rich noisy friendly nervous foreign")
 
 
 class Example(NamedTuple):
@@ -27,8 +64,8 @@ Grammar = Callable[[Random], list[Example]]
 
 def sentiment(draw: Random) -> list[Example]:
     """Draws verdicts: the clause that a contrast puts in front decides, and a negation turns its adjective; 1 is positive."""
-    subject = draw.choice(list(vocabulary.REVIEWED))
-    major, minor = draw.sample(vocabulary.REVIEWED[subject], 2)
+    subject = draw.choice(list(REVIEWED))
+    major, minor = draw.sample(REVIEWED[subject], 2)
     shape = draw.choice((
         "The {major} was {a}.",
         "The {minor} was {b}, but the {major} was {a}.",
@@ -38,7 +75,7 @@ def sentiment(draw: Random) -> list[Example]:
         "The {minor} was {b}, yet in the end the {major} was {a}.",
     ))  # fmt: skip
     negated = draw.random() < 0.5, draw.random() < 0.5
-    good, bad = (draw.sample(adjectives, 2) for adjectives in (vocabulary.GOOD, vocabulary.BAD))
+    good, bad = (draw.sample(adjectives, 2) for adjectives in (GOOD, BAD))
     no, lead = draw.choice(("not", "hardly", "never", "far from", "anything but")), draw.choice(_LEADS)
     family = []
     for positive in (True, False):
@@ -57,8 +94,8 @@ _LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {se
 
 def paraphrase(draw: Random) -> list[Example]:
     """Draws two sentences of an event (1), or of two events that differ in a role or exchange the roles (0)."""
-    agent, patient, other = (_person(draw, noun) for noun in draw.sample(vocabulary.PEOPLE, 3))
-    verbs = draw.choice(vocabulary.DEEDS)
+    agent, patient, other = (_person(draw, noun) for noun in draw.sample(PEOPLE, 3))
+    verbs = draw.choice(DEEDS)
     when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
     first, second = draw.choice(_FORMS), draw.choice(_FORMS)
     event = first.format(a=agent, p=patient, v=draw.choice(verbs), w=when)
@@ -74,4 +111,4 @@ _FORMS = ("The {a} {v} the {p} {w}.", "The {p} was {v} by the {a} {w}.")
 
 
 def _person(draw: Random, noun: str) -> str:
-    return f"{draw.choice(vocabulary.TRAITS)} {noun}" if draw.random() < 0.5 else noun
+    return f"{draw.choice(TRAITS)} {noun}" if draw.random() < 0.5 else noun

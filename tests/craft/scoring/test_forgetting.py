@@ -20,7 +20,7 @@ from craft.scoring.forgetting import SHIPPED, read_text, windows
 from craft.scoring.texts import EncodedTexts, mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RECOVERY, RunSpec
-from craft.tasks.commonsense import response
+from craft.tasks.extraction import RESPONSE
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cutting import Cut
@@ -39,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = root / "commonsense"
     (folder / "dataset" / "boolq").mkdir(parents=True)
     rows = [
-        {"instruction": f"Item {n}? true or false", "input": "", "output": response(answer), "answer": answer}
+        {"instruction": f"Item {n}? true or false", "input": "", "output": RESPONSE.format(answer), "answer": answer}
         for n in range(24)
         for answer in (("true", "false")[n % 2],)
     ]

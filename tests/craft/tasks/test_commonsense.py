@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from craft.data_settings import DataSettings
 from craft.tasks import TASKS, expand_tasks
-from craft.tasks.commonsense import TESTS, notes, response
-from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score
+from craft.tasks.commonsense import TESTS, notes
+from craft.tasks.extraction import PATTERNS, RESPONSE, extract, family_of, options, score
 from craft.tasks.files import DataError
 from craft.tasks.metrics import compute_reported
 from craft.tasks.splits import load_splits
@@ -159,9 +159,8 @@ def test_awkward_outputs(output, pattern, answer):
     assert extract(output, pattern) == answer
 
 
-def test_response_part_is_what_follows_the_last_mark():
-    assert response_part("a ### Response: b ### Response:\n  c \n") == "c"
-    assert response_part(" c ") == "c"
+def test_what_follows_the_last_mark_is_read():
+    assert extract("answer1 ### Response: answer2 ### Response:\n  answer3 \n", "answer") == "answer3"
 
 
 def test_families_and_options():
@@ -174,7 +173,7 @@ def test_families_and_options():
         "answer3",
     )
     assert options("Which? Option1: a Option2: b", "option") == ("option1", "option2")
-    assert response("answer2") == "the correct answer is answer2"
+    assert RESPONSE.format("answer2") == "the correct answer is answer2"
 
 
 def test_the_score_is_the_mean_of_the_tests_not_of_the_questions():

@@ -298,8 +298,10 @@ def test_a_collapse_is_noted() -> None:
     same = np.array([[2.0, 1.0], [1.5, 0.1], [0.3, 0.2]], dtype=np.float32)
     assert collapse_note(task, {"": same}) == f"collapsed to one class: every prediction is {task.labels[0]!r}"
     assert collapse_note(task, {"": np.array([[2.0, 1.0], [0.0, 1.0]])}) is None
+    assert collapse_note(task, {"": same[:1]}) is None, "one example says nothing"
     constant = collapse_note(TASKS["glue/stsb"], {"": np.full((3, 1), 2.5)})
     assert constant == "collapsed to one value: every prediction is 2.5"
+    assert collapse_note(TASKS["glue/stsb"], {"": np.array([[2.5], [2.6]], dtype=np.float32)}) is None
 
 
 @pytest.mark.slow
