@@ -33,7 +33,7 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
-from tests.dashboards.views import VIEWS, candidate, full_view, view_of
+from tests.dashboards.views import VIEWS, candidate, full_view, see, view_of
 from tests.golden import check_golden
 
 TAKE = "take ranks --pick a --to adapters/a"
@@ -42,7 +42,7 @@ TAKE = "take ranks --pick a --to adapters/a"
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_draws_or_says_why_not(panel: str, view: str) -> None:
-    spec = json.loads(as_json(spec_of(PANELS[panel], VIEWS[view]())))
+    spec = json.loads(as_json(spec_of(PANELS[panel], see(view))))
     if "empty" in spec:
         assert len(spec["empty"]) > 10
         return

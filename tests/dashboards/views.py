@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from dashboards.frames import Frames
@@ -48,3 +49,9 @@ VIEWS: dict[str, Callable[[], View]] = {
     "full": full_view,
     "two sweeps": lambda: view_of(("ranks", grid("ranks")), ("again", grid("again", tasks=("mrpc", "rte")))),
 }
+
+
+@cache
+def see(name: str) -> View:
+    """One of VIEWS, made once: panels only read."""
+    return VIEWS[name]()

@@ -84,7 +84,7 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
 
 
-@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES])
+@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name == "craft" else pytest.mark.slow) for name in NAMES])
 def test_a_model_that_is_built_on_the_cpu_trains_on_the_gpu(
     method: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

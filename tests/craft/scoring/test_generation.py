@@ -42,7 +42,7 @@ def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
     return model, load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_batch_is_answered_token_for_token_as_one_by_one(spoken: tuple[Any, Any], beams: int) -> None:
     model, tokenizer = spoken
     settings = GenerationSettings(beams=beams, max_new_tokens=20)

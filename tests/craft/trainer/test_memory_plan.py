@@ -69,7 +69,7 @@ def give_factors(model: Any) -> None:
         stack.set_factors(TuckerFactors(*map(torch.empty, shapes), (torch.empty(0),) * 3))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.requires is None and name not in WITHOUT])
 def test_the_plan_covers_what_the_backward_pass_keeps(method: str, precision: str, llama: str) -> None:
     row, parameters = METHODS[method], PARAMETERS.get(method, {})

@@ -81,7 +81,10 @@ def test_equal_values_are_of_equal_models() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("metric", ["f1", "macro_f1", "matthews", "pearson", "spearman", "accuracy"])
+SLOW = [pytest.param(metric, marks=pytest.mark.slow) for metric in ("f1", "macro_f1", "spearman")]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews", "pearson", *SLOW])
 def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 400)
