@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Returns when the disk has the file's content, or the folder's names."""
+    """Waits until the disk has the file's content, or the folder's names."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

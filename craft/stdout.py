@@ -61,7 +61,7 @@ def flush_stdout() -> None:
 
 
 def drop_stdout() -> None:
-    """Makes stdout lose what it holds and gets."""
+    """Discards what stdout still holds, and everything that is written to it later."""
     with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.stdout.flush()

@@ -150,7 +150,7 @@ def _spectrum(layer: Any, transposed: bool, stored_weight: torch.Tensor | None) 
 
 
 def check_change(model: Any, as_lora: Any) -> None:
-    """Raises ValueError if a LoRA that loses nothing of an adapter's change of weights answers otherwise than the adapter."""
+    """Raises ValueError if an adapter and the LoRA with its whole change of weights give different answers."""
     vocabulary, source = model.get_input_embeddings().num_embeddings, torch.Generator().manual_seed(0)
     tokens = torch.randint(vocabulary, (4, 16), generator=source).to(next(model.parameters()).device)
     text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
@@ -200,7 +200,7 @@ def write_craft(folder: Folder, parameters: int, to: Path) -> tuple[Folder, dict
     """Writes a CRAFT adapter with each J - I cut to a lower rank (`craft.methods.cutting`).
 
     Returns:
-        The new folder, the rank of each J - I, all 0 if one direction takes more parameters, and the parameters that are left.
+        The new folder; the rank of each J - I, all 0 if one direction takes more than `parameters`; and the new number of them.
     """
     tensors, ranks = load_file(folder.path / WEIGHTS_FILE), dict[str, int]()
 

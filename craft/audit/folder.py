@@ -71,7 +71,7 @@ class Folder:
 
     @property
     def moves_base(self) -> bool:
-        """Whether the base's weights lose, as the adapter is loaded, that at which it started (PiSSA, OLoRA, CorDA)."""
+        """Whether loading the adapter subtracts its start from the base's weights (PiSSA, OLoRA, CorDA)."""
         start = self.config.get("init_lora_weights")
         return isinstance(start, str) and start.lower() not in STAYS
 

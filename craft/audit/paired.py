@@ -63,8 +63,8 @@ class Difference:
         return float((self.draws >= -within).mean())
 
     def rows_to_decide(self, within: float, sure: float) -> int | None:
-        """Returns how many rows would most likely show with that chance that at most so many points are lost; None if none
-        would."""
+        """Returns how many rows would show that at most `within` points are lost, with the probability `sure` and the mean and
+        scatter of these; None if no number would."""
         from scipy.special import ndtri
 
         room = within + self.mean

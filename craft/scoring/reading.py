@@ -33,7 +33,7 @@ def describe_unknown(tokens: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def describe_reading(splits: Splits, data: EncodedSplits, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Says what tokens lose of the rows. Equal rows of two splits are named if `Splits.notes` misses some."""
+    """Says what the tokenizer loses of the rows. Rows of two splits that it makes equal are named, if not in `Splits.notes`."""
     yield from describe_unknown(data.train.columns["input_ids"], tokenizer)
     names = [name for name in ("text", "text_pair") if name in splits.train.column_names]
     texts = {*zip(*(splits.train[name][:] for name in names), strict=True)}

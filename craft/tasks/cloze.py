@@ -27,7 +27,7 @@ _FORMAT = re.compile(r"\s*Answer format:\s*\S+\s*$")
 
 @dataclass(frozen=True)
 class Choices:
-    """The allowed answers of one question, each with the text that it continues and how it continues it."""
+    """The allowed answers of one question, each with its context and with the text that continues the context."""
 
     answers: tuple[str, ...]
     contexts: tuple[str, ...]

@@ -78,8 +78,8 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
-    """Notes for readers of the score: which tests it averages if not all, which tests have another size than published, and
-    whether the smaller mixture was used."""
+    """Returns notes for readers of the score: which tests it averages if not all, which tests have another size than
+    published, and whether the smaller mixture was used."""
     said = []
     if set(data.generation.tests) != set(TESTS):
         said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")

@@ -64,7 +64,7 @@ class Form:
         return (template.for_training if training else template.for_evaluation)(*question)
 
     def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
-        """Prompts and responses of rows as the training text has them, the template's end of a turn with the response.
+        """Returns prompts and responses of rows as the training text has them, the template's end of a turn with the response.
 
         Raises:
             ValueError: the template refuses a chat, or leaves something of a reply out.

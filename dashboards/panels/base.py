@@ -160,7 +160,7 @@ def trained(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
-    """Configurations or trials without those that were cut from others after training."""
+    """Returns configurations or trials without those that were cut from others after training."""
     return frame[frame["p.cut_to"].isna()] if "p.cut_to" in frame else frame
 
 
@@ -202,7 +202,7 @@ def scalar(value: Any) -> Any:
 
 
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
-    """Names of the parameters that take more than one value among the configurations that have them.
+    """Returns the names of the parameters that take more than one value among the configurations that have them.
 
     `ranks` is left out where r1, r2 and r3 hold the same numbers. So are `warm_start` and `cut_from`: they name a run.
     """

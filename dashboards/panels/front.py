@@ -62,7 +62,7 @@ def data(view: View) -> Plain:
 
 
 def _fronts(view: View, metrics: list[Column]) -> tuple[Plain, Plain]:
-    """Positions among the finished ones for each two metrics x and y, in ascending order of x.
+    """Returns positions among the finished ones for each two metrics x and y, in ascending order of x.
 
     Returns:
         `{x: {y: [front of each sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`.

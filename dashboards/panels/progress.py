@@ -25,7 +25,7 @@ def planned_trials(frame: Frames) -> int | None:
 
 
 def trial_counts(frame: Frames) -> dict[str, int]:
-    """Trainings by state: a slice of nested ranks is trained with its largest.
+    """Counts trainings by state: a slice of nested ranks is trained with its largest.
 
     A trial that never had its turn has no run of its own. Its configuration counts it among the stopped.
     """
@@ -37,7 +37,7 @@ def trial_counts(frame: Frames) -> dict[str, int]:
 
 
 def progress_data(view: View) -> Plain:
-    """Trials by state for each sweep, and how many are to come where the plan is known."""
+    """Counts trials by state for each sweep, and how many are to come where the plan is known."""
     groups: list[Plain] = []
     for frame in view.sweeps:
         tally = trial_counts(frame)
@@ -64,7 +64,7 @@ def _underway(frame: Frames) -> tuple[float | None, str] | None:
 
 
 def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | None:
-    """Seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
+    """Returns the seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
     remaining_trials = tally["running"] + tally["to come"]
     over = tally["finished"] + tally["stopped"] + tally["failed"]
     if not remaining_trials or not over or status != "running" or frame.state.started is None:
@@ -111,7 +111,7 @@ def _sentence(group: Plain) -> str:
 
 
 def time_data(view: View) -> Plain:
-    """Seconds of each phase of the finished trainings, by method: where the hours went."""
+    """Returns the seconds of each phase of the finished trainings, by method: where the hours went."""
     spent: dict[str, Counter[str]] = {}
     counts: Counter[str] = Counter()
     for method, phases in view.trials[["method", "phases"]].itertuples(index=False) if "phases" in view.trials else ():

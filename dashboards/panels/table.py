@@ -41,7 +41,7 @@ IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 
 
 def data(view: View) -> Plain:
-    """Columns with their values over all configurations, best score first; and what all configurations share."""
+    """Returns columns with their values over all configurations, best score first; and what all configurations share."""
     frame = view.configurations
     if frame.empty and len(view.trials):
         return {"empty": "The trials so far only tune: a configuration appears when its first reported trial starts."}

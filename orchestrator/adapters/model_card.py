@@ -135,7 +135,7 @@ def add_card(adapter: Path, sweep: str, trial: PlannedTrial, result: TrialResult
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
-    """Lines of Python that load the model in `folder`, as it was scored, and give it an input."""
+    """Returns lines of Python that load the model in `folder`, as it was scored, and give it an input."""
     auto = _auto(record["kind"])
     load = [
         f"from transformers import {auto}, AutoTokenizer",

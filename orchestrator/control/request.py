@@ -88,7 +88,7 @@ class Request:
         _refuse(self._file(folder), why)
 
     def is_there(self, folder: SweepFolder) -> bool:
-        """Returns whether the request waits for its answer, or for being removed after it."""
+        """Returns whether the request's file is there: it is not answered yet, or it was and will be removed."""
         return self._file(folder).exists()
 
     def take_refusal(self, folder: SweepFolder) -> str | None:

@@ -135,7 +135,7 @@ class Queue:
         self.submitted.pop(key, None)
 
     def sort(self, state: State) -> None:
-        """Lets all jobs wait that have something left to run and that the engine does not have, in their order."""
+        """Puts in line, in their order, all jobs that have something left to run and that the engine does not have."""
         free = (job for key, job in self.jobs.items() if key not in self.submitted)
         self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
 

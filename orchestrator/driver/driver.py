@@ -155,8 +155,8 @@ class Driver(Agenda):
         return not self._left(key)
 
     def must_leave(self, key: str) -> bool:
-        """Returns whether the engine is to take back a job that it has: nothing that it runs is wanted any more, or it has not
-        begun and nothing may begin."""
+        """Returns whether the engine must give back a job: none of the job's trials is wanted any more, or the sweep is paused
+        and the job has not begun."""
         waits = self.state.held is not None and key not in self.queue.running
         return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 

@@ -73,7 +73,7 @@ class Shared:
 
     @contextmanager
     def there(self, run: RunSpec) -> Iterator[None]:
-        """Lets the code inside read a model that is on this machine's disk without asking the hub."""
+        """Keeps the code inside from asking the hub for a model that is on this machine's disk."""
         from craft.models.cached import offline, weights_on_disk
         from craft.models.digest import model_digest
         from craft.models.loading import resolve_model

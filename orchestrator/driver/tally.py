@@ -36,7 +36,7 @@ class Running:
     ends: float | None = None
 
     def left_at(self, clock_seconds: float) -> float | None:
-        """Seconds left at `clock_seconds`; 0 for a trial that is late."""
+        """Returns the seconds left at `clock_seconds`; 0 for a trial that is late."""
         return None if self.ends is None else max(0.0, self.ends - clock_seconds)
 
 
@@ -140,7 +140,7 @@ class Tally:
             self.compare(entry)
 
     def compare(self, entry: Entry) -> None:
-        """Takes a trial that has ended as the best so far if it is."""
+        """Keeps a trial that has ended as the best one, if its reported score is the highest so far."""
         score = entry.finished.metrics.get("score") if entry.finished and entry.trial.is_reported else None
         if score is not None and (self.best is None or score > self.best[0]):
             self.best = score, f"{entry.trial.label} on {entry.trial.task}, seed {entry.trial.seed}"
@@ -160,8 +160,8 @@ class Tally:
 
     @property
     def doing(self) -> str:
-        """The phase of a single trial that runs, or how many of several are scored; that the first ones are starting, or what
-        they wait for."""
+        """What the trials do: the phase of one that runs alone, how many of several are scored, that the first are starting, or
+        what they wait for."""
         if self.missing and not self.running:
             return f"no machine: waiting for {self.missing}"
         phases = [trial.phase for trial in self.running.values()]

@@ -187,8 +187,8 @@ def _chances(complete: Sequence[Summary], objectives: Objectives, within: float)
 
 
 def find_falls(complete: Sequence[Summary], least: float) -> tuple[dict[str, list[float]], int]:
-    """Returns, by configuration, the points by which seeds fell far behind the mean of its others, more than `least`; and the
-    number of all seeds."""
+    """Returns, by configuration, by how many points a seed is far behind the mean of the configuration's other seeds, where
+    that is more than `least`; and the number of all seeds."""
     falls = list[tuple[str, float]]()
     for summary in complete:
         seeds = [*by_seed(summary.scores, summary.tasks).values()]

@@ -20,7 +20,7 @@ MemoryEstimate = Callable[[RunSpec], int]
 
 
 class Cost:
-    """Counts configurations on the model without weights.
+    """Counts parameters and memory of configurations, on the model without weights.
 
     Args:
         counter: counts a run; `craft.trainer.counting.planned_counts` if not given, which remembers what it has counted.

@@ -42,7 +42,7 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Mappings inside others by dotted names, lists as `a,b`, lists of lists as `a,b; c,d`, None left out;
+    """Returns mappings inside others by dotted names, lists as `a,b`, lists of lists as `a,b; c,d`, None left out;
     `ranks` of three also as r1, r2, r3."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():

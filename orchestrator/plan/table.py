@@ -23,7 +23,7 @@ SHOWN = 200
 
 
 def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = ()) -> None:
-    """Configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
+    """Prints configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.

@@ -85,7 +85,7 @@ def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, 
 
 
 def attempts(storage: str) -> list[int]:
-    """Numbers of the attempts that have a folder on storage, ascending."""
+    """Returns the numbers of the attempts that have a folder on storage, ascending."""
     filesystem, root = open_storage(storage)
     matches = (re.fullmatch(r"attempt-(\d+)", posixpath.basename(info.path)) for info in _folders(filesystem, root))
     return sorted(int(match[1]) for match in matches if match)

@@ -15,7 +15,7 @@ from orchestrator.record.folder import SweepFolder
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process. Calls inside it for the same folder hold it once."""
+    """Holds the sweep's folder for this process. A call inside another one for the same folder takes no second lock."""
     from filelock import FileLock, Timeout
 
     folder = folder.absolute()

@@ -64,7 +64,7 @@ def origin(file: Path | None) -> dict[str, str]:
 
 @cache
 def versions(packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns versions by package; a package that is not installed is left out. A process has them read once."""
+    """Returns versions by package; a package that is not installed is left out. They are read once in a process."""
     installed = {}
     for package in packages:
         try:

@@ -107,7 +107,7 @@ def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, fl
 
 
 def has_failed(trials: Iterable[Entry]) -> bool:
-    """Returns whether a trial failed that is not to run again in this session."""
+    """Returns whether any of the trials has failed and does not run again in this session."""
     return any(entry.ended and entry.result is not None and entry.result.status == "failed" for entry in trials)
 
 

@@ -86,7 +86,7 @@ class Summary:
 
     @property
     def all_finished(self) -> bool:
-        """Every planned trial finished."""
+        """Whether every planned trial finished."""
         return self.finished == self.planned > 0
 
     @property

@@ -82,7 +82,7 @@ DOUBT = "yellow"
 
 
 def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Lines on each task's data, each with its style. Raises DataError for a mistake in the data."""
+    """Yields lines on each task's data, each with its style. Raises DataError for a mistake in the data."""
     data, tokenizer = plan.sweep.data, _tokenizer(plan)
     for task in (find_task(name, data) for name in plan.sweep.task_names):
         if not at_hand(task, data.root):

@@ -37,7 +37,7 @@ class Candidate:
 
 
 def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
-    """Numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
+    """Returns the numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
     level = 0
     while start * factor**level <= epoch + 1e-9:
         yield level
@@ -92,7 +92,7 @@ class _Rung:
         return bool(self._may(factor)[self._places[configuration]])
 
     def ready(self, factor: float) -> list[str]:
-        """Configurations that wait here and may be promoted, in the order of their arrival."""
+        """Returns the configurations that wait here and may be promoted, in the order of their arrival."""
         return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._promoted)]
 
     def _may(self, factor: float) -> np.ndarray:

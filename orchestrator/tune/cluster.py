@@ -131,7 +131,7 @@ def machines() -> list[dict[str, float]]:
 
 
 def missing(waiting: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> str:
-    """Returns what the first of the waiting trials asks for if no machine is large enough for any of them; if not, nothing."""
+    """Returns what the first waiting trial asks for, if no machine is large enough for any that waits; empty if one is."""
     return waiting[0].words() if waiting and not any(resources.slots(*machines) for resources in waiting) else ""
 
 

@@ -82,7 +82,7 @@ def prepare_process(threads: int) -> None:
 
 
 def process_age() -> float:
-    """Seconds since this process was started; 0 where the system does not say."""
+    """Returns the seconds since this process was started; 0 where the system does not say."""
     try:
         ticks = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
