@@ -286,6 +286,11 @@ def plural(count: float, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
+def list_some(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Returns the first names and how many more there are: `a, b and 3 more`."""
+    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def percent(probability: float) -> str:
     """Writes a probability: `7 %`, `under 1 %`."""
     return "under 1 %" if probability < 0.005 else "over 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"

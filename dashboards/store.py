@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from craft.scoring.predictions import Prediction, read_predictions
-from craft.words import hide_address, nearest, public_address, redact
+from craft.words import hide_address, list_some, nearest, public_address, redact
 from dashboards.feed import Feed
 from orchestrator.results.tags import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.state.log import read_points
@@ -151,6 +151,4 @@ def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
     names = list(entries)
     if not names:
         return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (craft-sweeps run SWEEP.yaml)"
-    listed = ", ".join(map(repr, names[:20]))
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {listed}{more}"
+    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {list_some([*map(repr, names)], 20)}"

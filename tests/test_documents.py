@@ -215,11 +215,11 @@ def own_commands() -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("module", sorted({module for module, _ in given_arguments()}))
 def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from craft.trainer.probe import Speed
-    from orchestrator.review import forecast
+    from orchestrator.review import prospect
 
     monkeypatch.chdir(ROOT)
     # Plans of documents do not time real steps of MiniLM: that takes four seconds each and has its own test.
-    monkeypatch.setattr(forecast, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
+    monkeypatch.setattr(prospect, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
     place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else app.__name__ if module == PROGRAM else module
     loaded = importlib.import_module(place)
     for arguments in [arguments for name, arguments in own_commands() if name == module]:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from craft.models.families import FAMILIES, WORDS
-from craft.words import nearest
+from craft.words import list_some, nearest
 
 
 @dataclass(frozen=True)
@@ -223,5 +223,4 @@ def _called(model: nn.Module) -> str:
 
 def _found(linear: Iterable[str]) -> str:
     paths = list(dict.fromkeys(_without_digits(key) for key in linear))
-    names = ", ".join(paths[:24]) + (f" and {len(paths) - 24} more" if len(paths) > 24 else "")
-    return f"Linear modules found, layer numbers left out: {names or 'none'}."
+    return f"Linear modules found, layer numbers left out: {list_some(paths, 24) or 'none'}."

@@ -30,7 +30,7 @@ from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.forms import Form, check_chats, control_tokens
 from craft.tasks.rows import class_index, fingerprint, fold, is_blank, label_name, read_label, to_dataset
 from craft.tasks.task import RawData, Task
-from craft.words import printable
+from craft.words import list_some, printable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -196,8 +196,7 @@ def _plain(name: str) -> str | Decimal:
 
 def _listed(counts: Mapping[str, int]) -> str:
     most = sorted(counts.items(), key=lambda item: -item[1])
-    more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
-    return ", ".join(f"{printable(name)} {count}" for name, count in most[:_SHOWN]) + more
+    return list_some([f"{printable(name)} {count}" for name, count in most], _SHOWN)
 
 
 @lru_cache(maxsize=8)

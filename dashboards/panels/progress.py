@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from craft.words import format_duration
+from craft.words import format_duration, list_some
 from dashboards.frames import Frames
 from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text, texts
 from orchestrator.results.metrics import unit_of
@@ -163,8 +163,8 @@ def failures_data(view: View) -> Plain:
     lost = view.trials[view.trials["state"] == "failed"]
     for reason, group in lost.groupby(lost["reason"].replace("", "no reason was recorded"), sort=False):
         labels = list(dict.fromkeys(group["label"].astype(str)))
-        names = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
-        rows.append([len(group), "trial" if len(group) == 1 else "trials", str(reason), names, group["configuration"].iloc[0]])
+        names, noun = list_some(labels, 5), "trial" if len(group) == 1 else "trials"
+        rows.append([len(group), noun, str(reason), names, group["configuration"].iloc[0]])
     dropped = view.configurations[view.configurations["state"] == "infeasible"]
     for reason, group in dropped.groupby(dropped["reason"].replace("", "a constraint of the sweep"), sort=False):
         rows.append(

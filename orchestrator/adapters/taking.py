@@ -28,7 +28,7 @@ from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, loading_by_peft, model_card
 from orchestrator.record.resume import check_data
 from orchestrator.results.summary import Entry
-from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
+from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import unknown

@@ -110,7 +110,7 @@ COMMANDS = (
     ),
     Row("orchestrator.commands.results:front", (("front ranks --within 2", "table and answer, for within 2 points"),)),
     Row(
-        "orchestrator.commands.take:take",
+        "orchestrator.commands.adapters:take",
         (
             ("take ranks --to adapters/answer", "the answer of runs/ranks, or of the sweep of that name in mlflow.db"),
             ("take ranks --pick under:70000 --task toy/sentiment --to small", "one task's adapter"),
@@ -126,7 +126,7 @@ COMMANDS = (
         "stopped; nothing is left half-written",
     ),
     Row(
-        "orchestrator.commands.take:cut",
+        "orchestrator.commands.adapters:cut",
         (
             (
                 "cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut",
@@ -135,7 +135,7 @@ COMMANDS = (
         ),
     ),
     Row(
-        "orchestrator.commands.audit:audit",
+        "orchestrator.commands.adapters:audit",
         (
             ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),
             (

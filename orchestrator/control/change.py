@@ -25,7 +25,7 @@ from orchestrator.judging.control import HEAD
 from orchestrator.judging.experiments import describe_price, pace_of
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import jobs_of
-from orchestrator.record.resume import check_resume
+from orchestrator.record.resume import check_resume, differences
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
@@ -220,18 +220,10 @@ def _space(sweep: Sweep) -> Any:
 
 
 def _differences(recorded: Sweep, sweep: Sweep) -> Iterable[str]:
-    old, new = recorded.model_dump(mode="json"), sweep.model_dump(mode="json")
-    for name in new:
-        if name not in EXCLUDED:
-            yield from _walk(old[name], new[name], (name,))
-
-
-def _walk(old: Any, new: Any, path: tuple[str, ...]) -> Iterable[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            yield from _walk(old.get(key), new.get(key), (*path, str(key)))
-    elif old != new:
-        yield f"{dotted(path)}: {_word(old)} -> {_word(new)}"
+    old_file, new_file = recorded.model_dump(mode="json"), sweep.model_dump(mode="json")
+    for path, old, new in differences(old_file, new_file):
+        if path[0] not in EXCLUDED:
+            yield f"{dotted(path)}: {_word(old)} -> {_word(new)}"
 
 
 def _word(value: Any) -> str:

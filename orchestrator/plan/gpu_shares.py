@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from craft.words import format_bytes
+from craft.words import format_bytes, list_some
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
@@ -71,13 +71,12 @@ def together_lines(plan: Plan, gpus: Sequence[Gpu], machines: Sequence[float] = 
             groups.setdefault((trial.resources.count, choice.way), []).append((choice, trial))
     lines = []
     for (count, way), chosen in groups.items():
-        labels = ", ".join(trial.label for _, trial in chosen[:NAMED])
-        more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
+        labels = list_some([trial.label for _, trial in chosen], NAMED)
         most, trial = max(chosen, key=lambda pair: pair[0].need)
         lacks = memory is not None and trial.resources.gpu and most.need + CONTEXT_BYTES > memory
         room = f", more than a GPU's {format_bytes(memory or 0)}: memory may run out; give more GPUs" if lacks else ""
         each = f"about {format_bytes(most.need)} each"
-        lines.append(f"{count} processes train each trial of {labels}{more}: {way}, {each} ({most.reason}){room}")
+        lines.append(f"{count} processes train each trial of {labels}: {way}, {each} ({most.reason}){room}")
     return [*lines, *_idle_beside(plan.sweep.shares, machines)]
 
 
@@ -114,8 +113,7 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
 
 def _lacking(share: float, needs: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:
     """Returns a warning for all configurations of one share that may not fit into it."""
-    labels = [f"{configuration.label} ({format_bytes(need)})" for need, configuration in needs[:NAMED]]
-    more = f" and {len(needs) - NAMED} more" if len(needs) > NAMED else ""
+    labels = list_some([f"{configuration.label} ({format_bytes(need)})" for need, configuration in needs], NAMED)
     fit = times(gpu.bytes, max(need for need, _ in needs) + CONTEXT_BYTES)
     remedies = [f"give their blocks resources: {{gpu: {_part(fit):g}}}"] if fit else []
     remedies.append("lower batch_size (gradient_accumulation keeps the product)")
@@ -128,7 +126,7 @@ def _lacking(share: float, needs: Sequence[tuple[int, Configuration]], gpu: Gpu,
     if any(training.precision == "float32" for training in trainings):
         remedies.append("set precision: bf16-mixed")
     return (
-        f"GPU memory may run out for {', '.join(labels)}{more}: resources.gpu {share:g} of {gpu.name} is "
+        f"GPU memory may run out for {labels}: resources.gpu {share:g} of {gpu.name} is "
         f"{format_bytes(share * gpu.bytes)}, of which CUDA itself takes about {format_bytes(CONTEXT_BYTES)}. What helps: "
         f"{'; '.join(remedies)}"
     )

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from craft.methods import METHODS
+from craft.words import list_some
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.fair import RATE
@@ -203,12 +204,12 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
             f"configuration, with {tune}, whose scores are not reported"
         )
     if transferred:
-        first = _shortened([planner.labels.label_of(family.groups[family.start]) for family in transferred])
+        first = list_some([planner.labels.label_of(family.groups[family.start]) for family in transferred], SHOWN, "; ")
         lines.append(
             f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
         )
     if fixed and sweep.tuned_settings:
-        lines.append(f"not tuned: {_shortened(fixed)}")
+        lines.append(f"not tuned: {list_some(fixed, SHOWN, '; ')}")
     return lines
 
 
@@ -238,10 +239,6 @@ def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
 def _is_tuned(sweep: Sweep, configuration: Configuration) -> bool:
     block = sweep.block_at(configuration.path)
     return block is None or block.tuned
-
-
-def _shortened(labels: Sequence[str]) -> str:
-    return "; ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
 
 
 def _between(numbers: set[int]) -> str:

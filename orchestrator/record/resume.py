@@ -13,7 +13,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import yaml
 
 from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.settings import paths_to_read, without_places
-from craft.words import nearest
+from craft.words import list_some, nearest
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
@@ -48,12 +48,12 @@ def contradictions(recorded: Sweep, sweep: Sweep) -> list[str]:
             # The user's own tasks may be added to, but none may change.
             new = {**new, "custom": {key: task for key, task in new["custom"].items() if key in old["custom"]}}
             old, new = ({**data, "root": None} for data in (old, new))
-        lines += _differences(old, new, (name,), sweep)
-    lines += _differences(_tuning(recorded), _tuning(sweep), (), sweep)
+        lines += _lines(old, new, (name,), sweep)
+    lines += _lines(_tuning(recorded), _tuning(sweep), (), sweep)
     for name in DRAWING:
         old, new = getattr(recorded.search, name), getattr(sweep.search, name)
         if recorded.search.row.samples or name == "algorithm":
-            lines += _differences(old, new, ("search", name), sweep)
+            lines += _lines(old, new, ("search", name), sweep)
     return lines
 
 
@@ -116,8 +116,7 @@ def check_begun(sweep: Sweep, problem: str, advice: str) -> None:
     if not (folder.effective.exists() or folder.record.exists()):
         storage = folder.path.parent
         names = sweeps_in(storage)
-        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        has = f"it has {listed or 'no sweep'}.{nearest(sweep.name, names)}"
+        has = f"it has {list_some(names, 20) or 'no sweep'}.{nearest(sweep.name, names)}"
         raise SweepError([f"{problem} {storage}; {has}", advice])
 
 
@@ -191,8 +190,15 @@ def _plain(sweep: Sweep) -> dict[str, Any]:
     return sweep.model_dump(mode="json")
 
 
-def _differences(old: Any, new: Any, path: tuple[str, ...], sweep: Sweep) -> list[str]:
+def _lines(recorded: Any, wanted: Any, path: tuple[str, ...], sweep: Sweep) -> list[str]:
+    changes = differences(recorded, wanted, path)
+    return [f"{dotted(place)}: was {shown(old)}, is {shown(new)} ({sweep.where(place)})" for place, old, new in changes]
+
+
+def differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yields the places where two plain values differ, as deep as both are mappings: path, old and new value."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), (*path, key), sweep)]
-    return [] if old == new else [f"{dotted(path)}: was {shown(old)}, is {shown(new)} ({sweep.where(path)})"]
+        for key in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(key), new.get(key), (*path, str(key)))
+    elif old != new:
+        yield path, old, new

@@ -55,21 +55,8 @@ class AnswerPart(Part):
         if answer is None:
             return None
         labels = {summary.configuration: full_label(summary) for summary in summaries}
-        return cls(
-            kind=answer.kind,
-            configuration=answer.configuration,
-            label=labels[answer.configuration],
-            best=answer.best,
-            within=rule.within,
-            sure=rule.sure,
-            p_better=answer.better,
-            verdict=answer.verdict,
-            unknown=answer.unknown,
-            proposal=answer.proposal,
-            command=answer.command,
-            p_decides=answer.decides,
-            text=answer.text,
-        )
+        chances = {"p_better": answer.better, "p_decides": answer.decides}
+        return cls.read(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **chances)
 
 
 MANY = 500

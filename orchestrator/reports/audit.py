@@ -60,23 +60,19 @@ class AuditReport(Report):
 def audit_report(audit: Audit, to: Path | None) -> AuditReport:
     """Returns the report on an audit; `to` is where the smallest that is enough was to be written."""
     enough, cut = audit.enough, audit.folder.cut
-    fields = {name: getattr(audit, name) for name in AuditReport.model_fields if hasattr(audit, name)}
-    return AuditReport(
-        **fields
-        | {
-            "adapter": str(audit.folder.path),
-            "method": audit.folder.peft_type,
-            "base": audit.folder.base,
-            "cut_from": cut[0] if cut else None,
-            "sizes": [_size(audit, size) for size in audit.sizes],
-            "enough": enough.parameters if enough else None,
-            "path": str(to) if to is not None and enough else None,
-            "text": audit.verdict,
-        }
+    return AuditReport.read(
+        audit,
+        adapter=str(audit.folder.path),
+        method=audit.folder.peft_type,
+        base=audit.folder.base,
+        cut_from=cut[0] if cut else None,
+        sizes=[_size(audit, size) for size in audit.sizes],
+        enough=enough.parameters if enough else None,
+        path=str(to) if to is not None and enough else None,
+        text=audit.verdict,
     )
 
 
 def _size(audit: Audit, size: Size) -> SizePart:
     gap = size.difference
-    ends = {"difference": gap.mean, "low": gap.low, "high": gap.high, "p_within": audit.chance(size)}
-    return SizePart(parameters=size.parameters, ranks=dict(size.ranks), score=size.score, **ends)
+    return SizePart.read(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.chance(size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -31,6 +31,12 @@ class Part(BaseModel):
     """A part of a report."""
 
     model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def read(cls, source: object, **fields: Any) -> Self:
+        """Returns the part with the values that `source` has under the names of its fields, but for those in `fields`."""
+        names = cls.model_fields.keys() - fields.keys()
+        return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)}, **fields)
 
 
 class Report(Part):

@@ -31,10 +31,8 @@ class ApplyReport(Report):
 
 def apply_report(change: Change, applied: bool) -> ApplyReport:
     """Returns the report on a change."""
-    parts = {name: list(getattr(change, name)) for name in ("added", "removed", "changed")}
     price = change.price or Price(0, 0.0, ())
-    about = {"trainings": price.trainings, "seconds": price.seconds, "price": list(price.lines)}
-    return ApplyReport(sweep=change.sweep, applied=applied, text=change.text, **parts, **about)
+    return ApplyReport.read(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)
 
 
 class RequestReport(Report):

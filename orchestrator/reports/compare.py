@@ -25,16 +25,9 @@ class SidePart(Part):
 
     @classmethod
     def of(cls, side: Side) -> SidePart:
-        summary = side.summary
-        return cls(
-            sweep=side.record.name,
-            configuration=summary.configuration,
-            label=full_label(summary),
-            reason=side.reason,
-            complete=summary.complete,
-            trainable_parameters=summary.value(SIZE),
-            score=Estimate.of(summary.score),
-        )
+        summary, size = side.summary, side.summary.value(SIZE)
+        names = {"sweep": side.record.name, "label": full_label(summary), "reason": side.reason}
+        return cls.read(summary, **names, trainable_parameters=size, score=Estimate.of(summary.score))
 
 
 class CompareReport(Report):
@@ -60,16 +53,13 @@ class CompareReport(Report):
 def compare_report(compared: Compared) -> CompareReport:
     """Returns the report on two configurations."""
     comparison = compared.comparison
-    return CompareReport(
+    return CompareReport.read(
+        compared,
         first=SidePart.of(compared.first),
         second=SidePart.of(compared.second),
-        metric=compared.metric,
         difference=Estimate.of(comparison.difference),
         higher=comparison.higher,
         over=comparison.over,
         tasks={task: Estimate.of(gap) for task, gap in compared.tasks.items()},
         p_value=comparison.p,
-        sentence=compared.sentence,
-        advice=compared.advice,
-        warnings=compared.warnings,
     )

@@ -94,18 +94,14 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
 
 
 def _planned(configuration: Configuration, trials: int, steps: int | None) -> PlannedPart:
-    counts = configuration.counts
-    return PlannedPart(
+    settings = flatten({**configuration.parameters, **configuration.training})
+    return PlannedPart.read(
+        configuration.counts,
         configuration=configuration.id,
         label=configuration.label,
         method=configuration.method,
-        parameters={
-            name: text(value) for name, value in flatten({**configuration.parameters, **configuration.training}).items()
-        },
+        parameters={name: text(value) for name, value in settings.items()},
         cut_from=configuration.source.id if configuration.source else None,
-        trainable_parameters=counts.trainable_parameters,
-        head_parameters=counts.head_parameters,
-        adapter_bytes=counts.adapter_bytes,
         memory_bytes=configuration.estimated_memory_bytes,
         trials=trials,
         optimizer_steps=steps,

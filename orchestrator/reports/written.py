@@ -72,9 +72,8 @@ def _adapter(adapter: Taken, form: Form, written: bool) -> AdapterPart:
     entry, folder = adapter.entry, adapter.folder
     metrics = entry.result.metrics if entry.result else {}
     files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
-    return AdapterPart(
-        task=entry.trial.task,
-        seed=entry.trial.seed,
+    return AdapterPart.read(
+        entry.trial,
         trial=entry.key,
         score=metrics.get("score"),
         search_score=metrics.get("search_score"),

@@ -23,7 +23,7 @@ from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.metrics import sized
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
-from orchestrator.review.differing_rows import show_differing
+from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets

@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
-from craft.words import plain, plural, points
+from craft.words import list_some, plain, plural, points
 from orchestrator.judging.answer import Answer
 from orchestrator.judging.control import above_guessing, no_better_than_head
 from orchestrator.judging.front import knee
@@ -218,7 +218,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
         parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
     if idle := no_better_than_head(summaries):
-        named = ", ".join(map(full_label, idle[:NAMED])) + (f" and {len(idle) - NAMED} more" if len(idle) > NAMED else "")
+        named = list_some([*map(full_label, idle)], NAMED)
         parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
     if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")

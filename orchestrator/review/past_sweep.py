@@ -15,7 +15,7 @@ from pathlib import Path
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from craft.words import nearest, redact
+from craft.words import list_some, nearest, redact
 from orchestrator.judging.answer import Answer, find_answer
 from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
@@ -224,5 +224,5 @@ def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
             f"there is no sweep {shown(name)}, and none in {where}. Run one (craft-sweeps run SWEEP.yaml), or say "
             "where it is: its folder (runs/NAME), or its name with --tracking-uri or --storage"
         )
-    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, names)} In {where}: {listed}")
+    near = nearest(Path(name).name, names)
+    return NoSuchSweep(f"there is no sweep {shown(name)}.{near} In {where}: {list_some(names, 20)}")

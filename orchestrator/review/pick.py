@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from craft.words import nearest, plural, points
+from craft.words import list_some, nearest, plural, points
 from orchestrator.judging.answer import REASONS, Answer
 from orchestrator.judging.chances import within_best
 from orchestrator.judging.control import above_guessing
@@ -183,11 +183,10 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     if not matches:
         names = [text for summary in summaries for text in (full_label(summary), summary.configuration)]
         near = nearest(name, [*RULES, *names])
-        listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in summaries[:8])
-        more = f" and {len(summaries) - 8} more" if len(summaries) > 8 else ""
+        listed = list_some([f"{summary.configuration} ({full_label(summary)})" for summary in summaries], 8)
         raise ValueError(
             f"--pick {shown(name)} is no rule and no configuration.{near} Rules: answer, enough, knee, best, "
-            f"smallest-within:POINTS, under:PARAMETERS. Configurations: {listed or 'none'}{more}"
+            f"smallest-within:POINTS, under:PARAMETERS. Configurations: {listed or 'none'}"
         )
     if not matches[0].finished:
         raise NothingMeets(f"{full_label(matches[0])} has no finished trial ({describe_trials(matches[0])})")

@@ -20,11 +20,11 @@ from craft.data_settings import DataSettings
 from craft.plain_yaml import YamlPath
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.words import format_bytes, plural, printable
+from craft.words import format_bytes, list_some, plural, printable
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
-from orchestrator.review.forecast import seconds_of, trainings_at_once
+from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
 from orchestrator.suggest.design import DEFAULT_HOURS, Design, stages
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
@@ -196,13 +196,9 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
     lines = [f"Suggested for {hours:g} h; the forecast is {duration(best.seconds)} on this machine.", f"{data.kind}: {rows}."]
     if data.classes:
         counts = sorted(data.classes.items(), key=lambda item: -item[1])
-        more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
-        lines.append(f"Classes: {', '.join(f'{label} {count}' for label, count in counts[:8])}{more}.")
+        lines.append(f"Classes: {list_some([f'{label} {count}' for label, count in counts], 8)}.")
     if data.unread:
-        more = f" and {len(data.unread) - 12} more" if len(data.unread) > 12 else ""
-        lines.append(
-            f"Columns that the model does not read: {', '.join(data.unread[:12])}{more}. Give those that it needs by --text."
-        )
+        lines.append(f"Columns that the model does not read: {list_some(data.unread, 12)}. Give those that it needs by --text.")
     lines += [f"Warning: {doubt}." for doubt in data.doubts]
     lines.append(
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "

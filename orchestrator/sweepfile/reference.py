@@ -19,8 +19,8 @@ from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.mistakes import flow
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.schema import Schema, own_parameters, second_keys, sweep_schema
+from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF
-from orchestrator.sweepfile.space.reading import DISTRIBUTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE_FILE, SCHEMA_FILE = "sweep-file.md", "sweep-file.schema.json"

@@ -17,9 +17,9 @@ from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SchedulerRow
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF, TRAINING_BY_TASK
-from orchestrator.sweepfile.space.reading import DISTRIBUTIONS, MAX_VALUES, TYPE
 from orchestrator.sweepfile.sweep import NAME, Sweep
 
 Schema = dict[str, Any]

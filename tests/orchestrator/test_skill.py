@@ -67,7 +67,7 @@ def run_all(capsys: pytest.CaptureFixture[str], *, answered: bool) -> dict[str, 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: None)
+    monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
     (tmp_path / "tickets.yaml").write_text(SWEEP)
     return tmp_path
 

@@ -1,1 +1,1 @@
-"""The search space: `dimensions` is what it is, `blocks` and what `blocks` calls read it from a file."""
+"""The search space: `dimensions` is what it is, `blocks` reads it from a file."""

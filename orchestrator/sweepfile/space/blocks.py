@@ -4,22 +4,179 @@
     learning_rate: {values: [1e-3, 1e-2]}                                    a choice
     learning_rate: {min: 1e-4, max: 1e-2, distribution: log_uniform}         a range
 
-The keys of a block are its method's parameters, any training setting, and OWN_KEYS.
+The keys of a block are its method's parameters, any training setting, and OWN_KEYS. The model that receives the values checks
+each of them alone; the plan checks combinations of values. Each key of the `config` of a PEFT type is a dimension, by PEFT's
+own name; PEFT is imported for such a block alone:
+
+    - method: peft
+      peft_type: LILY
+      config: {r: {values: [4, 8]}, num_B: 3, scaling: {min: 0.5, max: 2.0}}
+                                                              dimensions config.r, config.num_B, config.scaling
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
-from craft.settings import TrainingSettings, by_field, shown_names, spellings
+from craft.settings import Settings, TrainingSettings, by_field, shown_names, spellings
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, shown, unknown
-from orchestrator.sweepfile.space.dimensions import Block, Dimension
+from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, Range, covering
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS
-from orchestrator.sweepfile.space.reading import CONFIG, DimensionReader, check_together, parse_config
+
+DISTRIBUTIONS: dict[str, str] = {
+    "uniform": "any number from min to max",
+    "log_uniform": "a number whose logarithm is uniform, for learning rates",
+    "int_uniform": "any whole number from min to max",
+    "int_log_uniform": "a whole number, small ones more often, for ranks",
+}
+KEYS = ("values", "min", "max", "distribution")
+MAX_VALUES = 1000
+
+
+@dataclass(frozen=True)
+class DimensionReader:
+    """Reads the dimension that the file calls `key`. `model`, which takes its values, calls it `name`."""
+
+    key: str
+    name: str
+    model: type[Settings]
+    mistakes: list[Mistake]
+
+    def read(self, value: Any, path: YamlPath) -> Dimension | None:
+        """Returns the dimension that `value` describes, or None and adds to `mistakes`."""
+        if not isinstance(value, dict):
+            return self._choice([value], [path])
+        if not any(key in value for key in KEYS):
+            return self._mapping(value, path)
+        strange = [key for key in value if key not in KEYS]
+        for key in strange:
+            self._refuse((*path, key), f"unknown key {shown(key)}.{nearest(key, KEYS)} Allowed here: {', '.join(KEYS)}")
+        if strange:
+            return None
+        if "values" not in value:
+            return self._range(value, path)
+        values = value["values"]
+        if len(value) > 1:
+            return self._refuse(path, f"give either values or a range; got {', '.join(value)}")
+        path = (*path, "values")
+        if not isinstance(values, list):
+            return self._refuse(path, f"got {shown(values)}; values is a list of at least one value")
+        if not values:
+            return self._refuse(path, "is empty, so the space is empty; give at least one value, or drop the key")
+        if len(values) > MAX_VALUES:
+            return self._refuse(path, f"{len(values)} values; at most {MAX_VALUES} are allowed")
+        return self._choice(values, [(*path, index) for index in range(len(values))])
+
+    def _refuse(self, path: YamlPath, message: str) -> Any:
+        """Adds a mistake and returns None in place of a dimension."""
+        self.mistakes.append(Mistake(path, message))
+        return None
+
+    def _choice(self, values: list[Any], paths: list[YamlPath]) -> Choice:
+        checked = [self._check(value, path) for value, path in zip(values, paths, strict=True)]
+        self.mistakes.extend(mistake for _, wrong in checked for mistake in wrong)
+        return Choice(tuple(value for value, _ in checked))
+
+    def _mapping(self, value: dict[str, Any], path: YamlPath) -> Choice | None:
+        """Reads a fixed value that is a mapping, or a misspelt choice or range."""
+        checked, mistakes = self._check(value, path)
+        if not mistakes:
+            return Choice((checked,))
+        hints = "".join(f" {shown(key)}:{nearest(key, KEYS)}" for key in value if nearest(key, KEYS))
+        return self._refuse(path, f"got the mapping {shown(value)}; a searched dimension has values, or min and max.{hints}")
+
+    def _range(self, value: dict[str, Any], path: YamlPath) -> Range | None:
+        for end in ("min", "max"):
+            if end not in value:
+                return self._refuse(path, f"{end} is missing; a range has min and max")
+            if isinstance(value[end], bool) or not isinstance(value[end], int | float):
+                return self._refuse((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")
+        low, high = value["min"], value["max"]
+        are_integers = isinstance(low, int) and isinstance(high, int)
+        distribution = value.get("distribution", "int_uniform" if are_integers else "uniform")
+        if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
+            return self._refuse((*path, "distribution"), unknown("distribution", distribution, list(DISTRIBUTIONS)))
+        if low > high:
+            return self._refuse((*path, "min"), f"min {low:g} is larger than max {high:g}")
+        if "log" in distribution and low <= 0:
+            return self._refuse((*path, "min"), f"got {low:g}; {distribution} needs min above 0")
+        if distribution.startswith("int_") and not are_integers:
+            return self._refuse(path, f"{distribution} needs whole numbers; got {low:g} to {high:g}")
+        mistakes = [mistake for end in ("min", "max") for mistake in self._check(value[end], (*path, end))[1]]
+        # A setting that takes only whole numbers would refuse most numbers of a range of others.
+        between = low + (high - low) * 0.123456789
+        fractions = not distribution.startswith("int_") and between not in (low, high)
+        if fractions and not mistakes and self._check(between, path)[1]:
+            message = f"{self.name} takes whole numbers; use int_uniform or int_log_uniform, or give values"
+            mistakes = [Mistake(path, message)]
+        self.mistakes.extend(mistakes)
+        return Range(float(low), float(high), distribution)
+
+    def _check(self, value: Any, path: YamlPath) -> tuple[Any, list[Mistake]]:
+        """Returns `value` as the model converts it, and the mistakes in it."""
+        try:
+            return self.model.model_validate({self.key: value}).model_dump(mode="json")[self.name], []
+        except ValidationError as error:
+            mistakes = [wrong for wrong in from_pydantic(error, self.model) if wrong.path[:1] in ((self.key,), (self.name,))]
+        return value, [Mistake((*path, *wrong.path[1:]), wrong.message) for wrong in mistakes]
+
+
+TYPE = "peft_type"
+
+
+def parse_config(config: Any, peft_type: Any, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
+    """Returns the dimensions inside `config`, as `config.KEY`, and adds to `mistakes`.
+
+    There are none if the type is wrong, which is a mistake of the type's own key.
+    """
+    if not isinstance(config, dict):
+        mistakes.append(Mistake(path, f"got {shown(config)}; PEFT's parameters by name, as in {{r: 8}}"))
+        return {}
+    from craft.methods.from_peft.installed import config_model, find_type, unknown_key
+
+    try:
+        kind = find_type(peft_type)
+    except (ValueError, AttributeError):
+        return {}
+    model = config_model(kind)
+    dimensions: dict[str, Dimension] = {}
+    for key, value in config.items():
+        if key not in model.model_fields:
+            mistakes.append(Mistake((*path, key), unknown_key(kind, key)))
+        elif dimension := DimensionReader(key, key, model, mistakes).read(value, (*path, key)):
+            dimensions[f"{CONFIG}.{key}"] = dimension
+    return dimensions
+
+
+def check_together(dimensions: Mapping[str, Dimension], method: Method, path: YamlPath) -> list[Mistake]:
+    """Returns what PEFT says against the values of a block, at the key without which PEFT would take the other values.
+
+    A few combinations hold every value; the plan tries the rest.
+    """
+    if TYPE not in method.parameters.model_fields:
+        return []
+    kind = dimensions.get(TYPE)
+    if not isinstance(kind, Choice) or len(kind.values) != 1:
+        message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
+        return [Mistake((*path, TYPE), message)]
+    from craft.methods.from_peft.installed import guilty_key, whole_config
+
+    for point in covering((Block(int(path[1]), method.name, dict(dimensions)),)):
+        config = point.parameters.get(CONFIG, {})
+        try:
+            whole_config(kind.values[0], config)
+        except ValueError as error:
+            key = guilty_key(kind.values[0], config)
+            return [Mistake((*path, CONFIG) if key is None else (*path, CONFIG, key), str(error))]
+    return []
 
 
 def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:

@@ -14,7 +14,7 @@ from scipy.stats import multivariate_normal, nct, t
 from orchestrator.judging.posterior import Evidence
 from orchestrator.judging.power import Size, Spread, assume_spread, effective_rows, measure_spread, power_lines, settles
 from orchestrator.plan.plan import MOST_SEEDS
-from orchestrator.review.forecast import past_states
+from orchestrator.review.prospect import past_states
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.answer import Simulation
 from tests.benchmarks.power import RECORDS, held_out_pairs, recorded_pairs, shares, simulated_pairs

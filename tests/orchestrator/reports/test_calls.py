@@ -29,7 +29,7 @@ space: [{method: lora, rank: {values: [1, 2]}}]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a sweep that has run, one that has only begun, and a sweep file."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: None)
+    monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
     run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
     fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
     fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}

@@ -6,7 +6,7 @@ import pytest
 
 from craft.scoring.predictions import Prediction
 from orchestrator.results.mistakes import confusions, differing
-from orchestrator.review.mistakes_page import mistakes_page
+from orchestrator.review.mistakes import mistakes_page
 
 
 def classes(labels: str, answers: str) -> list[Prediction]:

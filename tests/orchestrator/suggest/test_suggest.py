@@ -76,7 +76,7 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     training = TrainingSettings(batch_size=16, max_length=16, group_by_length=True)
     machine = Machine(training, cpu=1, gpu=0, at_once=2, memory=2**20, speed=Speed(2.0, 0.2, 0.01))
     monkeypatch.setattr("orchestrator.suggest.suggest.measure_machine", lambda run: machine)
-    monkeypatch.setattr("orchestrator.review.forecast.probe_plan", lambda plan: machine.speed)
+    monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: machine.speed)
 
 
 @pytest.mark.usefixtures("slow_machine")

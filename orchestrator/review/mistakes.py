@@ -1,21 +1,62 @@
-"""The reported rows that two configurations answer differently: named on the screen and, if asked for, written to a file."""
+"""Reported rows that adapters get wrong: the classes that one confuses and its worst mistakes, as `mistakes.md` next to its
+model card; and the rows that two configurations answer differently, on the screen and, if asked for, in a file."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
-from craft.scoring.predictions import Prediction
-from craft.words import plural
-from orchestrator.results.mistakes import differing
+from craft.scoring.predictions import WORST, Prediction, worst
+from craft.words import plain, plural
+from orchestrator.results.mistakes import confusions, differing
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.tools.cells import write_table
+
+MISTAKES_FILE = "mistakes.md"
+POINTER = f"\n`{MISTAKES_FILE}` shows where it is wrong, with texts of the data: leave it out where they are private.\n"
+COLUMNS = ("row", "label", "answer", "probability", "text", "text_pair", "prompt")
+_MOST_CLASSES = 20
+
+
+def mistakes_page(title: str, answers: Mapping[str, Sequence[Prediction]]) -> str:
+    """Writes the page of a trial's answers, by split. It is empty if no line has a label and an answer."""
+    parts = []
+    for split, lines in answers.items():
+        if all("answer" in line and "label" in line for line in lines):
+            classes = "right" in lines[0]
+            parts += [f"## {plain(split)}", *(_confused(lines) if classes else [])]
+            parts += ["Most confident mistakes:" if classes else "Largest errors:", _worst(lines)]
+    return "\n\n".join([f"# Where {plain(title)} is wrong", *parts]) + "\n" if parts else ""
+
+
+def _confused(lines: Sequence[Prediction]) -> list[str]:
+    names, counts = confusions(lines)
+    right = f"{sum(line['right'] for line in lines):,} of {len(lines):,} rows are right."
+    if len(names) <= _MOST_CLASSES:
+        return [
+            right,
+            _table(["label \\ answer", *map(plain, names)], ([name, *row] for name, row in zip(names, counts, strict=True))),
+        ]
+    pairs = ((counts[i][j], label, answer) for i, label in enumerate(names) for j, answer in enumerate(names) if i != j)
+    return [right, _table(["rows", "label", "answer"], sorted((pair for pair in pairs if pair[0]), reverse=True)[:WORST])]
+
+
+def _worst(lines: Sequence[Prediction]) -> str:
+    mistakes = [lines[place] for place in worst(lines)]
+    heads = [name for name in COLUMNS if any(name in line for line in mistakes)]
+    return _table(heads, ([line.get(name, "") for name in heads] for line in mistakes)) if mistakes else "none"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
 
 Side = tuple[str, PastSweep, Sequence[Entry]]
 """A configuration: its name, its sweep and its trials."""
