@@ -56,7 +56,7 @@ class AnswerPart(Part):
             return None
         labels = {summary.configuration: full_label(summary) for summary in summaries}
         chances = {"p_better": answer.better, "p_decides": answer.decides}
-        return cls.read(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **chances)
+        return cls.fill(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **chances)
 
 
 MANY = 500

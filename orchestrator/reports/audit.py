@@ -60,7 +60,7 @@ class AuditReport(Report):
 def audit_report(audit: Audit, to: Path | None) -> AuditReport:
     """Returns the report on an audit; `to` is where the smallest that is enough was to be written."""
     enough, cut = audit.enough, audit.folder.cut
-    return AuditReport.read(
+    return AuditReport.fill(
         audit,
         adapter=str(audit.folder.path),
         method=audit.folder.peft_type,
@@ -75,4 +75,4 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
 
 def _size(audit: Audit, size: Size) -> SizePart:
     gap = size.difference
-    return SizePart.read(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.chance(size))
+    return SizePart.fill(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.chance(size))

@@ -33,7 +33,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     @classmethod
-    def read(cls, source: object, **fields: Any) -> Self:
+    def fill(cls, source: object, **fields: Any) -> Self:
         """Returns the part with the values that `source` has under the names of its fields, but for those in `fields`."""
         names = cls.model_fields.keys() - fields.keys()
         return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)}, **fields)

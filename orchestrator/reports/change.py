@@ -32,7 +32,7 @@ class ApplyReport(Report):
 def apply_report(change: Change, applied: bool) -> ApplyReport:
     """Returns the report on a change."""
     price = change.price or Price(0, 0.0, ())
-    return ApplyReport.read(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)
+    return ApplyReport.fill(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)
 
 
 class RequestReport(Report):

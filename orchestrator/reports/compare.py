@@ -27,7 +27,7 @@ class SidePart(Part):
     def of(cls, side: Side) -> SidePart:
         summary, size = side.summary, side.summary.value(SIZE)
         names = {"sweep": side.record.name, "label": full_label(summary), "reason": side.reason}
-        return cls.read(summary, **names, trainable_parameters=size, score=Estimate.of(summary.score))
+        return cls.fill(summary, **names, trainable_parameters=size, score=Estimate.of(summary.score))
 
 
 class CompareReport(Report):
@@ -53,7 +53,7 @@ class CompareReport(Report):
 def compare_report(compared: Compared) -> CompareReport:
     """Returns the report on two configurations."""
     comparison = compared.comparison
-    return CompareReport.read(
+    return CompareReport.fill(
         compared,
         first=SidePart.of(compared.first),
         second=SidePart.of(compared.second),

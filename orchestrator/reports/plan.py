@@ -95,7 +95,7 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
 
 def _planned(configuration: Configuration, trials: int, steps: int | None) -> PlannedPart:
     settings = flatten({**configuration.parameters, **configuration.training})
-    return PlannedPart.read(
+    return PlannedPart.fill(
         configuration.counts,
         configuration=configuration.id,
         label=configuration.label,

@@ -164,7 +164,7 @@ def status_report(
         driver=DriverPart(alive=alive, process=holder.pid if holder else None, machine=holder.host if holder else None),
         started=began,
         updated=updated or None,
-        ended=None if ended is None else EndPart.read(ended),
+        ended=None if ended is None else EndPart.fill(ended),
         seconds_passed=passed,
         seconds_left=max(0.0, underway.left - (current_time - underway.time))
         if phase == "running" and underway is not None and underway.left is not None
@@ -233,7 +233,7 @@ def _budget(state: State, seconds: float | None) -> BudgetPart:
     budget = state.sweep.budget if state.started is not None else Budget()
     limit = budget.wall_clock_seconds
     seconds_left = None if limit is None or seconds is None else max(0.0, limit - seconds)
-    return BudgetPart.read(budget, seconds_left=seconds_left)
+    return BudgetPart.fill(budget, seconds_left=seconds_left)
 
 
 def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Command]:

@@ -72,7 +72,7 @@ def _adapter(adapter: Taken, form: Form, written: bool) -> AdapterPart:
     entry, folder = adapter.entry, adapter.folder
     metrics = entry.result.metrics if entry.result else {}
     files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
-    return AdapterPart.read(
+    return AdapterPart.fill(
         entry.trial,
         trial=entry.key,
         score=metrics.get("score"),
