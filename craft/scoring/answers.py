@@ -47,16 +47,9 @@ class WordScorer(ABC):
     """The data and the predictions of a model that answers in words, for both scorers of such answers."""
 
     def __init__(
-        self,
-        spec: RunSpec,
-        task: Task,
-        splits: Splits,
-        tokenizer: PreTrainedTokenizerBase,
-        model: nn.Module,
-        tick: Tick,
-        *,
-        form: Form | None = None,
-    ) -> None:
+        self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick,
+        *, form: Form | None = None,
+    ) -> None:  # fmt: skip
         """Encodes the training texts. `model` is the base, whose positions bound a text; `form` is that of own instructions."""
         self._task, self._tokenizer, self._tick, self._form = task, tokenizer, tick, form
         self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size

@@ -10,8 +10,7 @@ weights hold its change without loss (float32 does), which saves every decoding 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +72,7 @@ def generate(
     )
     stops = set(ends if isinstance(ends, list) else [ends])
     outputs: list[list[int]] = [[] for _ in prompts]
+    device = next(model.parameters()).device
     together = current().way == "shard"  # then every process makes as many steps as the one with the longest text
 
     def write(rows: list[int]) -> list[list[int]]:
@@ -82,7 +82,7 @@ def generate(
         texts: list[list[int]] = out[:, ids.shape[1] :].tolist()
         return texts
 
-    with _answering(model) as device:
+    with eval_mode(model), merged(model):
         batches = compute_by_length([len(prompt) for prompt in prompts], batch_size, write, tick, name)
     for row, tokens in ((row, tokens) for rows, texts in batches for row, tokens in zip(rows, texts, strict=True)):
         end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
@@ -99,7 +99,7 @@ def log_likelihoods(
     name: str = "",
 ) -> np.ndarray:
     """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
-    sums = np.zeros(len(texts))
+    sums, device = np.zeros(len(texts)), next(model.parameters()).device
 
     def add(rows: list[int]) -> list[float]:
         ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
@@ -119,17 +119,11 @@ def log_likelihoods(
         chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
         return [float(chosen[at, chosen.shape[1] - length :].sum()) for at, length in enumerate(answers)]
 
-    with _answering(model) as device:
+    with eval_mode(model), merged(model):
         batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, tick, name)
     for rows, values in batches:
         sums[rows] = values
     return sums
-
-
-@contextmanager
-def _answering(model: nn.Module) -> Iterator[torch.device]:
-    with eval_mode(model), merged(model):
-        yield next(model.parameters()).device
 
 
 def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,21 +21,17 @@ from craft.tasks.task import RawData, Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TRAIN_EXAMPLES, DEV_EXAMPLES = 2000, 500
 _SEED = 20260119
 
-GRAMMARS: dict[str, toy_grammar.Grammar] = {
-    "toy/sentiment": toy_grammar.sentiment,
-    "toy/paraphrase": toy_grammar.paraphrase,
-}
+GRAMMARS = {"toy/sentiment": toy_grammar.sentiment, "toy/paraphrase": toy_grammar.paraphrase}
 
 
 def load(task: Task, data: DataSettings) -> RawData:
     """Writes 2,000 examples to train on and 500 to report. Every label has its equal share. `data` is not used."""
     draw = Random(f"{_SEED} {task.name}")
-    train = _examples(task, TRAIN_EXAMPLES, draw, set())
+    train = _examples(task, 2000, draw, set())
     barred = {sentence for example in train for sentence in example[:2] if sentence is not None}
-    splits = _dataset(task, train), _dataset(task, _examples(task, DEV_EXAMPLES, draw, barred))
+    splits = _dataset(task, train), _dataset(task, _examples(task, 500, draw, barred))
     return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
 
 

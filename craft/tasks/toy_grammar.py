@@ -7,7 +7,6 @@ on the order of the words, on who does what to whom, and on the reach of a negat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -57,9 +56,6 @@ class Example(NamedTuple):
     text: str
     text_pair: str | None
     label: int
-
-
-Grammar = Callable[[Random], list[Example]]
 
 
 def sentiment(draw: Random) -> list[Example]:
