@@ -18,10 +18,9 @@ from pathlib import Path
 from rich.console import Console
 
 from craft.words import plural, redact
-from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_rest
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.judging.answer import answer_of
 from orchestrator.judging.front import judge_state

@@ -120,7 +120,7 @@ def cut(
 
     Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
-    from orchestrator.adapters.cutting import cut_adapters
+    from orchestrator.adapters.taking import cut_adapters
     from orchestrator.results.metrics import amount
     from orchestrator.results.table import full_label
     from orchestrator.review.past_sweep import find_sweep

@@ -200,7 +200,8 @@ class Agenda(SessionLog):
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
-        self.display.expect(len(self.queue.jobs) if self.plan.adaptive else max(len(self.queue.jobs), self.plan.most_jobs))
+        jobs = len(self.queue.jobs)
+        self.display.tally.total = jobs if self.plan.adaptive else max(jobs, self.plan.most_jobs)
         return True
 
     def _add(self, job: Job) -> None:

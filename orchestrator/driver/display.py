@@ -59,10 +59,6 @@ class Display:
             self._closed = True
             self._console.print(self.tally.sentence(over=True), markup=False)
 
-    def expect(self, total: int) -> None:
-        """Sets how many trainings there will be."""
-        self.tally.total = total
-
     def show(self, event: Event, state: State) -> None:
         """Shows an event.
 

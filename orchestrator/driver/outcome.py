@@ -1,13 +1,26 @@
-"""`SweepOutcome`: what a caller gets back from a session."""
+"""`SweepOutcome`: what a caller gets back from a session, and what the terminal shows of it: failures, files, next commands."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from craft.words import format_duration, plural, public_address, redact
+from orchestrator.judging.control import above_guessing
+from orchestrator.plan.plan import Plan
+from orchestrator.record.folder import SweepFolder
+from orchestrator.results.presentation import PHASES
+from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
+from orchestrator.sweepfile.settings import TrackingSettings
+from orchestrator.tracking.follower import Report
+from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.driver.driver import Driver
@@ -66,3 +79,80 @@ def outcome_of(driver: Driver, trouble: str | None, signal: int | None) -> Sweep
     notes = [*([f"ended by {exhausted}"] if exhausted else []), *driver.notes]
     ended = driver.strategy.is_open(driver.state)
     return SweepOutcome(driver.state, driver.seconds, trouble, signal, exhausted, notes, ended, driver.new)
+
+
+FAILURES_SHOWN = 5
+
+
+def show_outcome(
+    plan: Plan,
+    outcome: SweepOutcome,
+    summaries: Sequence[Summary],
+    console: Console,
+    uri: str,
+    files: Sequence[Path],
+) -> None:
+    """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
+    failed = outcome.ended("failed")
+    for entry in failed[:FAILURES_SHOWN]:
+        error = entry.result.error if entry.result else None
+        console.print(f"failed: {entry.trial.name}: {error}", style="red", markup=False)
+    if more := len(failed[FAILURES_SHOWN:]):
+        console.print(f"failed: {more} more", style="red", markup=False)
+    for note in outcome.notes:
+        console.print(note, markup=False)
+    if line := _where_time_went(outcome):
+        console.print(line, markup=False)
+    if files:
+        console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
+    console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
+    complete = [summary for summary in summaries if summary.complete]
+    if outcome.ended("finished"):
+        for purpose, command in _next(plan, uri, bool(complete) and above_guessing(complete)).items():
+            console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
+
+
+def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
+    sweep = plan.sweep
+    store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
+    take = f"craft-sweeps take {shown_path(sweep.folder)} --to adapter"
+    commands = ({"take an adapter:": take} if complete else {}) | {"open the page:": f"craft-sweeps page{store}"}
+    if page := Report(SweepFolder(sweep.folder), uri).page:
+        ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
+        commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
+    return commands
+
+
+def _where_time_went(outcome: SweepOutcome) -> str | None:
+    """Returns `2 min 04 s: training 61 %, scoring 22 %, ...`: the session's time, with shares of the time of the trainings that
+    finished in it; None if none did."""
+    total: Counter[str] = Counter()
+    for entry in outcome.ended("finished"):
+        if entry.key in outcome.new and entry.result is not None:
+            total.update(entry.result.facts.get("phases", {}))
+    spent = total.total()
+    if not spent:
+        return None
+    shares = [f"{PHASES[name]} {seconds / spent:.0%}" for name, seconds in total.most_common() if seconds / spent >= 0.005]
+    return f"{format_duration(outcome.seconds)}: {', '.join(shares)}".replace("%", " %")
+
+
+def show_rest(outcome: SweepOutcome, unsent: int, folder: Path, console: Console, again: str) -> None:
+    """Prints what is still to do, and the command that does it."""
+    if unsent:
+        send = f"craft-sweeps replay {shown_path(folder)}"
+        console.print(
+            f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}", markup=False, soft_wrap=True
+        )
+    unfinished = len(outcome.left)
+    if unfinished:
+        console.print(
+            f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}", markup=False, soft_wrap=True
+        )
+    elif outcome.open:
+        console.print(f"the searcher has more to propose; continue with: {again}", markup=False, soft_wrap=True)
+
+
+def shown_path(path: Path) -> str:
+    """Returns `path` relative to the current folder if it is inside."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

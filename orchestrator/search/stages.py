@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
@@ -33,7 +34,6 @@ from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entrie
 from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
-from orchestrator.sweepfile.algorithms import imported
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -93,7 +93,7 @@ class TuneThenMeasure(Staged):
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    strategy, rule = cast(Strategy, imported(plan.sweep.search.row.make)(plan)), plan.sweep.replication
+    strategy, rule = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan)), plan.sweep.replication
     if rule is not None:
         strategy = TuneThenMeasure(strategy, plan) if rule.tunes else MoreSeeds(strategy, plan)
     return UntilAnswered(strategy, plan) if plan.sweep.search.until else Added(strategy, plan)

@@ -148,10 +148,6 @@ def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, 
     return fresh
 
 
-def _opened(state: State, event: Opened) -> State:
-    return replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time)
-
-
 def _session_started(state: State, event: SessionStarted) -> State:
     # How long a lost driver's trials ran is not known, so it is not counted.
     waiting = [
@@ -177,17 +173,9 @@ def _wanted(state: State, event: Wanted) -> State:
     return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
 
 
-def _proposed(state: State, event: Proposed) -> State:
-    return replace(state, proposals=(*state.proposals, event))
-
-
 def _decided(state: State, event: Decided) -> State:
     answered = state.answered | {event.request} if event.request else state.answered
     return replace(state, decisions=(*state.decisions, event), answered=answered)
-
-
-def _refused(state: State, event: Refused) -> State:
-    return replace(state, refused={**state.refused, event.configuration: event})
 
 
 def _started(state: State, event: Started) -> State:
@@ -270,13 +258,13 @@ def _stop(entry: Entry, time: float) -> Entry:
 
 
 _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
-    Opened: _opened,
+    Opened: lambda state, event: replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time),
     SessionStarted: _session_started,
     Reopened: _reopened,
     Wanted: _wanted,
-    Proposed: _proposed,
+    Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
     Decided: _decided,
-    Refused: _refused,
+    Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
     Started: _started,
     Reported: _reported,
     Paused: _paused,

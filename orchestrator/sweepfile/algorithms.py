@@ -7,10 +7,7 @@ use: a sweep file is checked without Ray and Optuna, and a grid needs neither to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 AUTO = "auto"
 
@@ -38,13 +35,6 @@ class SchedulerRow:
 
     title: str
     settings: tuple[str, ...] = ()
-
-
-def imported(place: str) -> Callable[..., Any]:
-    """Imports and returns the object at `module:name`, a place that a row names."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
 
 
 LISTED = "orchestrator.search.strategy:Listed"

@@ -2,19 +2,29 @@
 
 Contents are not read back: an adapter has a seal of its own, which is checked wherever it is read (`craft.trainer.checkpoint`).
 Passwords are removed from text (the sweep file, the manifest) first, because a tracking URI may hold one.
+
+The log of a sweep is stored in pieces, `log/000000000000.jsonl`, `log/000000262219.jsonl`, ... A piece is named by its first
+byte in the log, and ends with the line that makes it PIECE bytes long. A whole piece is never sent again; the last one is,
+until it is whole. The copy that `fetch_log` returns grows in the user's cache, so a piece is fetched once.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock
+
+from craft.disk import default_root
 from craft.words import redact
+from orchestrator.tracking.uri import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
 
 TEXT = (".yaml", ".yml", ".json", ".md", ".txt", ".log")
 
@@ -80,3 +90,90 @@ def _bytes(client: MlflowClient, run_id: str, folder: str | None) -> dict[str, i
             elif folder is not None:
                 folders.append(item.path)
     return bytes_by_path
+
+
+FOLDER, SUFFIX = "log", ".jsonl"
+PIECE = 256 * 1024
+
+
+class LogPieces:
+    """The pieces of the log at `path` that the store has.
+
+    Attributes:
+        end: how many bytes of the log have been sent; 0 before the store was asked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.end, self._last = path, 0, 0
+        self._sent: dict[int, int] | None = None
+
+    def send(self, client: MlflowClient, run_id: str, end: int) -> None:
+        """Sends what the store lacks of the log's first `end` bytes; what it has is known by its sizes."""
+        if self._sent is None:
+            self._sent = pieces_of(client, run_id)
+        new, last = dict[int, int](), self._last
+        with tempfile.TemporaryDirectory() as scratch:
+            for place, piece in _cut(self._path, self._last, end):
+                last = place
+                if self._sent.get(place) != len(piece):
+                    (Path(scratch) / _name(place)).write_bytes(piece)
+                    new[place] = len(piece)
+            if new:
+                upload(client, run_id, FOLDER, Path(scratch))
+        self._sent |= new
+        self.end, self._last = end, last
+
+
+def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
+    """Returns the copy of a sweep's log on this machine, with all that the store has of it.
+
+    Raises:
+        TrackingError: a piece is missing.
+    """
+    copy = default_root() / "logs" / f"{sweep_id}{SUFFIX}"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.with_suffix(".lock")):
+        _complete(copy, client, run_id, sweep)
+    return copy
+
+
+def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> None:
+    pieces = sorted(pieces_of(client, run_id).items())
+    ends = [place + size for place, size in pieces]
+    gap = next(
+        (end for end, place in zip([0, *ends], [place for place, _ in pieces] or [-1], strict=False) if place != end), None
+    )
+    if gap is not None:
+        raise TrackingError(
+            f"the tracking store does not have the whole log of sweep {sweep!r}: {FOLDER}/{_name(gap)} is not among the "
+            "artifacts of its run. craft-sweeps replay runs/NAME sends it again; or give the folder instead of the name"
+        )
+    size = copy.stat().st_size if copy.exists() else 0
+    size = size if size <= ends[-1] else 0  # another log
+    with copy.open("r+b" if size else "wb") as stream, tempfile.TemporaryDirectory() as scratch:
+        for (place, _), end in zip(pieces, ends, strict=True):
+            if end > size:
+                piece = Path(client.download_artifacts(run_id, f"{FOLDER}/{_name(place)}", scratch)).read_bytes()
+                stream.seek(place)
+                stream.write(piece[: piece.rfind(b"\n") + 1])
+
+
+def pieces_of(client: MlflowClient, run_id: str) -> dict[int, int]:
+    """Returns the size of each piece that the store has, by its first byte."""
+    files = [(item.path.rpartition("/")[2], int(item.file_size or 0)) for item in client.list_artifacts(run_id, FOLDER)]
+    return {int(name.removesuffix(SUFFIX)): size for name, size in files if name.removesuffix(SUFFIX).isdecimal()}
+
+
+def _name(place: int) -> str:
+    return f"{place:012d}{SUFFIX}"
+
+
+def _cut(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the pieces of the first `end` bytes, from the one on that begins at byte `start`."""
+    with path.open("rb") as stream:
+        stream.seek(start)
+        while start < end:
+            piece = stream.read(min(PIECE, end - start))
+            piece += b"" if start + len(piece) >= end else stream.readline()
+            yield start, piece[: end - start]
+            start += len(piece)

@@ -28,11 +28,10 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
-from orchestrator.tracking.artifacts import digest_source, upload
+from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_lost, is_missing, is_refusal
 from orchestrator.tracking.difference import differences
 from orchestrator.tracking.store import Item, Rows, StoredRun, SweepStore
-from orchestrator.tracking.stored_log import LogPieces
 
 log = logging.getLogger(__name__)
 

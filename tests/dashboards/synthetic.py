@@ -28,7 +28,7 @@ from orchestrator.state.events import (
 )
 from orchestrator.state.log import Log
 from orchestrator.state.trial import Trial, Why
-from orchestrator.tracking.stored_log import LogPieces
+from orchestrator.tracking.artifacts import LogPieces
 
 START = int(time.time() - 4 * 3600) * 1000
 

@@ -93,7 +93,7 @@ def test_sizes_and_a_suggestion_are_reports(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is cut and what is suggested stand in; other tests compute them."""
-    monkeypatch.setattr("orchestrator.adapters.cutting.cut_adapters", lambda *_: iter([("LoRA r9, cut to r1", 100.0)]))
+    monkeypatch.setattr("orchestrator.adapters.taking.cut_adapters", lambda *_: iter([("LoRA r9, cut to r1", 100.0)]))
     assert main(["cut", "done", "--pick", "best", "--size", "1", "--to", "cut", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     VALIDATOR.validate(report)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from ray.tune.search import Searcher
 
 from orchestrator.plan.plan import Plan
-from orchestrator.sweepfile.algorithms import SEARCHERS, imported
+from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.tune.engine import Jobs
 from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.plans import toy_plan
@@ -29,7 +30,7 @@ def drain(jobs: Jobs) -> list[str]:
 
 def test_every_algorithm_a_file_may_name_is_there_to_do_it() -> None:
     places = [row.make for row in SEARCHERS.values()]
-    assert all(callable(imported(place)) for place in places)
+    assert all(callable(resolve_name(place)) for place in places)
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))

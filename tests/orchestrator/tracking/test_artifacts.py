@@ -14,7 +14,7 @@ from orchestrator.commands.app import main
 from orchestrator.reports.front import front_report
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.review.past_sweep import PastSweep, find_sweep
-from orchestrator.tracking import stored_log
+from orchestrator.tracking import artifacts
 from orchestrator.tracking.uri import TrackingError
 from tests.mlflow_server import Server
 from tests.orchestrator.logged import SweepLog, entry, mirror, story
@@ -23,7 +23,7 @@ from tests.orchestrator.logged import SweepLog, entry, mirror, story
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(stored_log, "PIECE", 600)
+    monkeypatch.setattr(artifacts, "PIECE", 600)
 
 
 def told(record: PastSweep, folder: Path) -> list[bytes]:
@@ -67,13 +67,13 @@ def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[str] = []
-    upload = stored_log.upload
+    upload = artifacts.upload
 
     def record(client: MlflowClient, run_id: str, name: str, source: Path) -> None:
         sent.extend(file.name for file in source.iterdir())
         upload(client, run_id, name, source)
 
-    monkeypatch.setattr(stored_log, "upload", record)
+    monkeypatch.setattr(artifacts, "upload", record)
     folder = tmp_path / "runs" / "demo"
     trial, sweep = entry(), SweepLog(folder)
     sweep.start(trial)
@@ -114,4 +114,4 @@ def test_a_run_without_a_log_is_a_sentence(uri: str, tmp_path: Path) -> None:
 def _ends(folder: Path, names: list[str]) -> list[int]:
     """The place behind the first line that ends at least a piece's size after each of these places."""
     log = (folder / "log.jsonl").read_bytes()
-    return [log.index(b"\n", int(name[:12]) + stored_log.PIECE - 1) + 1 for name in names]
+    return [log.index(b"\n", int(name[:12]) + artifacts.PIECE - 1) + 1 for name in names]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator.driver.closing import show_outcome
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.outcome import SweepOutcome, show_outcome
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.work import scored_line
 from orchestrator.results.summary import summarize_entries
