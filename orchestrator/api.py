@@ -125,10 +125,7 @@ class Result:
         Raises:
             ValueError: there is none; the message says what there is.
         """
-        from orchestrator.review.pick import pick
-
-        record = self.record
-        return Choice(record, pick(rule, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer))
+        return Choice(self.record, self.record.pick(rule))
 
     def best(self, under: int | None = None) -> Choice:
         """Picks the best configuration by the search score, with at most `under` trainable parameters."""

@@ -73,12 +73,11 @@ def take(
     from orchestrator.adapters.taking import how_to_load, take_adapters
     from orchestrator.results.table import full_label
     from orchestrator.review.past_sweep import find_sweep
-    from orchestrator.review.pick import pick as choose
 
     if to is None and register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
-    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
+    chosen = record.pick(pick)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-registered-") as scratch:
         folder = to or Path(scratch) / "adapter"
@@ -124,10 +123,9 @@ def cut(
     from orchestrator.results.metrics import amount
     from orchestrator.results.table import full_label
     from orchestrator.review.past_sweep import find_sweep
-    from orchestrator.review.pick import pick as choose
 
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
-    chosen = choose(pick, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
+    chosen = record.pick(pick)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     trained = record.trained(chosen.summary)
     if trained is not chosen.summary:

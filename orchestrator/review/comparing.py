@@ -25,7 +25,6 @@ from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
 from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
 
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
@@ -171,7 +170,7 @@ def _differences(*sides: Side) -> Iterator[str]:
 
 def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
     try:
-        chosen = pick(which, record.summaries, record.sweep.objectives, record.sweep.enough, record.answer)
+        chosen = record.pick(which)
     except NothingMeets as error:
         raise NothingMeets(f"{record.name}: {error}") from error
     except ValueError as error:

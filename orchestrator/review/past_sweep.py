@@ -22,6 +22,7 @@ from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole,
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.record.resume import check_name
 from orchestrator.results.summary import Summary
+from orchestrator.review.pick import Pick, pick
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
@@ -89,6 +90,10 @@ class PastSweep:
         if not 0 < within <= 100:
             raise ValueError(f"--within {within:g}: points of the score, above 0 and at most 100")
         return replace(self, state=self.state.judged_by(self.sweep.enough.model_copy(update={"within": within})))
+
+    def pick(self, rule: str) -> Pick:
+        """Returns the configuration that a rule, a label or an id selects (`orchestrator.review.pick`)."""
+        return pick(rule, self.summaries, self.sweep.objectives, self.sweep.enough, self.answer)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """Returns a configuration's trials, on all tasks or one."""
