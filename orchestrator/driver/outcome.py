@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,18 +140,14 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
 
 def show_rest(outcome: SweepOutcome, unsent: int, folder: Path, console: Console, again: str) -> None:
     """Prints what is still to do, and the command that does it."""
+    say, unfinished = partial(console.print, markup=False, soft_wrap=True), len(outcome.left)
     if unsent:
         send = f"craft-sweeps replay {shown_path(folder)}"
-        console.print(
-            f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}", markup=False, soft_wrap=True
-        )
-    unfinished = len(outcome.left)
+        say(f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}")
     if unfinished:
-        console.print(
-            f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}", markup=False, soft_wrap=True
-        )
+        say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
     elif outcome.open:
-        console.print(f"the searcher has more to propose; continue with: {again}", markup=False, soft_wrap=True)
+        say(f"the searcher has more to propose; continue with: {again}")
 
 
 def shown_path(path: Path) -> str:
