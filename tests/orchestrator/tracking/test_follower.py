@@ -180,11 +180,10 @@ def test_a_folder_without_a_log_or_with_a_driver_is_refused(tmp_path: Path, caps
 @pytest.mark.slow
 def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) -> None:
     """MLflow's first messages come while it is imported and while it makes a database."""
+    SweepLog(tmp_path / "runs").start()
     program = (
         "import sys; from pathlib import Path; from orchestrator.tracking.follower import Follower\n"
-        "from tests.orchestrator.logged import SweepLog\n"
-        f"folder = Path({str(tmp_path)!r}) / 'runs'; SweepLog(folder).start()\n"
-        f"follower = Follower(folder, 'sqlite:///{tmp_path}/new/mlflow.db')\n"
+        f"follower = Follower(Path({str(tmp_path)!r}) / 'runs', 'sqlite:///{tmp_path}/new/mlflow.db')\n"
         "assert follower.wait(120) == 0 and 'mlflow' not in sys.modules; follower.stop()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
