@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from craft.tuner_types import TUNERS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("craft", "orchestrator", "dashboards")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -68,7 +70,10 @@ FLOORS = {
 
 def imported(path: Path) -> Iterator[str]:
     """Dotted names of what a module imports, anywhere in it; `a.b` for `from a import b` where that is a module."""
-    tree = ast.parse(path.read_text())
+    return imported_by(ast.parse(path.read_text()))
+
+
+def imported_by(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -118,6 +123,19 @@ def test_no_circle() -> None:
 
     for name in edges:
         visit(name, ())
+
+
+def test_no_module_is_half_imported_while_the_tuners_are_registered() -> None:
+    """Whatever imports PEFT first registers them at that line. What they import, but their own folder, has no such line."""
+    reached, waiting = set[str](), {place for place, *_ in TUNERS.values()}
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        tree = ast.parse(NAMES[name].read_text())
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = set(imported_by(tree))
+        assert name.startswith("craft.tuners") or not {other.split(".")[0] for other in names} & {"peft"}, name
+        waiting |= (names & NAMES.keys()) - reached
 
 
 def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTuner
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
-from craft.models.adapters import WEIGHTS_FILE
 from craft.models.compute import computes_in_bfloat16
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 from craft.tuners.craft.layer import CraftLinear
@@ -57,7 +57,7 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) 
             tensors[f"base_model.model.{key}.lora_B.weight"] = up.cpu().contiguous()
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
     _lora_config(tuner, name, ranks, conv).save_pretrained(str(folder))
     return folder
 
