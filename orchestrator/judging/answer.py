@@ -103,17 +103,23 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
     if not complete or state.sweep.objectives.get("score") != "maximize":
         return None
     reply = _judge(complete, summaries, state)
-    incomplete = [summary for summary in summaries if not summary.complete and summary.tunes is None]
+    incomplete = [summary for summary in summaries if not summary.complete]
     if not incomplete:
         return reply
-    reply = replace(
-        reply, verdict=f"Complete: {len(complete)} of {len(complete) + len(incomplete)}. Among these: {reply.verdict}"
-    )
-    if all(summary.finished + summary.failed + summary.stopped >= summary.planned for summary in incomplete):
+    # A configuration that is tuned has no trials of its own before one of its candidates is chosen.
+    total = len(complete) + len({summary.tunes or summary.configuration for summary in incomplete})
+    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {reply.verdict}")
+    if not any(map(_may_score, incomplete)):
         return reply
     return replace(
         reply, unknown="Not known: how the others score.", proposal="Next: finish the sweep:", command=state.again, decides=None
     )
+
+
+def _may_score(summary: Summary) -> bool:
+    """Returns whether an incomplete configuration, or the one that it helps to choose, may still get its score."""
+    ended = summary.finished + summary.failed + summary.stopped >= summary.planned
+    return not ended or (summary.tunes is not None and summary.finished > 0)
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State) -> Answer:

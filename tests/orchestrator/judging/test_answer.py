@@ -160,6 +160,17 @@ def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
     assert failed.command != AGAIN, "it has ended"
 
 
+def test_what_is_not_chosen_yet_is_not_complete() -> None:
+    rates = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
+    answer = answered(*STEEP, *rates)
+    assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle"), "two rates of one configuration"
+    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
+    failed = [replace(rate, finished=0, failed=1) for rate in rates]
+    assert answered(*STEEP, *failed).command != AGAIN, "no rate can be chosen"
+    assert answered(*STEEP, failed[0], rates[1]).command == AGAIN
+    assert answered(*STEEP, *rates, made("tuned", 4_000, around(80))).verdict.startswith("Enough:")
+
+
 def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
     objectives = {**DEFAULT_OBJECTIVES, "forgetting": "minimize"}
     uncertain = [replace(row, metrics=row.metrics | {"forgetting": row.score}) for row in STEEP]
