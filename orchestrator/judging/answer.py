@@ -108,7 +108,8 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
         return reply
     # A configuration that is tuned has no trials of its own before one of its candidates is chosen.
     total = len(complete) + len({summary.tunes or summary.configuration for summary in incomplete})
-    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {reply.verdict}")
+    among = reply.verdict.replace(" in this sweep", " among them")
+    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {among}")
     if not any(map(_may_score, incomplete)):
         return reply
     return replace(

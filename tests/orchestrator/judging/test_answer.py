@@ -155,6 +155,7 @@ def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
     waiting = replace(made("waiting", 500, [99]), planned=3)
     answer = answered(*STEEP, waiting)
     assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
+    assert "anything among them is better" in answer.verdict
     assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
     failed = answered(*STEEP, replace(waiting, failed=2))
     assert failed.command != AGAIN, "it has ended"
