@@ -3,5 +3,5 @@
 folder      any PEFT folder --> its model
 changes     what it changes in each module --> singular values --> a smaller LoRA
 options     the likeliest of the answers that the rows have (the metric `cloze`)
-paired      answers of two models to the same rows --> their difference, and the chance that it is small
+paired      answers of two models to the same rows --> their difference, and the probability that it is small
 """

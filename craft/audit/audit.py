@@ -76,7 +76,7 @@ def audit_adapter(
         adapter: its folder, or the model that has it.
         base: name or folder of the base model here, if it is not the name in the folder.
         within: points that may be lost; of a likelihood at most a tenth of the adapter's gain.
-        sure: the chance with which at most these are.
+        sure: the probability with which at most these are.
         to: gets the smallest adapter that is enough; made if there is one.
         tell: gets a line for each part that is done.
 

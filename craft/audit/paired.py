@@ -1,4 +1,4 @@
-"""Two models' answers to the same rows: the difference of their scores, and the chance that it is small on new rows.
+"""Two models' answers to the same rows: the difference of their scores, and the probability that it is small on new rows.
 
 Both read the same rows, so what is hard about a row cancels, and one training each is enough. What new rows would change is
 drawn as where two configurations of sweeps are compared (`craft.scoring.credits.draw_luck`).
@@ -58,8 +58,8 @@ class Difference:
     rows: int
     draws: Numbers
 
-    def chance(self, within: float) -> float:
-        """Returns the chance that the second loses at most so many points."""
+    def probability(self, within: float) -> float:
+        """Returns the probability that the second loses at most so many points."""
         return float((self.draws >= -within).mean())
 
     def rows_to_decide(self, within: float, sure: float) -> int | None:

@@ -39,7 +39,7 @@ class Audit:
         parameters: of the adapter, without a task head.
         score, without: with the adapter, and without its change of weights (the base; its head as it was trained).
         sizes: from large to small.
-        enough: the smallest whose `chance` is at least `sure`; None if no size has it, or nothing `helps`.
+        enough: the smallest whose `probability` is at least `sure`; None if no size has it, or nothing `helps`.
         shares: each module's share of the change.
         warnings: what is odd about it.
         form: in which form pairs are read, if the audit chose it.
@@ -63,17 +63,17 @@ class Audit:
     helps: bool = True
     seen: int = 0
 
-    def chance(self, size: Size) -> float:
-        """Returns the chance that neither this size nor a larger one loses more than `within` points, at least (Bonferroni).
+    def probability(self, size: Size) -> float:
+        """Returns the least probability that neither this size nor a larger one loses more than `within` points (Bonferroni).
 
-        The smallest of several sizes that pass is a chosen one: by its own chance alone it would be called enough too often.
+        The smallest of several sizes that pass is a chosen one: its own probability alone would call it enough too often.
         """
         larger = [tried.difference for tried in self.sizes if tried.parameters >= size.parameters]
-        return max(0.0, 1 - sum(1 - difference.chance(self.within) for difference in larger))
+        return max(0.0, 1 - sum(1 - difference.probability(self.within) for difference in larger))
 
     @property
     def enough(self) -> Size | None:
-        good = [size for size in self.sizes if self.helps and self.chance(size) >= self.sure]
+        good = [size for size in self.sizes if self.helps and self.probability(size) >= self.sure]
         return min(good, key=lambda size: size.parameters, default=None)
 
     @property
@@ -99,7 +99,7 @@ class Audit:
             form = f"{method} of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"{method} of ranks {ranks[0]} to {ranks[-1]}"
             return (
                 f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
-                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {self.chance(size):.2f}; {form}."
+                f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {self.probability(size):.2f}; {form}."
             )
         if not self.sizes:
             return f"Half of its {self.parameters:,} parameters are too few for rank 1. Keep the adapter as it is."

@@ -105,7 +105,7 @@ class HeadScorer:
         self.notes: list[str] = _cut_note(data)
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
-        self.facts: dict[str, Any] = _chance(task, data)
+        self.facts: dict[str, Any] = _random_guessing(task, data)
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = self._predict(model, self._data.search, "search")
@@ -141,7 +141,7 @@ class HeadScorer:
         return self._last[2]
 
 
-def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
+def _random_guessing(task: Task, data: EncodedSplits) -> dict[str, float]:
     """Computes the fact `random_guessing`: the reported score of always answering the training split's most frequent class."""
     if task.kind != "classification":
         return {}

@@ -3,7 +3,7 @@
     toy/sentiment     negation and contrast (SST-2)
     toy/paraphrase    the same event or its roles exchanged (MRPC)
 
-Both have two balanced classes. Words alone do not give the answers away (a bag of words stays near chance): a frozen encoder
+Both have two balanced classes. Words alone do not give the answers away (a bag of words stays near guessing): a frozen encoder
 with a trained head gets part of the way, and adapting its attention gets further. No sentence of dev occurs in train.
 """
 

@@ -55,7 +55,7 @@ def data(view: View) -> Plain:
         "counts": counts,
         "answers": _recommended(view),
         "scored": _scored(ready),
-        "guessing": number(chances[0]) if len(chances := column(ready, "m.random_guessing").unique()) == 1 else None,
+        "guessing": number(levels[0]) if len(levels := column(ready, "m.random_guessing").unique()) == 1 else None,
         "objectives": in_words(view.sweeps),
         "published": published(view, metrics),
     }
@@ -93,10 +93,10 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 def _scored(ready: Any) -> str:
     """Returns the sentence on seeds and examples that the terminal has under its table."""
-    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds", "examples", "random_guessing"))
+    seeds, examples, guessing = (column(ready, f"m.{name}") for name in ("seeds", "examples", "random_guessing"))
     parts = ["One seed."] if seeds.max() == 1 else []
     if examples.nunique() == 1:
-        at = f", where random guessing has {chance.max():.1f}" if chance.nunique() == 1 else ""
+        at = f", where random guessing has {guessing.max():.1f}" if guessing.nunique() == 1 else ""
         parts.append(f"Scored on {examples.max():,.0f} examples{at}.")
     return " ".join(parts)
 

@@ -27,7 +27,7 @@ from craft.trainer.checkpoint import add_file
 from craft.tuner_types import TUNERS
 from craft.words import plain
 from orchestrator.adapters.merging import reads_pairs
-from orchestrator.judging.chances import EXPECTED, P_ENOUGH, P_FRONT
+from orchestrator.judging.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.intervals import Interval

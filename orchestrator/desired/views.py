@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from craft.settings import TrainingSettings
-from orchestrator.judging.chances import P_ENOUGH, P_FRONT
+from orchestrator.judging.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.results import tags as names
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS
 from orchestrator.sweepfile.sweep import Sweep

@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Literal
 
 from craft.words import percent, plain, points
-from orchestrator.judging.chances import find_falls
 from orchestrator.judging.control import HEAD, above_guessing, no_better_than_head
 from orchestrator.judging.experiments import (
     describe_action,
@@ -30,6 +29,7 @@ from orchestrator.judging.experiments import (
 from orchestrator.judging.front import SEEDS, enough_of, judge_state
 from orchestrator.judging.luck import helps_most, limit, rows_help
 from orchestrator.judging.next_step import LIKELY, Action, most_gain
+from orchestrator.judging.probabilities import find_falls
 from orchestrator.results.intervals import spread
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized
 from orchestrator.results.summary import Summary
@@ -132,8 +132,8 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
     if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
         return _head_alone(complete, head, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
-        return _without_chances(complete, best, state)
-    return _by_chances(complete, best, state)
+        return _without_probabilities(complete, best, state)
+    return _by_probabilities(complete, best, state)
 
 
 def _nothing(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
@@ -175,7 +175,7 @@ def _other_settings(complete: Sequence[Summary], best: Summary, state: State) ->
     return unknown, proposal, more_command(state.again, settings)
 
 
-def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
+def _without_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     """Returns the answer where a configuration has one seed: what the means say, and the price of two more seeds."""
     margin = points(state.sweep.enough.within)
     near = [summary for summary in complete if summary.score.mean >= best.score.mean - state.sweep.enough.within]
@@ -202,14 +202,14 @@ def _without_chances(complete: Sequence[Summary], best: Summary, state: State) -
     )  # fmt: skip
 
 
-def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
+def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     by_id = {summary.configuration: summary for summary in complete}
-    chance = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
+    p_enough = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
     name = enough_of(complete, state.sweep.enough)
-    chosen = by_id[name] if name is not None else max(complete, key=lambda row: (chance[row.configuration], -row.value(SIZE)))
-    verdict = _verdict(chosen, best, chance[chosen.configuration], state.sweep.enough, name is not None)
+    chosen = by_id[name] if name is not None else max(complete, key=lambda row: (p_enough[row.configuration], -row.value(SIZE)))
+    verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, name is not None)
     verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
-    doubt = _smaller(complete, chance, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
+    doubt = _smaller(complete, p_enough, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
     actions, larger, observed = further(complete, chosen, best, state.sweep)
     action = most_gain(actions)
     ends = _at_end(complete, best, state, larger)
@@ -224,19 +224,19 @@ def _by_chances(complete: Sequence[Summary], best: Summary, state: State) -> Ans
         place = chosen if action.kind == "smaller" else best
         proposal, command = describe_action(action, complete, place, state, gain)
         decides = action.decides if action.more else None
-    ids, better = (chosen.configuration, best.configuration), 1 - chance[chosen.configuration]
+    ids, better = (chosen.configuration, best.configuration), 1 - p_enough[chosen.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
 
 
-def _verdict(chosen: Summary, best: Summary, chance: float, rule: Enough, sure: bool) -> str:
+def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, sure: bool) -> str:
     margin = points(rule.within)
     if sure:
         more = f" {_compared(best, chosen, best.counts[EXPECTED] - chosen.counts[EXPECTED])}" if best is not chosen else ""
         return (
             f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything in this sweep is better by more than "
-            f"{margin} is {percent(1 - chance)}.{more}"
+            f"{margin} is {percent(1 - probability)}.{more}"
         )
-    likely = f"is the likeliest to be within {margin} of the best ({percent(chance)})"
+    likely = f"is the likeliest to be within {margin} of the best ({percent(probability)})"
     return f"Not decided: {_named(chosen)} {likely}: {_score(chosen)}."
 
 
@@ -257,22 +257,22 @@ def _doubt(chosen: Summary, rule: Enough) -> str:
     return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
 
 
-def _smaller(complete: Sequence[Summary], chance: Mapping[str, float], chosen: Summary, state: State) -> str:
+def _smaller(complete: Sequence[Summary], p_enough: Mapping[str, float], chosen: Summary, state: State) -> str:
     """Returns which smaller configurations may be enough as well."""
     size, least = chosen.value(SIZE), 1 - state.sweep.enough.sure
-    doubtful = [summary for summary in complete if summary.value(SIZE) < size and chance[summary.configuration] > least]
+    doubtful = [summary for summary in complete if summary.value(SIZE) < size and p_enough[summary.configuration] > least]
     if not doubtful:
         return ""
-    likeliest = max(doubtful, key=lambda summary: chance[summary.configuration])
+    likeliest = max(doubtful, key=lambda summary: p_enough[summary.configuration])
     more = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
-    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(chance[likeliest.configuration])}){more}."
+    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(p_enough[likeliest.configuration])}){more}."
 
 
 def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: float | None = None) -> str:
     """Returns sentences on the ends of what was tried, at which the best is.
 
     Args:
-        larger: the chance that a larger size is better by more than `within`, None without chances. It is too rough to be
+        larger: the probability that a larger size is better by more than `within`, None without one. It is too rough to be
             shown: what it calls 25 % is true in 15 %. The next learning rate diverges as often as it gains.
     """
     sure = larger is not None and larger <= 1 - state.sweep.enough.sure

@@ -10,11 +10,11 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_duration, plural
-from orchestrator.judging.chances import evidence
 from orchestrator.judging.control import FULL, HEAD
 from orchestrator.judging.front import SEEDS
 from orchestrator.judging.next_step import Action, Kind, Untried, propose
 from orchestrator.judging.posterior import Evidence
+from orchestrator.judging.probabilities import evidence
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
@@ -80,7 +80,7 @@ def more_seeds(sweep: Sweep, count: int) -> Settings:
 def further(
     complete: Sequence[Summary], chosen: Summary, best: Summary, sweep: Sweep, may: Callable[[Untried], bool] = lambda row: True
 ) -> tuple[list[Action], float | None, Evidence]:
-    """Returns what may be run next, weighed; the chance that a larger size is better by more than `within`, None without one;
+    """Returns what may be run next, weighed; the probability that a larger size is better by more than `within`, or None;
     and the evidence by which that is.
 
     Args:
@@ -92,7 +92,11 @@ def further(
     trained = [summary.source or summary.configuration for summary in complete]
     seconds = {name: seconds_of_seed([row], complete) for name, row in zip(trained, complete, strict=True)}
     actions, better = propose(observed, untried, trained, seconds, sweep.enough, SEEDS)
-    return actions, next((chance for row, chance in zip(untried, better, strict=True) if row.kind == "larger"), None), observed
+    return (
+        actions,
+        next((probability for row, probability in zip(untried, better, strict=True) if row.kind == "larger"), None),
+        observed,
+    )
 
 
 def rate_end(summary: Summary, summaries: Sequence[Summary]) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.judging import pareto
-from orchestrator.judging.chances import with_chances
 from orchestrator.judging.control import above_guessing, with_normalized
+from orchestrator.judging.probabilities import with_probabilities
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.state import State
@@ -27,7 +27,7 @@ from orchestrator.sweepfile.settings import Enough
 SEEDS = 3
 """The fewest seeds of a configuration that is called enough."""
 POSSIBLE = 0.05
-"""The chance of the front from which on a configuration is one that may be on it."""
+"""The probability of the front from which on a configuration is one that may be on it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Verdict:
 
     Attributes:
         on_front: those that no other one dominates.
-        may_be_on_front: those whose chance of it is 5 % or more; every member of the front is among them.
+        may_be_on_front: those that are on it with a probability of 5 % or more; every member of the front is among them.
         knee: the front's knee; None without a front, or where the objectives are not two.
     """
 
@@ -45,7 +45,7 @@ class Verdict:
     knee: str | None
 
 
-def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: ArrayLike | None = None) -> Verdict:
+def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, probability: ArrayLike | None = None) -> Verdict:
     """Returns the verdict over the complete configurations of one sweep. A configuration without a finite mean is left out.
 
     The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
@@ -54,14 +54,14 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
         ids: `n` different ids.
         mean: `(n, m)`, a column an objective.
         objectives: `m` names with directions.
-        chance: `(n,)`, the chance of the front (`chances.P_FRONT`), NaN where it is not known.
+        probability: `(n,)`, the probability of the front (`probabilities.P_FRONT`), NaN where it is not known.
     """
     directions = list(objectives.values())
     mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
     # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
     members = sorted(np.flatnonzero(pareto.front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
     fit = np.isfinite(mean).all(axis=1)
-    possible = [] if chance is None else np.flatnonzero(fit & (np.asarray(chance, dtype=float) >= POSSIBLE)).tolist()
+    possible = [] if probability is None else np.flatnonzero(fit & (np.asarray(probability, dtype=float) >= POSSIBLE)).tolist()
     place = _knee(mean[members], objectives)
     return Verdict(
         on_front=frozenset(ids[row] for row in members),
@@ -80,11 +80,11 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
     comparison.
 
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
-    moderated intervals and their chances; the one that is `enough` is marked.
+    moderated intervals and their probabilities; the one that is `enough` is marked.
     """
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
-    summaries = with_chances(summaries, objectives, rule)
+    summaries = with_probabilities(summaries, objectives, rule)
     verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
     chosen = enough_of(summaries, rule)
     return with_normalized(
@@ -101,22 +101,22 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
 
 
 def enough_of(
-    summaries: Sequence[Summary], rule: Enough | None = None, chances: Mapping[str, float] | None = None
+    summaries: Sequence[Summary], rule: Enough | None = None, probabilities: Mapping[str, float] | None = None
 ) -> str | None:
     """Returns the id of the smallest configuration that is enough, of equal sizes the likeliest; None without one.
 
     Seeds spread differently from configuration to configuration, and two of them do not show it: what they called 0.88 was true
-    in 0.62. A configuration therefore needs SEEDS of them. Where nothing is above chance, nothing is enough.
+    in 0.62. A configuration therefore needs SEEDS of them. Where nothing is above random guessing, nothing is enough.
 
     Args:
-        chances: by id, instead of the summaries' own.
+        probabilities: by id, instead of the summaries' own.
     """
-    if chances is None:
-        chances = {summary.configuration: summary.counts[P_ENOUGH] for summary in summaries if P_ENOUGH in summary.counts}
+    if probabilities is None:
+        probabilities = {summary.configuration: summary.counts[P_ENOUGH] for summary in summaries if P_ENOUGH in summary.counts}
     sure = [
-        (summary.value(SIZE), -chances[summary.configuration], summary.configuration)
+        (summary.value(SIZE), -probabilities[summary.configuration], summary.configuration)
         for summary in summaries
-        if summary.score.n >= SEEDS and chances.get(summary.configuration, 0.0) >= (rule or Enough()).sure
+        if summary.score.n >= SEEDS and probabilities.get(summary.configuration, 0.0) >= (rule or Enough()).sure
     ]
     return min(sure)[2] if sure and above_guessing([summary for summary in summaries if summary.complete]) else None
 
@@ -143,8 +143,8 @@ def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any
 def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
     """Returns the verdict of `judge` over complete configurations."""
     mean = [[summary.value(name) for name in objectives] for summary in summaries]
-    chance = [summary.value(P_FRONT) for summary in summaries]
-    return judge([summary.configuration for summary in summaries], mean, objectives, chance)
+    probability = [summary.value(P_FRONT) for summary in summaries]
+    return judge([summary.configuration for summary in summaries], mean, objectives, probability)
 
 
 def _knee(points: pareto.Points, objectives: Objectives) -> int | None:

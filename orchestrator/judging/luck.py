@@ -25,7 +25,7 @@ from orchestrator.results.summary import Credits, Summary
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
     """Returns the mean `shared_variance` of a configuration, without the effect of the examples on all of them; None if one
-    lacks credits. One configuration's own estimate is too uncertain: where it is 0 by chance, its chances are too sure.
+    lacks credits. One configuration's own estimate is too uncertain: where it happens to be 0, its probabilities are too sure.
 
     Args:
         by_all: the variance of the mean over seeds by all its luck, also by what each seed draws again.

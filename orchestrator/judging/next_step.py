@@ -1,11 +1,11 @@
 """What to run next: the action from which the answer gains most certainty for a minute of training.
 
-    certainty    the chance that the configuration called the smallest that is enough is that one in truth
+    certainty    the probability that the configuration called the smallest that is enough is that one in truth
     actions      more seeds of those whose scores decide; a larger size; a smaller size
 
-Each action is tried on the posterior (`orchestrator.judging.chances.Evidence`): a truth is drawn from it, the trials that the
-action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried continues
-its method's curve. Rates have no such curve: the next rate on a grid is as likely to diverge as to gain.
+Each action is tried on the posterior (`orchestrator.judging.probabilities.Evidence`): a truth is drawn from it, the trials
+that the action would add are drawn from that truth, and the posterior is computed again with them. A size that nobody tried
+continues its method's curve. Rates have no such curve: the next rate on a grid is as likely to diverge as to gain.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ DRAWS = 200
 LARGE = 1000
 """From so many configurations on nothing is proposed: it would take minutes to weigh."""
 LEAST_GAIN, LIKELY = 0.02, 0.7
-"""An action is worth a sentence if it is expected to add so much certainty, or has this chance to decide."""
-LEAST_CHANCE = 0.1
-"""An action is worth its time if it has this chance to decide."""
+"""An action is worth a sentence if it is expected to add so much certainty, or decides with this probability."""
+LEAST_PROBABILITY = 0.1
+"""An action is worth its time if it decides with this probability."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Action:
         more: the seeds that it adds, for each configuration.
         seconds: its training time, all machines together.
         gain: the certainty that it is expected to add.
-        decides: the chance that the answer is complete afterwards.
+        decides: the probability that the answer is complete afterwards.
     """
 
     kind: Kind
@@ -90,24 +90,24 @@ def certainty(scores: Numbers, size: Numbers, within: float) -> float:
 
 
 def is_decided(scores: Numbers, evidence: Evidence, rule: Enough, least_seeds: int) -> bool:
-    """Returns whether one configuration is enough with the chance `sure`, and every smaller one is not with the same chance."""
-    chances = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
+    """Returns whether one configuration is enough with the probability `sure`, and each smaller one with at most 1 - `sure`."""
+    probabilities = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
     order = np.argsort(evidence.size, kind="stable")
-    sure = [place for place in order if chances[place] >= rule.sure and evidence.seeds[place] >= least_seeds]
+    sure = [place for place in order if probabilities[place] >= rule.sure and evidence.seeds[place] >= least_seeds]
     return bool(sure) and all(
-        chances[place] <= 1 - rule.sure for place in order if evidence.size[place] < evidence.size[sure[0]]
+        probabilities[place] <= 1 - rule.sure for place in order if evidence.size[place] < evidence.size[sure[0]]
     )
 
 
 def in_doubt(scores: Numbers, size: Numbers, rule: Enough) -> NDArray[np.int_]:
     """Returns the places of the configurations whose scores decide: the one that is enough, or is the likeliest to be, smaller
     ones that may be, and those that may be the best."""
-    chances = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
-    sure = np.flatnonzero(chances >= rule.sure)
-    chosen = min(sure, key=lambda place: size[place]) if len(sure) else chances.argmax()
-    smaller = (size < size[chosen]) & (chances > 1 - rule.sure)
+    probabilities = (scores >= scores.max(axis=1, keepdims=True) - rule.within).mean(axis=0)
+    sure = np.flatnonzero(probabilities >= rule.sure)
+    chosen = min(sure, key=lambda place: size[place]) if len(sure) else probabilities.argmax()
+    smaller = (size < size[chosen]) & (probabilities > 1 - rule.sure)
     best = np.bincount(scores.argmax(axis=1), minlength=len(size)) / len(scores)
-    return np.flatnonzero(smaller | (best >= LEAST_CHANCE) | (np.arange(len(size)) == chosen))
+    return np.flatnonzero(smaller | (best >= LEAST_PROBABILITY) | (np.arange(len(size)) == chosen))
 
 
 def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator) -> Iterator[Evidence]:
@@ -130,7 +130,7 @@ def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator
 
 
 def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_seeds: int) -> Action:
-    """Returns the action with its expected gain and the chance that it decides among the first `tried` configurations."""
+    """Returns the action with its expected gain and the probability that it decides among the first `tried` configurations."""
     random = np.random.default_rng(0)
     certainty_before = certainty(evidence.draw(), evidence.size, rule.within)
     after, decided = [], []
@@ -151,8 +151,8 @@ def propose(
     rule: Enough,
     least_seeds: int,
 ) -> tuple[list[Action], NDArray[np.float64]]:
-    """Returns what may be run next, weighed; and the chance of each untried configuration to be better by more than `within`
-    than all that were tried.
+    """Returns what may be run next, weighed; and the probability of each untried configuration to be better by more than
+    `within` than all that were tried.
 
     Args:
         trained: by place, the training that another seed would repeat; sizes of one training share it.
@@ -191,9 +191,9 @@ def most_gain(actions: Sequence[Action]) -> Action | None:
 
 
 def soonest(actions: Sequence[Action], seconds: float) -> Action | None:
-    """Returns the action with the largest chance to decide for its time; None if none of at most so many seconds has
-    LEAST_CHANCE."""
-    worth = [action for action in actions if action.decides >= LEAST_CHANCE and not action.seconds > seconds]
+    """Returns the action that is likeliest to decide for its time; None if none of at most so many seconds has
+    LEAST_PROBABILITY."""
+    worth = [action for action in actions if action.decides >= LEAST_PROBABILITY and not action.seconds > seconds]
     return max(worth, key=lambda action: action.decides / price_of(action, actions), default=None)
 
 

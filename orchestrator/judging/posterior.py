@@ -1,7 +1,7 @@
-"""The posterior of the true scores of configurations, from which the chances come.
+"""The posterior of the true scores of configurations, from which the probabilities come.
 
-The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
-spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
+The probabilities come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
+spread around it is integrated over. Draws around each mean alone would give too small a probability to each of several that lie
 close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(enough)
 still can, and the rule of what is enough (`orchestrator.judging.front.enough_of`) goes by it.
 """
@@ -103,8 +103,8 @@ class Evidence:
             root[last, :, terms, terms] = np.linalg.cholesky(np.linalg.inv(part))
             informed = np.linalg.slogdet(prior[terms, terms])[1] - np.linalg.slogdet(part)[1]
             likely[last] = 0.5 * (noise + (outer * center[last]).sum(axis=1) + informed)
-        chance = np.exp(likely - likely.max()).ravel()
-        chosen = np.unravel_index(random.choice(len(chance), size=draws, p=chance / chance.sum()), likely.shape)
+        probability = np.exp(likely - likely.max()).ravel()
+        chosen = np.unravel_index(random.choice(len(probability), size=draws, p=probability / probability.sum()), likely.shape)
         wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, most)))
         expected = (center[chosen] + wobble) @ design.T
         spread = spread[chosen[1]]
@@ -137,14 +137,14 @@ def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
         scores: `(draws, n)`, more is better.
         costs: `(n, m)`, less is better in every column.
     """
-    chances = np.empty(scores.shape[1])
+    probabilities = np.empty(scores.shape[1])
     if costs.shape[1] == 1:
         order = np.argsort(costs[:, 0], kind="stable")
         best = np.maximum.accumulate(scores[:, order], axis=1)
         last = np.searchsorted(costs[order, 0], costs[order, 0], side="right") - 1
-        chances[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
-        return chances
-    for place in range(len(chances)):
+        probabilities[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
+        return probabilities
+    for place in range(len(probabilities)):
         rivals = (costs <= costs[place]).all(axis=1)
-        chances[place] = (scores[:, place] >= scores[:, rivals].max(axis=1) - within).mean()
-    return chances
+        probabilities[place] = (scores[:, place] >= scores[:, rivals].max(axis=1) - within).mean()
+    return probabilities

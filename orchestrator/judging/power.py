@@ -21,10 +21,10 @@ from craft.results import EXAMPLES
 from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
 from craft.words import percent, points
-from orchestrator.judging.chances import evidence
 from orchestrator.judging.control import HEAD
 from orchestrator.judging.front import SEEDS
 from orchestrator.judging.luck import luck
+from orchestrator.judging.probabilities import evidence
 from orchestrator.plan.plan import MOST_SEEDS, Plan
 from orchestrator.plan.work import more_rows
 from orchestrator.results.summary import Summary, summarize_entries
@@ -94,7 +94,7 @@ def effective_rows(counts: Sequence[float]) -> float:
 
 
 def settles(difference: float, spread: Spread, size: Size, sure: float) -> float:
-    """Returns the probability that a true difference between two sizes of a sweep is settled with the chance `sure`."""
+    """Returns the probability that a true difference between two sizes of a sweep is settled with the probability `sure`."""
     from scipy.special import nctdtr, stdtrit
 
     of_seeds = (spread.residual + spread.drawn / size.rows) / size.seeds

@@ -55,8 +55,8 @@ class AnswerPart(Part):
         if answer is None:
             return None
         labels = {summary.configuration: full_label(summary) for summary in summaries}
-        chances = {"p_better": answer.better, "p_decides": answer.decides}
-        return cls.fill(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **chances)
+        probabilities = {"p_better": answer.better, "p_decides": answer.decides}
+        return cls.fill(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **probabilities)
 
 
 MANY = 500

@@ -75,4 +75,4 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
 
 def _size(audit: Audit, size: Size) -> SizePart:
     gap = size.difference
-    return SizePart.fill(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.chance(size))
+    return SizePart.fill(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.probability(size))

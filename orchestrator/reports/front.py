@@ -1,4 +1,4 @@
-"""`front` and `judge`: every configuration with its scores, chances and cost, and the answer."""
+"""`front` and `judge`: every configuration with its scores, probabilities and cost, and the answer."""
 
 from __future__ import annotations
 

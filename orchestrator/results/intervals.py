@@ -2,8 +2,8 @@
 
 One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
 The tasks are fixed and not a sample, so the interval is over the seeds' averages over the tasks: Student's t here, moderated
-over all configurations where a sweep is judged (`chances`). One seed has no interval over seeds: its ends are NaN, never of
-zero width. Where a sweep is judged it has that of the scored examples (`sampling_reach`).
+over all configurations where a sweep is judged (`probabilities`). One seed has no interval over seeds: its ends are NaN, never
+of zero width. Where a sweep is judged it has that of the scored examples (`sampling_reach`).
 """
 
 from __future__ import annotations

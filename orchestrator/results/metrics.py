@@ -40,7 +40,7 @@ class Column:
         digits: the number of digits behind the point, for numbers that are not written by their kind alone.
         place: `front` is in every table; `page` is on the page; `menu` is there if a reader adds it; `objective` is in tables
             only as an objective; `record` is for programs. CSV, `--json` and MLflow have all.
-        averaged: whether it differs by chance from trial to trial. Then a configuration has the mean of its trials' counts,
+        averaged: whether it differs at random from trial to trial. Then a configuration has the mean of its trials' counts,
             else the largest.
         interval: whether it is estimated over seeds and has an interval.
         about: what it is, for programs.

@@ -35,13 +35,13 @@ class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `tunes` is the
-    configuration for which this one is a candidate; then it has search scores alone and does not count as complete. `tuning` is
-    what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
-    how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The
-    count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `enough` marks
-    the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty without
-    sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the configuration from
-    whose adapters its own are cut.
+    configuration for which this one is a candidate; then it has search scores alone and does not count as complete. `tuning`
+    is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
+    how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The count
+    `examples` is the fewest that a task was scored on, and `random_guessing` the score of the most frequent class. `enough`
+    marks the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty
+    without sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the
+    configuration from whose adapters its own are cut.
     """
 
     configuration: str
@@ -91,7 +91,7 @@ class Summary:
 
     @property
     def possible(self) -> bool:
-        """Whether it is not on the front but may be: its chance is not small."""
+        """Whether it is not on the front but may be: its probability is not small."""
         return self.may_be_on_front and not self.on_front
 
     @property
@@ -260,9 +260,9 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:
     examples = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
-    chance = {task: float(result.facts[GUESSING]) for task, result in reported if GUESSING in result.facts}
+    guessing = {task: float(result.facts[GUESSING]) for task, result in reported if GUESSING in result.facts}
     return ({"examples": min(examples)} if examples else {}) | (
-        {GUESSING: sum(chance.values()) / tasks} if len(chance) == tasks else {}
+        {GUESSING: sum(guessing.values()) / tasks} if len(guessing) == tasks else {}
     )
 
 

@@ -196,7 +196,7 @@ def _warnings(compared: Compared) -> Iterator[str]:
         yield f"Paired t test: p = {compared.comparison.p:.2g}."
     counts = [len(side.record.summaries) for side in sides]
     if counts[0] != counts[1] and all("best" in side.reason for side in sides):
-        yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more chances to find a good one."
+        yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more tries to find a good one."
     if sides[0].record.sweep.protocol == "customary":
         yield "Under the customary protocol the search saw the reported split, so the best of many is flattered by luck."
     for side in sides:

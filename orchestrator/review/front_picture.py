@@ -65,10 +65,10 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
         _draw_others(axes, dominated, x_name, y_name, by, colour, marker)
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
-    chances = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()
-    if len(chances) == 1 and math.isfinite(chance := chances.pop()):
-        up.append(chance)
-        handles = [axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="random guessing")]
+    levels = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()
+    if len(levels) == 1 and math.isfinite(guessing := levels.pop()):
+        up.append(guessing)
+        handles = [axes.axhline(guessing, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="random guessing")]
     if not drawn:
         axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
     else:

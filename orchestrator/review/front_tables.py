@@ -226,9 +226,9 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     parts.append(_intervals(summaries))
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
-    chance = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}
+    levels = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}
     if len(examples) == 1:
-        guessing = f", where random guessing has {chance.pop()}" if len(chance) == 1 else ""
+        guessing = f", where random guessing has {levels.pop()}" if len(levels) == 1 else ""
         parts.append(f"scored on {examples.pop():,.0f} examples{guessing}")
     return "; ".join(parts)
 

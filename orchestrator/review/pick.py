@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from craft.words import list_some, nearest, plural, points
 from orchestrator.judging.answer import REASONS, Answer
-from orchestrator.judging.chances import within_best
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.front import SEEDS, enough_of, knee
+from orchestrator.judging.probabilities import within_best
 from orchestrator.results.metrics import label_of, number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
@@ -132,8 +132,8 @@ def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | Non
 
 def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
     margin = points(enough.within)
-    candidates, chances = _complete(summaries), within_best(summaries, objectives, enough.within)
-    if not chances:
+    candidates, probabilities = _complete(summaries), within_best(summaries, objectives, enough.within)
+    if not probabilities:
         best = _best(candidates)
         close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - enough.within]
         chosen = min(close, key=lambda summary: (summary.value(SIZE), -summary.value(SEARCH), summary.label))
@@ -142,15 +142,15 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
         return Pick(chosen, f"{reason}; {'with one seed there are' if single else 'this sweep has'} no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {margin} of the best"
-    if (smallest := enough_of(summaries, enough, chances)) is None:
-        likeliest = max(chances, key=lambda name: chances[name])
+    if (smallest := enough_of(summaries, enough, probabilities)) is None:
+        likeliest = max(probabilities, key=lambda name: probabilities[name])
         if not above_guessing(candidates):
             raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
         raise NothingMeets(
             f"no configuration has a probability of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
-            f"{full_label(by_id[likeliest])} ({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
+            f"{full_label(by_id[likeliest])} ({probabilities[likeliest]:.2f}). Name it, take more points, or --pick best"
         )
-    reason = f"the smallest whose probability {rule} is at least {enough.sure:g}: P = {chances[smallest]:.2f}"
+    reason = f"the smallest whose probability {rule} is at least {enough.sure:g}: P = {probabilities[smallest]:.2f}"
     return Pick(by_id[smallest], reason)
 
 

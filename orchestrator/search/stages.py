@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from orchestrator.judging.chances import front_chances
 from orchestrator.judging.front import POSSIBLE
+from orchestrator.judging.probabilities import front_probabilities
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, choose, families_of, rates_words, to_try
 from orchestrator.results.search_values import SEARCH_SCORE, search_value
@@ -207,11 +207,11 @@ def undecided(
     ]
     members = [summaries[member.id] for family in judged for member in family]
     scores = [_search_scores(entries, summary.configuration) for summary in members]
-    chances = _front_chances(members, scores, objectives, rule.margin)
+    probabilities = _front_probabilities(members, scores, objectives, rule.margin)
     deserving = {
         summary.configuration
-        for summary, by_seed, chance in zip(members, scores, chances, strict=True)
-        if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(by_seed) == 1)
+        for summary, by_seed, probability in zip(members, scores, probabilities, strict=True)
+        if probability >= POSSIBLE and (probability <= 1 - POSSIBLE or len(by_seed) == 1)
     }
     return [family for family in judged if any(member.id in deserving for member in family)]
 
@@ -229,7 +229,7 @@ def _search_scores(entries: Sequence[Entry], configuration: str) -> list[float]:
     return [fmean(scores) for scores in seeds.values()]
 
 
-def _front_chances(
+def _front_probabilities(
     summaries: Sequence[Summary], scores: list[list[float]], objectives: Mapping[str, str], margin: float
 ) -> list[float]:
     """Returns P(front) of each; the means of the objectives other than the score are taken as exact."""
@@ -239,7 +239,7 @@ def _front_chances(
     costs = [[sign * summary.value(name) for name, sign in signs.items()] for summary in summaries]
     parameters = [summary.value("trainable_parameters") for summary in summaries]
     table = np.array(costs, dtype=float).reshape(len(costs), len(signs))
-    return [float(chance) for chance in front_chances(scores, table, np.nan_to_num(parameters), margin)]
+    return [float(probability) for probability in front_probabilities(scores, table, np.nan_to_num(parameters), margin)]
 
 
 def _value(summary: Summary, objective: str) -> float:

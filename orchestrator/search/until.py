@@ -1,11 +1,11 @@
 """`UntilAnswered` (`search.until: answered`): when a strategy wants nothing more, what the answer needs is run, step by step.
 
-    trials that have ended  -->  decided?  -- no -->  the step with the largest chance to decide for its time  -->  `Decided`
+    trials that have ended  -->  decided?  -- no -->  the step that is likeliest to decide for its time  -->  `Decided`
 
 A step is more seeds of the configurations whose scores decide, a size beyond the ends of what was tried, or the next learning
 rate where the best one is at the end of three or more. Before it gives up, each configuration that may be enough has three
-seeds. It ends when one configuration is enough and no smaller one may be, when no step that the budget allows has a chance of
-LEAST_CHANCE to decide, or when nothing is above random guessing.
+seeds. It ends when one configuration is enough and no smaller one may be, when no step that the budget allows decides with a
+probability of LEAST_PROBABILITY, or when nothing is above random guessing.
 
 What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all of
 them, and not from the order in which they did.
@@ -21,7 +21,7 @@ from craft.words import percent, plural
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
 from orchestrator.judging.front import SEEDS, enough_of, mark_front
-from orchestrator.judging.next_step import LEAST_CHANCE, Action, soonest
+from orchestrator.judging.next_step import LEAST_PROBABILITY, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
@@ -65,14 +65,14 @@ class UntilAnswered(Added):
             step = steps.another_seed(complete, 2, "one seed gives no probabilities")
             exact = "Not answered: there are probabilities only where every objective but the score is exact"
             return exact if step is None else step if fits(step) else "Not answered: budget.trials allows no more"
-        chance = {row.configuration: row.counts[P_ENOUGH] for row in complete}
+        p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
         if (step := steps.rate(best)) is not None and fits(step):
             return step
         name = enough_of(complete, sweep.enough)
-        candidate = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
+        candidate = max(complete, key=lambda row: (row.configuration == name, p_enough[row.configuration], -row.value(SIZE)))
         smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
-        decided = name is not None and all(chance[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
+        decided = name is not None and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
         actions, _, observed = further(
             complete, candidate, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None
         )
@@ -88,13 +88,13 @@ class UntilAnswered(Added):
             return possible[chosen]
         if decided:
             return f"Answered: {full_label(candidate)} is enough, and it is decided"
-        likely = [row for row in complete if chance[row.configuration] > 1 - sweep.enough.sure]
+        likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
         step = steps.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
         seconds = {row.configuration: row.value("seconds") * len(row.tasks) for row in complete}
         if step is not None and fits(step) and sum(seconds.get(name, 0.0) for name in step.seeds) <= self._seconds_left(state):
             return step
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
-        no_step = f"no step{allowed} decides with a probability of {percent(LEAST_CHANCE)}"
+        no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
         if name is not None:
             return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too"
         return f"Not answered: {no_step} which one is enough"

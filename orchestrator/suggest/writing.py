@@ -130,14 +130,16 @@ def _enough_lines(data: DataFacts, design: Design) -> list[Line]:
         return [("enough: {within: 1}", "points")]
     seeds, many = max(design.seeds, SEEDS), design.sizes * design.ranks * (1 + design.craft)
 
-    def chance(within: float, size: Size) -> float:
+    def probability(within: float, size: Size) -> float:
         return settles(within, assume_spread(), size, Enough().sure)
 
-    chances = {within: chance(within, Size(seeds, design.scored, many)) for within in WITHIN}
-    within = next((within for within in WITHIN if chances[within] >= LIKELY), WITHIN[-1])
-    reason = f"{seeds} seeds and {design.scored:,} scored rows settle so much with a probability of {percent(chances[within])}"
+    probabilities = {within: probability(within, Size(seeds, design.scored, many)) for within in WITHIN}
+    within = next((within for within in WITHIN if probabilities[within] >= LIKELY), WITHIN[-1])
+    reason = (
+        f"{seeds} seeds and {design.scored:,} scored rows settle so much with a probability of {percent(probabilities[within])}"
+    )
     if within > 1:
-        needed = next(rows for rows in count(1000, 1000) if chance(1, Size(MANY_SEEDS, rows, many)) >= LIKELY)
+        needed = next(rows for rows in count(1000, 1000) if probability(1, Size(MANY_SEEDS, rows, many)) >= LIKELY)
         reason += f"; 1 point takes {MANY_SEEDS} seeds and about {needed:,} rows"
     return [(f"enough: {{within: {within:g}}}", f"points; {reason}")]
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.judging.chances import evidence
 from orchestrator.judging.control import HEAD
 from orchestrator.judging.power import Size, Spread, assume_spread, effective_rows, measure_spread, settles
+from orchestrator.judging.probabilities import evidence
 from orchestrator.results.intervals import by_seed, interval
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES

@@ -91,7 +91,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_size_of_an_adapter_that_does_nothing_is_enough(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
-    assert all(size.difference.chance(100) > 0.9 for size in audit.sizes)
+    assert all(size.difference.probability(100) > 0.9 for size in audit.sizes)
     assert (audit.helps, audit.enough) == (False, None)
     assert audit.verdict.startswith(
         "No verdict: these 40 rows do not show that the adapter's change helps by more than the 100"

@@ -22,7 +22,7 @@ def test_the_chance_is_right_about_new_rows() -> None:
         change = random.choice([-1, 0, 1], 400, p=[worse, 1 - worse - better, better])
         first = np.where(change < 0, 1, np.where(change > 0, 0, 1))
         gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (first + change, labels)))
-        chance = gap.chance(1.0)
+        chance = gap.probability(1.0)
         if 0.9 <= chance <= 0.99:
             said.append(chance)
             came.append(100 * (better - worse) >= -1)
@@ -47,10 +47,10 @@ def test_the_smallest_of_several_sizes_is_as_often_enough_as_the_audit_says() ->
     random = np.random.default_rng(5)
     audits = [audit_of(random, [1.2] * 4) for _ in range(200)]
     assert np.mean([audit.enough is not None for audit in audits]) <= 0.1
-    assert np.mean([any(size.difference.chance(1) >= 0.9 for size in audit.sizes) for audit in audits]) > 0.2
+    assert np.mean([any(size.difference.probability(1) >= 0.9 for size in audit.sizes) for audit in audits]) > 0.2
     for audit in audits:
-        misses = np.cumsum([1 - size.difference.chance(1) for size in audit.sizes])
-        assert [audit.chance(size) for size in audit.sizes] == pytest.approx(np.maximum(0, 1 - misses))
+        misses = np.cumsum([1 - size.difference.probability(1) for size in audit.sizes])
+        assert [audit.probability(size) for size in audit.sizes] == pytest.approx(np.maximum(0, 1 - misses))
 
 
 def test_verdicts_are_right_as_often_as_they_say() -> None:
@@ -60,7 +60,7 @@ def test_verdicts_are_right_as_often_as_they_say() -> None:
         losses = np.cumsum(random.exponential(random.choice([0.3, 1.0]), 4)) - 0.5
         audit = audit_of(random, np.clip(losses, -3, 5.9).tolist(), 800)
         if (size := audit.enough) is not None:
-            said.append(audit.chance(size))
+            said.append(audit.probability(size))
             came.append(losses[audit.sizes.index(size)] <= 1)
             assert f"P(within 1) {said[-1]:.2f}" in audit.verdict
     assert len(said) > 60
@@ -75,4 +75,4 @@ def test_rows_to_decide_would_decide() -> None:
     assert need is not None
     times = need // 200 + 1
     more = [Answers("accuracy", (np.tile(side, times), np.tile(labels, times))) for side in (first, second)]
-    assert gap.chance(1.0) < 0.9 <= compare_answers(*more).chance(1.0)
+    assert gap.probability(1.0) < 0.9 <= compare_answers(*more).probability(1.0)

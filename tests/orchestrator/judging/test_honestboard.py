@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.judging.chances import EXPECTED, P_FRONT, with_chances
+from orchestrator.judging.probabilities import EXPECTED, P_FRONT, with_probabilities
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.orchestrator.judging.test_chances import made
+from tests.orchestrator.judging.test_probabilities import made
 
 RECORD = Path(__file__).parents[3] / "docs/measurements/records/answers.npz"
 honestboard = pytest.importorskip("honestboard", reason="pip install -e '.[honestboard]'")
@@ -31,7 +31,7 @@ def test_honestboard_keeps_what_has_a_chance_of_the_front(task: str) -> None:
         by_seed = {("task", seed): values for seed, values in enumerate(seeds)}
         scores = {key: float(values.mean()) for key, values in by_seed.items()}
         summaries.append(replace(made(name, scores, float(size)), credits=by_seed))
-    summaries = with_chances(summaries, DEFAULT_OBJECTIVES)
+    summaries = with_probabilities(summaries, DEFAULT_OBJECTIVES)
     board = honestboard.Board(names, answers.mean(axis=1))
     costs = dict(zip(names, map(float, sizes), strict=True))
     judged = honestboard.pareto_frontier(board, costs, B=1000)

@@ -11,13 +11,13 @@ import pytest
 from craft.audit.paired import Answers, compare_answers
 from craft.scoring.credits import CREDITS, credits_of, graded_rows, read_credits, shared_variance
 from craft.tasks.metrics import METRICS
-from orchestrator.judging.chances import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_chances
 from orchestrator.judging.luck import by_seed, difference, luck
+from orchestrator.judging.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
 from orchestrator.results.intervals import compare
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.orchestrator.judging.test_chances import made
+from tests.orchestrator.judging.test_probabilities import made
 
 
 def right(*runs: tuple[int, bool]) -> np.ndarray:
@@ -127,8 +127,8 @@ def sweep(stored: bool) -> list[Summary]:
     return found
 
 
-def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
-    new, these = (with_chances(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
+def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None:
+    new, these = (with_probabilities(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
     assert [summary.counts[LUCK] for summary in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), (
         "without what is hard for all"
     )
@@ -138,7 +138,7 @@ def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
     assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES, 1)
     assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES, 1)
     (missing, *others) = sweep(True)
-    part = with_chances([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
+    part = with_probabilities([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
     assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
     assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
     assert by_seed(missing.credits, "toy").shape == (3, 200)
@@ -153,7 +153,7 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
             made(f"c{number}", {("toy", seed): 80 + random.normal(0, 1.5) for seed in range(3)}, 1000.0 * 2**number)
             for number in range(12)
         ]
-        best = max(with_chances(made_up, DEFAULT_OBJECTIVES), key=lambda one: one.score.mean)
+        best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda one: one.score.mean)
         over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
     score, expected = np.mean(over, axis=0)
     assert score > 1.0
@@ -167,7 +167,7 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
         made(f"c{size}", {("toy", seed): float(score) for seed, score in enumerate(scores)}, float(size))
         for size, scores in seeds.items()
     ]
-    assert max(summary.counts[EXPECTED] for summary in with_chances(rising, DEFAULT_OBJECTIVES)) <= 100
+    assert max(summary.counts[EXPECTED] for summary in with_probabilities(rising, DEFAULT_OBJECTIVES)) <= 100
 
 
 @pytest.mark.parametrize(

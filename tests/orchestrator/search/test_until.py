@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.judging.chances import _variances, moderate
+from orchestrator.judging.probabilities import _variances, moderate
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial

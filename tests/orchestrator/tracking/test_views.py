@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from craft.words import plain
 from orchestrator.desired.run import describe_configuration, short_name
 from orchestrator.desired.views import address, shared_parameters
-from orchestrator.judging.chances import P_ENOUGH, P_FRONT
+from orchestrator.judging.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.record.manifest import origin
 from orchestrator.state.events import Refused
 from orchestrator.state.trial import Why

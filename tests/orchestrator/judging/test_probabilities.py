@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import binomtest, pearsonr
 
 from craft.scoring.credits import CREDITS, credits_of
-from orchestrator.judging.chances import P_ENOUGH, moderate, shares, with_chances, within_best
 from orchestrator.judging.posterior import Evidence
+from orchestrator.judging.probabilities import P_ENOUGH, moderate, shares, with_probabilities, within_best
 from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
@@ -99,7 +99,7 @@ def test_shares_count_what_nothing_beats() -> None:
             assert shares(scores, chosen, within) == pytest.approx(expected)
 
 
-def test_chances_are_right_where_true_differences_are_two_points() -> None:
+def test_probabilities_are_right_where_true_differences_are_two_points() -> None:
     """Sixteen configurations, three seeds, noise of two points: of those with a chance, this share is on the true front."""
     random = np.random.default_rng(0)
     predicted: list[tuple[float, bool]] = []
@@ -129,7 +129,7 @@ def made(name: str, scores: dict[tuple[str, int], float], parameters: float, exa
 
 def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
     right = 100 * 36 / 39
-    (found,) = with_chances([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
+    (found,) = with_probabilities([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
     ends = binomtest(36, 39).proportion_ci(method="wilson")
     assert (found.score.low, found.score.high) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
 
@@ -139,7 +139,7 @@ def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
     [(48, 50, 86.5, 98.9), (49, 50, 89.5, 99.6), (50, 50, 92.9, 100), (0, 20, 0, 16.1), (121, 240, 44.1, 56.7)],
 )
 def test_one_seed_has_the_interval_of_its_examples(right: int, rows: int, low: float, high: float) -> None:
-    (found,) = with_chances([made("a", {("toy", 0): 100 * right / rows}, 10, examples=rows)], DEFAULT_OBJECTIVES)
+    (found,) = with_probabilities([made("a", {("toy", 0): 100 * right / rows}, 10, examples=rows)], DEFAULT_OBJECTIVES)
     assert (found.score.low, found.score.high, found.score.n) == (
         pytest.approx(low, abs=0.06),
         pytest.approx(high, abs=0.06),
@@ -153,7 +153,7 @@ def test_one_seed_without_a_number_of_examples_has_no_interval() -> None:
     several = [made(name, {("toy", 0): score}, size) for name, score, size in (("a", 80.0, 1), ("b", 90.0, 2))]
     assert all(
         math.isnan(summary.score.half) and "p_front" not in summary.counts
-        for summary in with_chances(several, DEFAULT_OBJECTIVES)
+        for summary in with_probabilities(several, DEFAULT_OBJECTIVES)
     )
 
 
@@ -170,7 +170,7 @@ def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
 def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
     """The smallest is always on the front of score against size, however bad it is; it is not near the best."""
     scores = {"head": (56.0, 0), "small": (94.6, 2000), "large": (95.0, 70000)}
-    found = with_chances(
+    found = with_probabilities(
         [made(name, {("toy", seed): score + seed / 10 for seed in range(3)}, size) for name, (score, size) in scores.items()],
         DEFAULT_OBJECTIVES,
     )
@@ -185,7 +185,7 @@ def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
     noise = random.normal(0, 1, (5, 3))
 
     def found(luck: float) -> list[Summary]:
-        return with_chances(
+        return with_probabilities(
             [
                 made(f"c{i}", {("toy", seed): 70 + i + noise[i, seed] + luck * (seed - 1) for seed in range(3)}, 10.0 * 2**i)
                 for i in range(5)
@@ -258,8 +258,8 @@ def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
     random = np.random.default_rng(1)
     equal = [made(f"c{i}", {("t", seed): 80 + random.normal(0, 0.5) for seed in range(3)}, 1e3 * 2**i) for i in range(8)]
     dead = [made(f"d{i}", {("t", seed): 50 + random.normal(0, 0.5) for seed in range(3)}, 1.4e3 * 2**i) for i in range(8)]
-    chances = within_best(with_chances(equal + dead, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
-    alone = within_best(with_chances(equal, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
+    chances = within_best(with_probabilities(equal + dead, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
+    alone = within_best(with_probabilities(equal, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
     assert all(chances[summary.configuration] < 0.001 for summary in dead)
     assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
     assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
@@ -273,7 +273,7 @@ def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
         noise = random.normal(0, 1.5, (12, 3))
         for slope, said in ((0.0, level), (0.7, rising)):
             scores = [{("toy", seed): 80 + slope * place + noise[place, seed] for seed in range(3)} for place in range(12)]
-            found = with_chances(
+            found = with_probabilities(
                 [made(f"c{place}", one, 1e3 * 2**place) for place, one in enumerate(scores)], DEFAULT_OBJECTIVES
             )
             said += [summary.counts[P_ENOUGH] for summary in found[: 12 if slope == 0 else 4]]
@@ -281,7 +281,7 @@ def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
     assert np.mean(rising) < 0.02, "5.6 to 7.7 points behind"
 
 
-def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_chances_of_a_tuned_configuration() -> None:
+def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of_a_tuned_configuration() -> None:
     random = np.random.default_rng(2)
     credits, tie = random.normal(0, 10, (2, 200)), np.array([84.0, 84.0])
     luck = luck_of_choice(tie, np.array([70.0, 76.0]), credits, 3.0)
@@ -290,7 +290,7 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_chances_of_a_tun
     assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
     plain = [made(f"c{i}", {("t", seed): 80 + i + seed / 10 for seed in range(3)}, 1e3 * 2**i) for i in range(5)]
     tuned = [replace(summary, tuning=Tuning(4, lucks={"t": 1.0})) for summary in plain]
-    sure, unsure = (with_chances(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
+    sure, unsure = (with_probabilities(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
     assert unsure[0].score.half == pytest.approx(math.hypot(sure[0].score.half, 1.96))
     assert unsure[-1].counts[P_ENOUGH] < sure[-1].counts[P_ENOUGH]
 

@@ -1,17 +1,18 @@
-"""Chances from the seeds of all configurations together: intervals with moderated variances, and each one's chance of the
-front.
+"""Probabilities from the seeds of all configurations together: intervals with moderated variances, and how probably each is on
+the front.
 
     interval of a score   mean ± sqrt((t s)² / n + e²), inside the metric's range
-    P(front)              the chance that no configuration that costs no more has a better true score
-    P(enough)             the chance that no configuration at all is better by more than `enough.within` points (1)
+    P(front)              the probability that no configuration that costs no more has a better true score
+    P(enough)             the probability that no configuration at all is better by more than `enough.within` points (1)
 
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
-configurations with the same tasks: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
-Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
-and leaves the chances alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations
-cancels between them too. The part of it that a configuration has for itself is in the chances where credits are stored
-(`orchestrator.judging.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone, and
-one seed has no chances, because what another seed would change is 2 to 50 times as much as examples tell in some sweeps.
+configurations with the same tasks: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular Biology
+3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals and leaves the
+probabilities alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations cancels
+between them too. The part of it that a configuration has for itself is in the probabilities where credits are stored
+(`orchestrator.judging.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone,
+and one seed has no probabilities, because what another seed would change is 2 to 50 times as much as examples tell in some
+sweeps.
 
 `expected` is the mean of the same posterior. A score that was chosen for being high is too high on average (the winner's
 curse); the posterior's mean is not.
@@ -81,7 +82,7 @@ def _trigamma_inverse(value: float) -> float:
     return at
 
 
-def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
+def front_probabilities(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
     """Returns P(front) of configurations with different numbers of seeds, `(n,)`; some of them may have one seed.
 
     The variance between seeds is common to all: their own, with a guess that weighs as much as two degrees of freedom.
@@ -101,23 +102,23 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
 
 
 def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
-    """Returns for each complete configuration, by id, the chance that no other true score is better by more than `points`;
+    """Returns for each complete configuration, by id, the probability that no other true score is better by more than `points`;
     empty if one of them has a single seed."""
     complete = _complete(summaries)
     observed = evidence(complete, objectives, points)
     if observed is None:
         return {}
-    chances = shares(observed.draw(), np.zeros((len(complete), 1)), points)
-    return {summary.configuration: float(chance) for summary, chance in zip(complete, chances, strict=True)}
+    probabilities = shares(observed.draw(), np.zeros((len(complete), 1)), points)
+    return {summary.configuration: float(probability) for summary, probability in zip(complete, probabilities, strict=True)}
 
 
-def with_chances(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
+def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
     """Returns the summaries with intervals added to the complete ones. If each of these has two seeds or more, and every
     objective but the score is exact, they also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
     stored, the luck of the examples in it, `example_luck`."""
     complete = _complete(summaries)
     intervals = _moderated(complete)[0]
-    counts = _chances(complete, objectives, (rule or Enough()).within)
+    counts = _probabilities(complete, objectives, (rule or Enough()).within)
     return [
         replace(
             summary,
@@ -156,8 +157,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
     return intervals, errors
 
 
-def _chances(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
-    """Returns the counts that `with_chances` adds, by configuration; empty without evidence or costs."""
+def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
+    """Returns the counts that `with_probabilities` adds, by configuration; empty without evidence or costs."""
     observed = evidence(complete, objectives)
     if observed is None:
         return {}
@@ -205,7 +206,7 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
     """Returns what complete configurations show; None where one has no error over seeds, or another objective is not exact.
 
     Args:
-        within: for chances to be within so many points of the best; None for chances of the front.
+        within: for probabilities to be within so many points of the best; None for probabilities of the front.
     """
     errors = _moderated(complete)[1]
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
