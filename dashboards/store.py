@@ -117,7 +117,9 @@ class Store:
             return None
         query = quote(f"tags.`{KEY}` = '{key}'", safe="")
         place = f"#/experiments/{quote(experiment_id, safe='')}/runs"
-        return f"{self.mlflow_url}/{place}?searchFilter={query}&workflowType=machine_learning"
+        # Sorted by date, MLflow folds the run into its parent's row.
+        flat = f"orderByKey={quote('metrics.`score`', safe='')}&orderByAsc=false"
+        return f"{self.mlflow_url}/{place}?searchFilter={query}&{flat}&workflowType=machine_learning"
 
     def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
         """Returns what trials reported of a metric, each as (step, value) in order of steps.

@@ -149,8 +149,8 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     mlflow.start()
     browser.run(f"Craft.page.pin('{smallest}', false)")
     browser.driver.get(browser.run("document.querySelector('.card a').href"))
-    label = rows[smallest]["label"]
-    browser.wait(f"document.body.innerText.includes({label!r})", 120)
+    name = f"{float(rows[smallest]['trainable_parameters']):,.0f} · "
+    browser.wait(f"[...document.querySelectorAll('a')].some(link => link.innerText.trim().startsWith({name!r}))", 120)
 
 
 def recorded(browser: Browser, mlflow: Server) -> None:

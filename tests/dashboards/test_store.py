@@ -155,7 +155,8 @@ def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
 
 def test_links_quote_what_a_run_is_called() -> None:
     store = Store("http://mlflow.example:5000/")
-    query = "searchFilter=tags.%60craft.key%60%20%3D%20%27a%2Fb%3Fc%23d%27&workflowType=machine_learning"
+    query = "searchFilter=tags.%60craft.key%60%20%3D%20%27a%2Fb%3Fc%23d%27"
+    query += "&orderByKey=metrics.%60score%60&orderByAsc=false&workflowType=machine_learning"
     assert store.run_link("7", "a/b?c#d") == f"http://mlflow.example:5000/#/experiments/7/runs?{query}"
     with pytest.raises(DashboardError, match="http"):
         Store("http://host", mlflow_url="javascript:alert(1)")
