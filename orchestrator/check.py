@@ -85,11 +85,11 @@ def diagnose(plan: Plan, call: Call, machines_wanted: int | None = None) -> Iter
             requested = [share.gpu / share.count for share in shares if share.gpu]
             tried = try_gpus(min(requested)) if requested else []
             steps = list(_together(plan, fingerprints, address is not None))
-            beside = [machine.get("GPU", 0) for machine in cluster.machines]
+            counts = [machine.get("GPU", 0) for machine in cluster.machines]
     except ValueError as error:
         yield Finding("bad", "cluster", str(error))
         return
-    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, beside), *steps]
+    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
@@ -171,11 +171,11 @@ def _together(plan: Plan, fingerprints: Mapping[str, str], elsewhere: bool) -> I
             yield Finding("bad", name, f"{trial.label}: {reason}")
 
 
-def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], beside: Sequence[float]) -> Iterator[Finding]:
+def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -> Iterator[Finding]:
     """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory.
 
     Args:
-        beside: the number of GPUs of each machine.
+        counts: the number of GPUs of each machine.
     """
     from orchestrator.plan.gpu_shares import memory_lines, together_lines
 
@@ -187,7 +187,7 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], beside: Sequence[float]) -
     usable = [gpu for gpu in tried.values() if not isinstance(gpu, str)]
     for line in memory_lines(plan, usable):
         yield Finding("doubt", "GPU memory", line)
-    for line in together_lines(plan, usable, beside):
+    for line in together_lines(plan, usable, counts):
         yield Finding("doubt" if "memory may run out" in line or "idle" in line else "good", "processes", line)
 
 

@@ -39,7 +39,7 @@ class Metric:
     """One row of METRICS: `compute(predictions, labels)` of n rows, where 1 is perfect, and the `kind` of tasks that it scores.
 
     Own instructions give the two columns of their predictions that `reads` names. `percent`: x 100 it is a percentage.
-    `signed`: it goes from -1 to 1. `one_class`: it is the score of one of two classes, whose number is 1. `by_token`: its error
+    `signed`: it is from -1 to 1. `one_class`: it is the score of one of two classes, whose number is 1. `by_token`: its error
     is far smaller than that of right and wrong, as it is a mean over tokens. `credits` may be computed unless that takes
     minutes. `package` is what has to be installed, with the extra of the metric's name.
     """

@@ -1,7 +1,7 @@
 """The grammars of the toy suite: each draws a *family* of examples with one vocabulary and different answers.
 
 A family is made of near-identical sentences, so that a word by itself says (almost) nothing about the label. The label depends
-on the order of the words, on who does what to whom, and on the reach of a negation. All randomness comes from
+on the order of the words, on which of two people acts, and on the reach of a negation. All randomness comes from
 `random.Random`, whose sequence is the same on every machine.
 """
 

@@ -44,8 +44,8 @@ def progress_data(view: View) -> Plain:
         planned = planned_trials(frame)
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
         status = frame.status
-        told = _underway(frame) if status == "running" else None
-        seconds_left, doing = told or (_time_left(frame, tally, status), "")
+        outlook = _underway(frame) if status == "running" else None
+        seconds_left, doing = outlook or (_time_left(frame, tally, status), "")
         groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": seconds_left, "doing": doing})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
@@ -64,7 +64,7 @@ def _underway(frame: Frames) -> tuple[float | None, str] | None:
 
 
 def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | None:
-    """Returns the seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
+    """Returns the seconds left at the pace so far; None without a finished trial, a plan, or a sweep that runs."""
     remaining_trials = tally["running"] + tally["to come"]
     over = tally["finished"] + tally["stopped"] + tally["failed"]
     if not remaining_trials or not over or status != "running" or frame.state.started is None:

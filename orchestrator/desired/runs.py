@@ -31,7 +31,7 @@ class LogFollower:
     Attributes:
         end: the state in which the last session that has ended was left.
         began: when the sweep, each configuration and each trial first started, by name, id and key, in seconds since 1970.
-        rows: rows of metrics that a trial reported, each with its time, in order; whoever has sent them removes them.
+        rows: rows of metrics that a trial reported, each with its time, in order; the sender removes them.
     """
 
     def __init__(self, path: Path) -> None:

@@ -30,7 +30,7 @@ class SessionLog:
     """The log in a sweep's folder, folded, for one session.
 
     Attributes:
-        state: how the sweep stands.
+        state: the state of the sweep.
         changes: how many decisive events there were in this session.
         lock: held while an event is taken.
     """

@@ -129,7 +129,7 @@ def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: floa
             result = result.with_facts(**_answers(rows.place(place), file, columns.minimize, factor, result.metrics["score"]))
         result = replace(result, key=f"row{place}", facts=facts | result.facts)
         entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended", begun=True))
-    # The draws from which probabilities come go by the order of configurations, and that of the rows means nothing.
+    # Probabilities come from draws, which follow the order of configurations, and that of the rows means nothing.
     return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.trial.label))
 
 

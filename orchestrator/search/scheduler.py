@@ -58,7 +58,7 @@ class _Rung:
     """The configurations that came to one rung.
 
     For each: how many rivals it has there, how many of those are better, and how many have the same score and went on. Every
-    arrival updates these counts, so that a long sweep does not count anew.
+    arrival updates these counts, so that a long sweep does not count again.
     """
 
     def __init__(self, costs: int) -> None:
@@ -103,13 +103,12 @@ class _Rung:
 
 @dataclass
 class Promotion:
-    """Successive halving that pauses: a trial goes on from a rung as soon as it is among the best of every `factor` rivals
+    """Successive halving that pauses: a trial continues from a rung as soon as it is among the best of every `factor` rivals
     there, and waits until then. Nothing is stopped: rungs fill up, and a trial that waits may be promoted later.
 
     Rungs lie at `grace`, `grace` x `factor` ... epochs, and at the end of every trial: the trials of a configuration run one
-    after another, so whether its next one starts is decided in the same way. Trials of equal score do not all go on: the first
-    to arrive do, as many as of trials that differ. If all trials at a rung score the same, the rung tells nothing apart, and
-    all go on.
+    after another, so whether its next one starts is decided in the same way. Trials of equal score do not all continue: the
+    first to arrive do, as many as of trials that differ. If all trials at a rung score the same, all continue.
 
     The next trial of a configuration is one on the task whose latest scores differ most from trial to trial, because it says
     most about the configuration's mean; until every task has two scores, it is the first in the file's order.

@@ -166,7 +166,7 @@ def _has(base: PreTrainedModel, word: str) -> bool:
 
 
 PROCESS_BYTES = 2**30
-"""Host memory of a training beside its tensors: Python and its libraries."""
+"""Host memory of a training without its tensors: Python and its libraries."""
 MOST_AT_ONCE = 8
 """More trainings than this at once leave cores idle at the end of a sweep."""
 PROBE_SECONDS = 60.0

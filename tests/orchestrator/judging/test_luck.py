@@ -153,7 +153,7 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
             made(f"c{number}", {("toy", seed): 80 + random.normal(0, 1.5) for seed in range(3)}, 1000.0 * 2**number)
             for number in range(12)
         ]
-        best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda one: one.score.mean)
+        best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda summary: summary.score.mean)
         over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
     score, expected = np.mean(over, axis=0)
     assert score > 1.0

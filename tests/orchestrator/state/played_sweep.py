@@ -116,7 +116,7 @@ class PlayedSweep:
             assert again == wanted or (lost and set(again) <= set(wanted))
 
     def run_to_the_end(self) -> None:
-        """Plays an engine under which nothing goes wrong."""
+        """Plays an engine under which nothing fails."""
         self.request_hold("continue")
         assert self.driver.state.held is None
         for key in [*self.submitted]:
