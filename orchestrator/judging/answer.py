@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Literal
 
 from craft.words import percent, plain, points
-from orchestrator.judging.control import HEAD, above_guessing, no_better_than_head
+from orchestrator.judging.control import HEAD, above_guessing, not_shown_to_beat_head
 from orchestrator.judging.experiments import (
     describe_action,
     describe_price,
@@ -102,14 +102,13 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
     complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
     if not complete or state.sweep.objectives.get("score") != "maximize":
         return None
-    reply = _judge(complete, summaries, state)
     incomplete = [summary for summary in summaries if not summary.complete]
+    reply = _judge(complete, summaries, state, "among them" if incomplete else "in this sweep")
     if not incomplete:
         return reply
     # A configuration that is tuned has no trials of its own before one of its candidates is chosen.
     total = len(complete) + len({summary.tunes or summary.configuration for summary in incomplete})
-    among = reply.verdict.replace(" in this sweep", " among them")
-    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {among}")
+    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {reply.verdict}")
     if not any(map(_may_score, incomplete)):
         return reply
     return replace(
@@ -123,22 +122,23 @@ def _may_score(summary: Summary) -> bool:
     return not ended or (summary.tunes is not None and summary.finished > 0)
 
 
-def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State) -> Answer:
+def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State, scope: str) -> Answer:
+    """Returns the answer over complete configurations; its sentences compare "in this sweep" or "among them" (`scope`)."""
     best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
     if not above_guessing(complete):
-        return _nothing(complete, best, state)
-    idle = {summary.configuration for summary in no_better_than_head(summaries)}
+        return _nothing(complete, best, state, scope)
+    idle = {summary.configuration for summary in not_shown_to_beat_head(summaries)}
     head = next((summary for summary in complete if summary.method == HEAD), None)
     if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
         return _head_alone(complete, head, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_probabilities(complete, best, state)
-    return _by_probabilities(complete, best, state)
+    return _by_probabilities(complete, best, state, scope)
 
 
-def _nothing(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
+def _nothing(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
     verdict = (
-        f"Nothing in this sweep is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
+        f"Nothing {scope} is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
         f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
         "says which adapter is enough."
     )
@@ -202,12 +202,12 @@ def _without_probabilities(complete: Sequence[Summary], best: Summary, state: St
     )  # fmt: skip
 
 
-def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
+def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
     by_id = {summary.configuration: summary for summary in complete}
     p_enough = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
     name = enough_of(complete, state.sweep.enough)
     chosen = by_id[name] if name is not None else max(complete, key=lambda row: (p_enough[row.configuration], -row.value(SIZE)))
-    verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, name is not None)
+    verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, scope, name is not None)
     verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
     doubt = _smaller(complete, p_enough, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
     actions, larger, observed = further(complete, chosen, best, state.sweep)
@@ -228,12 +228,12 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State) 
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
 
 
-def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, sure: bool) -> str:
+def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, scope: str, sure: bool) -> str:
     margin = points(rule.within)
     if sure:
         more = f" {_compared(best, chosen, best.counts[EXPECTED] - chosen.counts[EXPECTED])}" if best is not chosen else ""
         return (
-            f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything in this sweep is better by more than "
+            f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything {scope} is better by more than "
             f"{margin} is {percent(1 - probability)}.{more}"
         )
     likely = f"is the likeliest to be within {margin} of the best ({percent(probability)})"

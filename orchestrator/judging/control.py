@@ -18,7 +18,7 @@ from orchestrator.results.summary import Summary
 HEAD, FULL = "head", "full"
 
 
-def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
+def not_shown_to_beat_head(summaries: Sequence[Summary]) -> list[Summary]:
     """Returns the complete configurations that are not shown to be better than the head alone; empty if that did not run.
 
     Compared are the scores of the tasks and seeds that both have, with the head of the best search score. A configuration

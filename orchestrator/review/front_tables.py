@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from craft.methods import METHODS
 from craft.words import list_some, plain, plural, points
 from orchestrator.judging.answer import Answer
-from orchestrator.judging.control import above_guessing, no_better_than_head
+from orchestrator.judging.control import above_guessing, not_shown_to_beat_head
 from orchestrator.judging.front import knee
 from orchestrator.judging.luck import limit, more_examples
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
@@ -217,9 +217,9 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(budgets)
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
         parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
-    if idle := no_better_than_head(summaries):
+    if idle := not_shown_to_beat_head(summaries):
         named = list_some([*map(full_label, idle)], NAMED)
-        parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
+        parts.append(f"not shown to beat no adapter: {named} (try another learning rate, more steps, seeds or parameters)")
     if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):

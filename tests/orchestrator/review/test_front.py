@@ -16,7 +16,7 @@ from rich.console import Console
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from orchestrator.judging.control import no_better_than_head
+from orchestrator.judging.control import not_shown_to_beat_head
 from orchestrator.judging.front import knee, mark_front, marks
 from orchestrator.judging.luck import limit
 from orchestrator.plan.parameters import flat_parameters, text
@@ -92,7 +92,7 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
     }
     for scores in (points, points | {("lora", 16): (87.0, 150000.0)}):
         summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
-        idle = "no better than no adapter: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
+        idle = "not shown to beat no adapter: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
         assert idle in caption(summaries, OBJECTIVES)
     assert "head alone" not in caption(four, OBJECTIVES)
     assert next(summary for summary in summaries if summary.method == "head").on_front
@@ -106,7 +106,7 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
 def test_without_an_interval_the_means_are_compared_with_the_head(score: float, named: bool) -> None:
     found = summarize(*sweep({("head", 0): (74.0, 0.0), ("lora", 8): (score, 70000.0)}, seeds=1))
     found = [replace(one, scores={key: value for key, value in one.scores.items() if key[0] == TASKS[0]}) for one in found]
-    assert [one.method for one in no_better_than_head(found)] == (["lora"] if named else [])
+    assert [one.method for one in not_shown_to_beat_head(found)] == (["lora"] if named else [])
 
 
 def test_the_normalized_mean_is_between_the_head_alone_and_full(tmp_path: Path) -> None:
