@@ -1,7 +1,9 @@
 """Trains an adapter that was cut, alone, for a tenth of its run's steps: what is left makes up for what was cut off.
 
-The steps are like the run's own: its batches in their order, its learning rates with their whole schedule, its optimizer.
-Weight decay is left out. Nothing is scored and no checkpoint is written; a run that breaks off cuts again.
+The steps are like the run's own: its batches in their order, its learning rate with its whole schedule, its optimizer.
+Weight decay is left out. The task head stays as it is: nothing was cut off it, and a few steps from an optimizer's start at a
+head's learning rate undo what the whole run taught it. Nothing is scored and no checkpoint is written; a run that breaks off
+cuts again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from craft.methods import find_cutting
 from craft.models.adapters import WEIGHTS_FILE
+from craft.models.heads import head_names, is_head
 from craft.scoring.scorer import Scorer
 from craft.spec import RunSpec
 from craft.tasks.task import Task
@@ -46,6 +49,9 @@ def recover(
     short = spec.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})
     make_hold = find_cutting(spec.method).hold
     hold = make_hold(model) if make_hold is not None else lambda: None
+    heads = head_names(model)
+    for weight_name, weight in model.named_parameters():
+        weight.requires_grad_(weight.requires_grad and not is_head(weight_name, heads))
     loop = Loop(spec.model_copy(update={"training": short}), task.kind, model, scorer.train, meter, hold=hold)
     with meter.phase("train"):
         for step in loop.train():
