@@ -17,7 +17,7 @@ import pandas as pd
 from orchestrator import judge
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("fair", "sizes", "smollm2-commonsense", "smollm2-heads")
+SWEEPS = ("fair", "sizes", "paper", "smollm2-commonsense", "smollm2-heads")
 """Records of the table, in its order."""
 TRAINED, HEAD, TOTAL = (f"count.{name}_parameters" for name in ("trainable", "head", "total"))
 

@@ -1,0 +1,48 @@
+"""The recorded scores on GLUE beside the published ones of RoBERTa-base, for the methods that both have.
+
+    python -m tests.benchmarks.beside_paper docs/measurements/records/paper.csv
+
+Published: whole training sets, many epochs, and the best epoch on the dev set that is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from dashboards.panels.literature import published_rows
+
+METHODS = {"full": "full fine-tuning", "bitfit": "BitFit", "lora": "LoRA", "vera": "VeRA", "craft": "CRAFT"}
+"""Names of the published table, by method."""
+TRAINABLE = "count.trainable_parameters"
+
+
+def beside(trials: pd.DataFrame) -> Iterable[str]:
+    """Yields the lines of the table: means over the reported seeds, lowest to highest, and the published score."""
+    rows = published_rows()
+    table = rows[(rows.model == "RoBERTa-base") & (rows.suite == "glue")]
+    published = {row["method"]: row for row in table.to_dict("records")}
+    reported = trials[trials.tunes.isna() & trials["parameter.cut_to"].isna()]
+    tasks = list(reported.task.drop_duplicates())
+    names = [task.rpartition("/")[2] for task in tasks]
+    yield f"| method | parameters | {' | '.join(names)} | RoBERTa-base: parameters | {' | '.join(names)} |"
+    yield f"|{' --- |' * (3 + 2 * len(tasks))}"
+    for method, name in METHODS.items():
+        here, there = reported[reported.method == method], published[name]
+        scores = [here[here.task == task]["metric.score"] for task in tasks]
+        cells = [f"{score.mean():.1f} ({score.min():.1f} to {score.max():.1f})" for score in scores]
+        cells += [f"{int(there['trainable_parameters']):,}", *(f"{there[f'score/{task}']:.1f}" for task in names)]
+        yield f"| {name} | {here[TRAINABLE].astype(int).iloc[0]:,} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="a CSV file of a sweep's trials")
+    print("\n".join(beside(pd.read_csv(parser.parse_args().record))))
+
+
+if __name__ == "__main__":
+    main()
