@@ -78,6 +78,10 @@ class Display:
                     self._show_phase(event, entry)
                 elif isinstance(event, Wanted):
                     self.tally.compare(entry)
+                elif isinstance(event, Started):
+                    self.tally.cutting.add(entry.key)
+                else:
+                    self.tally.cutting.discard(entry.key)
 
     def look(self, key: str, outlook: Outlook, state: State) -> None:
         """Shows how far a running training is."""
@@ -114,6 +118,7 @@ class Display:
 
     def _show_end(self, entry: Entry) -> None:
         self.tally.compare(entry)
+        self.tally.cutting.discard(entry.key)
         if entry.trial.is_cut or entry.result is None:
             return
         self.tally.end(entry)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from craft.words import format_duration
+from craft.words import format_duration, plural
 from orchestrator.state.entry import Entry
 
 Outlook = Mapping[str, Any]
@@ -44,8 +44,8 @@ class Running:
 class Tally:
     """The state of a sweep in numbers. `done` counts trials that ended with a result other than a failure.
 
-    `missing` says what the trials wait for that no machine has. `most` is the number of trials that have run at once, and
-    `took` the seconds of each that has ended, in this session.
+    `cutting` has the keys of cuts that have started. `missing` says what the trials wait for that no machine has. `most` is the
+    number of trials that have run at once, and `took` the seconds of each that has ended, in this session.
     """
 
     total: int
@@ -55,6 +55,7 @@ class Tally:
     failed: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    cutting: set[str] = field(default_factory=set)
     best: tuple[float, str] | None = None
     missing: str = ""
     most: int = 1
@@ -160,8 +161,10 @@ class Tally:
 
     @property
     def doing(self) -> str:
-        """What the trials do: the phase of one that runs alone, how many of several are scored, that the first are starting, or
-        what they wait for."""
+        """What the trials do: the phase of one that runs alone, how many of several are scored, that finished adapters are cut,
+        that the first are starting, or what they wait for."""
+        if self.cutting and not self.running:
+            return f"making {len(self.cutting)} {plural(len(self.cutting), 'cut')} of finished adapters"
         if self.missing and not self.running:
             return f"no machine: waiting for {self.missing}"
         phases = [trial.phase for trial in self.running.values()]

@@ -73,6 +73,26 @@ def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
     assert missing([], []) == ""
 
 
+def test_cuts_of_finished_adapters_are_seen() -> None:
+    """Sizes that are added to a file are cut on a resume, while nothing trains."""
+    trials = [entry(0).trial, *(replace(entry(seed).trial, why=Why("cut", "k0")) for seed in (1, 2))]
+    state = (
+        State()
+        .after(Wanted(keys=["k0"], trials=trials[:1]))
+        .after(Ended(result=TrialResult("k0", "finished", {"score": 60.0})))
+    )
+    display = Display(1, io.StringIO())
+    for event, doing in (
+        (Wanted(keys=["k0", "k1", "k2"], trials=trials[1:]), ""),
+        (Started(keys=["k1", "k2"]), " (making 2 cuts of finished adapters)"),
+        (Ended(result=TrialResult("k1", "finished", {"score": 55.0})), " (making 1 cut of finished adapters)"),
+        (Ended(result=TrialResult("k2", "finished", {"score": 50.0})), ""),
+    ):
+        state = state.after(event)
+        display.show(event, state)
+        assert f"1/1 trainings done, 0 running{doing}, 0 failed" in display.tally.sentence()
+
+
 def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
     return {"phase": phase, "share": share, "seconds_left": left}
 
