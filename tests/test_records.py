@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import audited, beside_paper, chosen, cuts, enough, ranked, recorded_front, starts, tuned
+from tests.benchmarks import against_published, audited, chosen, cuts, enough, ranked, recorded_front, starts, tuned
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +45,7 @@ def test_the_papers_setting() -> None:
     record, page = RECORDS / "paper.csv", (MEASUREMENTS / "fair.md").read_text()
     summaries = recorded_front.summaries_of([record])
     assert recorded_front.front(summaries) in page
-    assert "\n".join(beside_paper.beside(pd.read_csv(record))) in page
+    assert "\n".join(against_published.compared(pd.read_csv(record))) in page
     (whole,) = (summary for summary in summaries if summary.method == "craft" and summary.source is None)
     assert whole.value("trainable_parameters") == 40_288
 

@@ -1,6 +1,6 @@
-"""The recorded scores on GLUE beside the published ones of RoBERTa-base, for the methods that both have.
+"""The recorded scores on GLUE against the published ones of RoBERTa-base, for the methods that both have.
 
-    python -m tests.benchmarks.beside_paper docs/measurements/records/paper.csv
+    python -m tests.benchmarks.against_published docs/measurements/records/paper.csv
 
 Published: whole training sets, many epochs, and the best epoch on the dev set that is reported.
 """
@@ -20,7 +20,7 @@ METHODS = {"full": "full fine-tuning", "bitfit": "BitFit", "lora": "LoRA", "vera
 TRAINABLE = "count.trainable_parameters"
 
 
-def beside(trials: pd.DataFrame) -> Iterable[str]:
+def compared(trials: pd.DataFrame) -> Iterable[str]:
     """Yields the lines of the table: means over the reported seeds, lowest to highest, and the published score."""
     rows = published_rows()
     table = rows[(rows.model == "RoBERTa-base") & (rows.suite == "glue")]
@@ -41,7 +41,7 @@ def beside(trials: pd.DataFrame) -> Iterable[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path, help="a CSV file of a sweep's trials")
-    print("\n".join(beside(pd.read_csv(parser.parse_args().record))))
+    print("\n".join(compared(pd.read_csv(parser.parse_args().record))))
 
 
 if __name__ == "__main__":
