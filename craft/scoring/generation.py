@@ -19,7 +19,7 @@ from torch import nn
 
 from craft.data_settings import GenerationSettings
 from craft.processes import current
-from craft.scoring.positions import chooses_on
+from craft.scoring.positions import can_choose
 from craft.scoring.texts import Tick, compute_by_length, eval_mode
 from craft.tasks.prompts import TaughtText
 from craft.tuners.craft.export import merged
@@ -113,7 +113,7 @@ def log_likelihoods(
             attention_mask=mask.to(device),
             position_ids=places.to(device),
             # A GPU would read the output matrix once for each text, if it were given their number.
-            logits_to_keep=last.to(device) if chooses_on(model, device) else width,
+            logits_to_keep=last.to(device) if can_choose(model) else width,
         ).logits
         log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
         chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from craft.data_settings import GenerationSettings
 from craft.processes import Group, current
 from craft.scoring.encoding import Collator, Example
-from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
+from craft.scoring.positions import can_choose, loss_at, next_token_loss, places_in_loss
 from craft.tasks import cloze
 from craft.tasks.forms import Form
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
@@ -165,7 +165,7 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
     """Computes the training loss over a split, by token; the model is left in the mode that it was in."""
     device = next(model.parameters()).device
-    chooses = chooses_on(model, device)
+    chooses = can_choose(model)
 
     def compute(rows: list[int]) -> tuple[float, int]:
         batch = collator([texts[index] for index in rows])

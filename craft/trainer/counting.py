@@ -189,7 +189,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
     of the method       micro-batch x length x the inputs of adapted modules: bfloat16 copies under autocast, each input once
                         otherwise; and the outputs by `Method.copies`
     logits              micro-batch x length x vocabulary x 8 for a language-model head
-                        (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
+                        (the positions in the loss alone are computed; how many those are, no configuration tells)
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
 

@@ -33,7 +33,7 @@ from craft.processes import current
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.head_scorer import LOSSES
-from craft.scoring.positions import chooses_on, loss_at
+from craft.scoring.positions import can_choose, loss_at
 from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
@@ -85,7 +85,7 @@ class Loop:
         # Where the base is put into parts, the weights were on the CPU when their starts were copied.
         self._starts = {weight: start.to(weight.device) for weight, start in (starts or {}).items()}
         model.config.use_cache = False
-        chooses, collator = kind == "generation" and chooses_on(model, self._device), Collator(int(model.config.pad_token_id))
+        chooses, collator = kind == "generation" and can_choose(model), Collator(int(model.config.pad_token_id))
         self._collate = TrainingCollator(collator, chooses, omits_masks=not self._reads_freely)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.step, self.total = 0, total_steps(self.training, len(split)) if self._weights else 0

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from craft.data_settings import GenerationSettings
 from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
-from craft.scoring.positions import can_choose, loss_at
+from craft.scoring.positions import loss_at
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -175,14 +175,14 @@ def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callab
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU only the positions in the loss go through the last layer; a CPU computes all of them."""
     spec = words_spec(
         generation={"tests": ["piqa"], "score": "likelihood"},
         training={"gradient_accumulation": 2, "gradient_checkpointing": True},
     )
-    every = train_run(spec, tmp_path / "every")
-    monkeypatch.setattr("craft.trainer.loop.chooses_on", lambda model, device: can_choose(model))
-    monkeypatch.setattr("craft.scoring.texts.chooses_on", lambda model, device: can_choose(model))
+    with monkeypatch.context() as patched:
+        for module in ("trainer.loop", "scoring.texts", "scoring.generation"):
+            patched.setattr(f"craft.{module}.can_choose", lambda model: False)
+        every = train_run(spec, tmp_path / "every")
     used: list[int] = []
     monkeypatch.setattr("craft.trainer.loop.loss_at", lambda *given: used.append(given[3].shape[1]) or loss_at(*given))
     chosen = train_run(spec, tmp_path / "chosen")

@@ -130,8 +130,9 @@ def test_the_loss_of_a_split_is_the_same_by_chosen_positions(
     def loss() -> float:
         return mean_token_loss(model, texts, Collator(0), 3, lambda what, done, total: None)
 
-    by_all = loss()
-    monkeypatch.setattr("craft.scoring.texts.chooses_on", lambda model, device: True)
+    with monkeypatch.context() as patched:
+        patched.setattr("craft.scoring.texts.can_choose", lambda model: False)
+        by_all = loss()
     seen: list[int] = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
     assert loss() == pytest.approx(by_all, rel=1e-6)
