@@ -45,7 +45,7 @@ REASONS = {
     "unsure": "the answer: the likeliest to be enough, which is not decided",
     "one seed": "the answer: the smallest within {within} of the best by one seed, so another seed may say otherwise",
     "means": "the answer: the smallest within {within} of the best by the means; this sweep has no probabilities",
-    "head": "the answer: no adapter is shown to beat the head alone",
+    "head": "the answer: no adapter is shown to be better than none",
 }
 """Reasons for taking the configuration of an answer, by its kind."""
 
@@ -56,7 +56,7 @@ class Answer:
 
     Attributes:
         kind: `enough`: one configuration is; `unsure`: none with the wanted probability; `one seed`, `means`: there are none;
-            `random guessing`: nothing is above it; `head`: no adapter beats the head alone.
+            `random guessing`: nothing is above it; `head`: no adapter is shown to be better than none.
         configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
         best: the id of the configuration with the highest expected score.
         better: the probability that any is better than `configuration` by more than `within` points; None if not known.
@@ -149,10 +149,9 @@ def _nothing(complete: Sequence[Summary], best: Summary, state: State, scope: st
 
 def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state: State) -> Answer:
     by_one = " by this one seed" if head.score.n < 2 else ""
-    verdict = (
-        f"No adapter is shown to beat the head alone{by_one}: {_named(head)} has {_score(head)}, the best of all, "
-        f"{_named(best)}, {_score(best)}. As trained here, adapters gain nothing."
-    )
+    other = f", {_named(best)}, {_score(best)}" if best is not head else ""
+    verdict = f"No adapter is shown to be better than none{by_one}: {_named(head)} has {_score(head)}, the best of all{other}."
+    verdict += " As trained here, adapters gain nothing."
     return Answer(
         "head", head.configuration, best.configuration, head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH], verdict,
         *_other_settings(complete, best, state),

@@ -3,7 +3,7 @@
 A method that adapts anything must beat the head alone.
 
 A plain mean over tasks is that of the widest one: where scores reach from 0 to 80 on one task and from 64 to 77 on another, the
-first decides. The normalized mean weighs tasks equally: on each, 0 is the head alone and 100 is full fine-tuning.
+first decides. The normalized mean weighs tasks equally: on each, 0 is no adapter and 100 is full fine-tuning.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ class AnswerPart(Part):
     kind: Kind = Field(
         description="`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: "
         "there are no probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. "
-        "`head`: no adapter is shown to beat the task head alone."
+        "`head`: no adapter is shown to be better than none."
     )
     configuration: str = Field(
         description="The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by "
-        "the means (`one seed`, `means`), the best (`random guessing`), or the head alone (`head`)."
+        "the means (`one seed`, `means`), the best (`random guessing`), or the control (`head`)."
     )
     label: str = Field(description="The name of that configuration for people.")
     best: str = Field(description="The id of the configuration with the highest expected score.")

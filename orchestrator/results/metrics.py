@@ -173,7 +173,7 @@ ROWS = (
     Column("random_guessing", "random guessing", "maximize", "score",
            "The score of always answering the most frequent class, in points.", place="objective"),
     Column(NORMALIZED, "normalized", "maximize", "score",
-           "The mean over tasks, on each of which 0 is the head alone and 100 is full fine-tuning.", 1, "front", interval=True),
+           "The mean over tasks, on each of which 0 is no adapter and 100 is full fine-tuning.", 1, "front", interval=True),
     Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
     Column(P_FRONT, "P(front)", "maximize", "probability",
            "P(front): the probability, 0 to 1, that no configuration that costs no more does better. Null with one seed.",

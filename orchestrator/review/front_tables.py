@@ -223,7 +223,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
-        parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
+        parts.append("normalized: 0 is no adapter, 100 full fine-tuning, on each task")
     parts.append(_intervals(summaries))
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
     levels = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}

@@ -121,7 +121,7 @@ def test_the_normalized_mean_is_between_the_head_alone_and_full(tmp_path: Path) 
     assert lora.half == pytest.approx(4.302653 * 1.875 / math.sqrt(3), rel=1e-5)
     summaries = list(found.values())
     assert all("87.5 ± 4.7" in text for text in (rendered(summaries), markdown(summaries, OBJECTIVES)))
-    assert "normalized: 0 is the head alone" in caption(summaries, OBJECTIVES)
+    assert "normalized: 0 is no adapter" in caption(summaries, OBJECTIVES)
     write_csv(summaries, OBJECTIVES, tmp_path / "front.csv")
     assert [float(row["normalized"]) for row in csv.DictReader((tmp_path / "front.csv").open())] == pytest.approx(
         [0, 87.5, 100]
