@@ -87,7 +87,7 @@ def test_rates_of_ranks() -> None:
 
 
 def test_a_decoder() -> None:
-    page = (MEASUREMENTS / "smollm2.md").read_text()
+    page = (MEASUREMENTS / "decoders.md").read_text()
     metrics = ["score", "accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa", "forgetting"]
     assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-commonsense.csv"), metrics)) in page
     assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page
