@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from orchestrator.judging.luck import luck
 from orchestrator.judging.posterior import Evidence, Numbers, shares
 from orchestrator.results.intervals import Interval, by_seed
-from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT
+from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
@@ -147,9 +147,14 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
     intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
-        variances, freedom, shared = _variances([scores for _, scores in group])
         fewest = min(len(scores) for _, scores in group)
-        for (summary, scores), variance, degrees in zip(group, variances.tolist(), freedom.tolist(), strict=True):
+        trained = [row for row in group if not _is_base(row[0])] or group
+        variances, freedom, shared = _variances([scores for _, scores in trained])
+        for summary in (summary for summary, _ in group if _is_base(summary)):
+            # No seed changes it, so it says nothing of their spread, and what a seed does to all others does not cancel.
+            intervals[summary.configuration] = _interval(summary, 0.0, 1.0, 0.0)
+            errors[summary.configuration] = shared / fewest, fewest - 1.0
+        for (summary, scores), variance, degrees in zip(trained, variances.tolist(), freedom.tolist(), strict=True):
             intervals[summary.configuration] = _interval(summary, variance, degrees, shared)
             # What the seeds that others lack do to all does not cancel.
             imbalance = shared * (1 / fewest - 1 / len(scores))
@@ -261,6 +266,12 @@ def _interval(summary: Summary, variance: float, freedom: float, shared: float) 
     low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
     least, most = summary.range
     return Interval(mean, max(low, min(least, mean)), min(high, max(most, mean)), seeds)
+
+
+def _is_base(summary: Summary) -> bool:
+    """Returns whether nothing was trained: a language model as it is."""
+    weights = summary.counts.get(SIZE), summary.counts.get("head_parameters")
+    return weights == (0, 0) and len({*by_seed(summary.scores, summary.tasks).values()}) == 1
 
 
 def _choice(summary: Summary) -> float:

@@ -55,6 +55,8 @@ def _cells(trials: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _reading(kind: str, method: str) -> str:
+    if kind == "head":
+        return "no adapter is shown to be better than: "
     return "not decided; likeliest: " if kind != "enough" else "no adapter: " if method == "full" else ""
 
 

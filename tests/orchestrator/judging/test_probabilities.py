@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binomtest, pearsonr
+from scipy.stats import t as student_t
 
 from craft.scoring.credits import CREDITS, credits_of
 from orchestrator.judging.posterior import Evidence
@@ -132,6 +133,36 @@ def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
     (found,) = with_probabilities([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
     ends = binomtest(36, 39).proportion_ci(method="wilson")
     assert (found.score.low, found.score.high) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
+
+
+def as_it_is(scores: dict[tuple[str, int], float]) -> Summary:
+    """A language model that nothing was trained of."""
+    made_up = made("base", scores, 0)
+    return replace(made_up, counts=made_up.counts | {"head_parameters": 0.0})
+
+
+def test_a_base_that_no_seed_changes_says_nothing_of_how_seeds_spread() -> None:
+    random = np.random.default_rng(3)
+    trained = [
+        made(f"r{rank}", {("t", seed): float(70 + random.normal()) for seed in range(3)}, 1000 * rank) for rank in range(1, 5)
+    ]
+    without = with_probabilities(trained, DEFAULT_OBJECTIVES)
+    base, *beside = with_probabilities([as_it_is({("t", seed): 60.0 for seed in range(3)}), *trained], DEFAULT_OBJECTIVES)
+    assert [row.score for row in beside] == [row.score for row in without]
+    assert (base.score.low, base.score.high) == (60, 60)
+    for row, alone in zip(beside, without, strict=True):
+        assert row.counts[P_ENOUGH] == pytest.approx(alone.counts[P_ENOUGH], abs=0.03), "2,000 other draws"
+
+
+def test_luck_that_seeds_bring_to_all_that_is_trained_does_not_cancel_against_the_base() -> None:
+    """All of four are two points above the base by seeds that differ by 4, of which there are three: enough within a point."""
+    trained = [
+        made(f"r{rank}", {("t", seed): 72.0 + luck + 1e-3 * rank * (seed - 1) for seed, luck in enumerate((-4, 0, 4))}, rank)
+        for rank in range(1, 5)
+    ]
+    base = as_it_is({("t", seed): 70.0 for seed in range(3)})
+    judged = with_probabilities([base, *trained], DEFAULT_OBJECTIVES)[0]
+    assert judged.counts[P_ENOUGH] == pytest.approx(student_t.sf((2 - 1) / (4 / math.sqrt(3)), 2), abs=0.03)
 
 
 @pytest.mark.parametrize(
