@@ -147,8 +147,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
     intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
-        fewest = min(len(scores) for _, scores in group)
         trained = [row for row in group if not _is_base(row[0])] or group
+        fewest = min(len(scores) for _, scores in trained)
         variances, freedom, shared = _variances([scores for _, scores in trained])
         for summary in (summary for summary, _ in group if _is_base(summary)):
             # No seed changes it, so it says nothing of their spread, and what a seed does to all others does not cancel.
