@@ -86,10 +86,11 @@ def test_rates_of_ranks() -> None:
     assert next(line for line in page.splitlines() if line.startswith("| 16 |")).endswith(f"| {best:g} |")
 
 
-def test_a_decoder() -> None:
+def test_decoders() -> None:
     page = (MEASUREMENTS / "decoders.md").read_text()
     metrics = ["score", "accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa", "forgetting"]
-    assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-commonsense.csv"), metrics)) in page
+    for record in ("smollm2-commonsense", "gemma3-commonsense"):
+        assert "\n".join(means(pd.read_csv(RECORDS / f"{record}.csv"), metrics)) in page, record
     assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page
     lines = [*means(pd.read_csv(RECORDS / "smollm2-mixture.csv"), metrics)]
     best = dict[str, tuple[float, str]]()

@@ -17,7 +17,7 @@ import pandas as pd
 from orchestrator import judge
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("fair", "sizes", "paper", "smollm2-commonsense", "smollm2-heads")
+SWEEPS = ("fair", "sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
 """Records of the table, in its order."""
 TRAINED, HEAD, TOTAL = (f"count.{name}_parameters" for name in ("trainable", "head", "total"))
 
@@ -56,7 +56,7 @@ def _cells(trials: pd.DataFrame) -> tuple[str, ...]:
 
 def _reading(kind: str, method: str) -> str:
     if kind == "head":
-        return "no adapter is shown to be better than: "
+        return "no adapter: "
     return "not decided; likeliest: " if kind != "enough" else "no adapter: " if method == "full" else ""
 
 

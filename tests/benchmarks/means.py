@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def means(trials: pd.DataFrame, metrics: Sequence[str] = ()) -> Iterable[str]:
-    """The lines of the table, from few parameters to many."""
+    """The lines of the table, from few parameters to many; without candidates whose tuned configuration is there."""
+    trials = trials[~trials.tunes.isin(trials.configuration)]
     tasks = sorted(trials.task.unique())
     columns = [(task, metric) for task in tasks for metric in (metrics or ["score"])]
     names = [metric.removeprefix("accuracy_") if metrics else task.rpartition("/")[2] for task, metric in columns]
