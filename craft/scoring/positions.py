@@ -30,8 +30,8 @@ def can_choose(model: nn.Module) -> bool:
     base = wrapped.get_base_model() if hasattr(model, "get_base_model") else model
     takes = "logits_to_keep" in inspect.signature(base.forward).parameters
     # Other people's models, and older versions of transformers, read the argument in ways of their own.
-    known = hasattr(sys.modules[type(base).__module__], "slice_logits_to_keep")
-    return takes and known and not hasattr(model, "hf_device_map")
+    slices = hasattr(sys.modules[type(base).__module__], "slice_logits_to_keep")
+    return takes and slices and not hasattr(model, "hf_device_map")
 
 
 def places_in_loss(labels: torch.Tensor) -> torch.Tensor:
