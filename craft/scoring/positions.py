@@ -5,7 +5,7 @@
     logits                                                      (b, k, vocabulary), not (b, tokens, vocabulary)
 
 A vocabulary has a hundred thousand entries and an answer about ten tokens, so this saves gigabytes and, where the vocabulary
-is most of the model (Gemma 3 270M), half of a step. A text with fewer than k positions in the loss gets others of its own,
+is most of the model (Gemma 3 270M), a fifth of a step. A text with fewer than k positions in the loss gets others of its own,
 whose targets the loss leaves out, so no position comes twice.
 """
 
