@@ -216,7 +216,7 @@ def _help(plain: Plain) -> str:
     if plain["intervals"].get("score"):
         parts.append(f"The front has bars: {plain['bars']}.")
     if 0 in plain["values"].get("trainable_parameters", ()):
-        parts.append("The control, without an adapter, has 0 parameters and stands at the left edge.")
+        parts.append("The control, without an adapter, has 0 parameters and is at the left edge.")
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
         parts.append(f"The paper has no rows for {plain['published']['of'][0]}; those of other models are hidden.")
     return " ".join(parts)

@@ -28,7 +28,7 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
         (5000, "5k"),
         (1e4, "10k"),
     ]
-    assert "The control, without an adapter, has 0 parameters and stands at the left edge." in spec["help"]
+    assert "The control, without an adapter, has 0 parameters and is at the left edge." in spec["help"]
 
 
 def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:

@@ -147,10 +147,10 @@ def test_a_base_that_no_seed_changes_says_nothing_of_how_seeds_spread() -> None:
         made(f"r{rank}", {("t", seed): float(70 + random.normal()) for seed in range(3)}, 1000 * rank) for rank in range(1, 5)
     ]
     without = with_probabilities(trained, DEFAULT_OBJECTIVES)
-    base, *beside = with_probabilities([as_it_is({("t", seed): 60.0 for seed in range(3)}), *trained], DEFAULT_OBJECTIVES)
-    assert [row.score for row in beside] == [row.score for row in without]
+    base, *with_base = with_probabilities([as_it_is({("t", seed): 60.0 for seed in range(3)}), *trained], DEFAULT_OBJECTIVES)
+    assert [row.score for row in with_base] == [row.score for row in without]
     assert (base.score.low, base.score.high) == (60, 60)
-    for row, alone in zip(beside, without, strict=True):
+    for row, alone in zip(with_base, without, strict=True):
         assert row.counts[P_ENOUGH] == pytest.approx(alone.counts[P_ENOUGH], abs=0.03), "2,000 other draws"
 
 
