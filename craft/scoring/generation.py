@@ -99,7 +99,7 @@ def log_likelihoods(
     name: str = "",
 ) -> np.ndarray:
     """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
-    sums, device = np.zeros(len(texts)), next(model.parameters()).device
+    sums, device, chooses = np.zeros(len(texts)), next(model.parameters()).device, can_choose(model)
 
     def add(rows: list[int]) -> list[float]:
         ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
@@ -113,7 +113,7 @@ def log_likelihoods(
             attention_mask=mask.to(device),
             position_ids=places.to(device),
             # A GPU would read the output matrix once for each text, if it were given their number.
-            logits_to_keep=last.to(device) if can_choose(model) else width,
+            logits_to_keep=last.to(device) if chooses else width,
         ).logits
         log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
         chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()

@@ -55,9 +55,9 @@ def _cells(trials: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _reading(kind: str, method: str) -> str:
-    if kind == "head":
+    if kind == "head" or (kind == "enough" and method == "full"):
         return "no adapter: "
-    return "not decided; likeliest: " if kind != "enough" else "no adapter: " if method == "full" else ""
+    return "" if kind == "enough" else "not decided; likeliest: "
 
 
 def _share(ratio: float) -> str:
