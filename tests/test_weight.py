@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES = {"craft": 15926, "orchestrator": 25458, "dashboards": 2901}
+LINES = {"craft": 15926, "orchestrator": 25461, "dashboards": 2901}
 """The most lines of each package."""
 
 MODULE, FUNCTION = 300, 45

@@ -23,7 +23,7 @@ from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
 from orchestrator.results import tags as names
-from orchestrator.results.metrics import COLUMNS, flat_cells
+from orchestrator.results.metrics import COLUMNS, flat_cells, with_method
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
@@ -208,8 +208,7 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
 
 def short_name(method: str, label: str, size: float | None = None) -> str:
     """Returns `4,108 · CRAFT 64 qkvo`: trainable parameters first, because MLflow's page cuts names at their end."""
-    name = label if not method or label.lower().startswith(method.lower()) else f"{method} {label}"
-    name = re.sub(r"(?<=\b[a-z]) (?=[a-z]\b)", "", name).replace(", ", " ")
+    name = re.sub(r"(?<=\b[a-z]) (?=[a-z]\b)", "", with_method(method, label)).replace(", ", " ")
     return name if size is None else f"{size:,.0f} · {name}"
 
 

@@ -125,11 +125,15 @@ class Column:
 
 
 def full_label(summary: Summary) -> str:
-    """Returns the configuration's label, with the method in front unless the label begins with its name or title."""
-    row = METHODS.get(summary.method)
-    names = (summary.method, row.title if row else summary.method, BASE_MODEL)
-    begins = summary.label.lower().startswith(tuple(name.lower() for name in names))
-    return summary.label if begins else f"{summary.method} {summary.label}"
+    """Returns the configuration's label, as `with_method` has it."""
+    return with_method(summary.method, summary.label)
+
+
+def with_method(method: str, label: str) -> str:
+    """Returns a configuration's label, with the method in front unless the label begins with its name or title."""
+    row = METHODS.get(method)
+    names = (method, row.title if row else method, BASE_MODEL)
+    return label if label.lower().startswith(tuple(name.lower() for name in names)) else f"{method} {label}"
 
 
 def sized(summary: Summary) -> str:

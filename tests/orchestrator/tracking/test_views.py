@@ -176,6 +176,8 @@ def test_every_run_says_whose_it_is(uri: str, tmp_path: Path) -> None:
         ("craft", "CRAFT 64, q v, lr 0.003, cut to 1/8", 1932.0, "1,932 · CRAFT 64 qv lr 0.003 cut to 1/8"),
         ("lora", "LoRA r8, q v up down", None, "LoRA r8 qv up down"),
         ("head", "Head alone", 0.0, "0 · Head alone"),
+        ("head", "Base model", 0.0, "0 · Base model"),
+        ("ia3", "(IA)³ k v down", 46080.0, "46,080 · (IA)³ kv down"),
         ("peft", "LILY r 8", 12.0, "12 · peft LILY r 8"),
     ],
 )
