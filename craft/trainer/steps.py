@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from craft.processes import Group
 from craft.settings import TrainingSettings
@@ -49,10 +48,10 @@ def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
 
 def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:
     """Returns each example once, in the order in which an epoch takes them; another order every epoch."""
+    draw = np.random.default_rng([seed, epoch])  # of both: the second epoch of a seed is no other seed's first
     if training.group_by_length:
-        return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, [seed, epoch])
-    order: list[int] = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    return order
+        return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, draw)
+    return [int(row) for row in draw.permutation(len(lengths))]
 
 
 def cut_share(group: Group, examples: list[int], size: int) -> tuple[list[list[int]], int]:
@@ -66,13 +65,12 @@ def cut_share(group: Group, examples: list[int], size: int) -> tuple[list[list[i
     return [*batches, *([examples[:1]] * (most - len(batches)))], len(batches)
 
 
-def _group_by_length(lengths: np.ndarray, size: int, seed: list[int]) -> list[int]:
+def _group_by_length(lengths: np.ndarray, size: int, draw: np.random.Generator) -> list[int]:
     """Orders examples so that each step of `size` has examples of about equal length.
 
     Windows of fifty steps are drawn at random and sorted by length, and their steps shuffled, the longest of all first: a step
     that is too large for memory fails at once.
     """
-    draw = np.random.default_rng(seed)
     order, window = draw.permutation(len(lengths)), 50 * size
     steps = []
     for begin in range(0, len(order), window):

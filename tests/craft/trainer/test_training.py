@@ -264,10 +264,10 @@ def test_rates_of_every_step(schedule: str, warmup: float, steps: int, expected:
 def test_every_epoch_of_every_seed_has_an_order_of_its_own(grouped: bool) -> None:
     training = TrainingSettings(batch_size=4, group_by_length=grouped)
     lengths = np.arange(40) % 7
-    orders = [order_examples(training, lengths, seed, epoch) for seed, epoch in ((0, 0), (0, 1), (0, 2), (7, 0))]
+    orders = [order_examples(training, lengths, seed, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1))]
     assert all(sorted(order) == [*range(40)] for order in orders)
     assert len({tuple(order) for order in orders}) == 4
-    assert order_examples(training, lengths, 7, 0) == orders[3]
+    assert order_examples(training, lengths, 1, 1) == orders[3]
 
 
 def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
