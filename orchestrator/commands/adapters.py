@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from craft.stdout import write_report
-from craft.words import redact
+
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, check_points, plain_screen
 
 Form = Literal["adapter", "lora", "merged"]
@@ -193,9 +193,6 @@ def audit(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest size that is enough.")
     ] = None,
-    tracking_uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="Also write it to this MLflow store, into the experiment `audits`.")
-    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Ask whether an adapter could be smaller, and at what cost.
@@ -208,24 +205,14 @@ def audit(
     from craft.audit.audit import audit_adapter
     from craft.audit.data import Data
     from orchestrator.reports.audit import audit_report
-    from orchestrator.tracking.client import check_store
-    from orchestrator.tracking.uri import resolve_uri
 
     screen = plain_screen(quiet=as_json)
-    store = resolve_uri(tracking_uri) if tracking_uri is not None else None
-    if store is not None:
-        check_store(store)
     columns = Data(
         data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
         tuple(labels.split()) if labels else None, metric, max_length, plain,
     )  # fmt: skip
     result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
     report = audit_report(result, to)
-    if store is not None:
-        from orchestrator.tracking.audited import record_audit
-
-        run = record_audit(report.model_dump(), to if report.path else None, store)
-        screen.print(f"Recorded in {redact(store)}: experiment audits, run {run}")
     if as_json:
         write_report(report.to_json())
     else:
