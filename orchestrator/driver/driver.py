@@ -29,7 +29,6 @@ from orchestrator.plan.trial import Outcome
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import describe_session
 from orchestrator.record.resume import copied_from
-from orchestrator.results.search_values import find_exhausted
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
@@ -84,7 +83,6 @@ class Driver(Agenda):
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
-        self._exhausted: tuple[int, str | None] = (-1, None)
 
     def begin(self, started: SessionStarted | None = None) -> None:
         """Starts the session: from here on the folder holds a record.
@@ -143,12 +141,10 @@ class Driver(Agenda):
 
     @property
     def exhausted(self) -> str | None:
-        """The part of the budget that is used up, or the score that is reached; None while there is neither."""
-        budget, seconds = self.plan.sweep.budget, self.seconds
-        is_late = budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds
-        if is_late or self._exhausted[0] != self.changes:
-            self._exhausted = self.changes, find_exhausted(self.state, budget, self.plan.sweep.objectives, seconds)
-        return self._exhausted[1]
+        """The part of the budget that is used up; None while there is time left, or without a limit."""
+        budget = self.plan.sweep.budget
+        limit = budget.wall_clock_seconds
+        return None if limit is None or self.seconds < limit else f"budget.wall_clock: {budget.wall_clock} are over"
 
     def is_ended(self, key: str) -> bool:
         """Returns whether no trial of a job has anything left to run in this session."""

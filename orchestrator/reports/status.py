@@ -95,7 +95,6 @@ class BudgetPart(Part):
     trials: Count = Field(description="The most trials. Null without that limit.")
     wall_clock_seconds: Number = Field(description="The most seconds of one session. Null without that limit.")
     seconds_left: Number = Field(description="Seconds until the session reaches that. Null if none runs, or without a limit.")
-    target: dict[str, float] = Field(description="Values of objectives at which the sweep ends.")
 
 
 class EndPart(Part):

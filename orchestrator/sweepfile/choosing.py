@@ -80,9 +80,6 @@ def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep
         yield from _check_stopping(sweep)
         yield from _check_replication(sweep)
         yield from _check_until(sweep)
-        for name in sweep.budget.target:
-            if name not in sweep.objectives:
-                yield Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
 
 
 def _check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:

@@ -137,8 +137,6 @@ def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
         "compare: fair goes without a scheduler",
         ("protocol",): sweep.protocol != "honest"
         and f"{sweep.protocol} tunes on the reported split, which flatters what is tuned; compare: fair needs honest",
-        ("budget", "target"): bool(sweep.budget.target)
-        and "ends the sweep before every configuration has had its budget; drop it, or drop compare: fair",
     }
     yield from (Mistake(path, message) for path, message in refused.items() if message)
 

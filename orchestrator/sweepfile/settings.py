@@ -185,9 +185,6 @@ class Budget(Settings):
         description="Time of one session, at most: a number and a unit (s, min, h, d), as in `90min`, `8h`, `2d`.",
         json_schema_extra={"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "null"}]},
     )
-    target: dict[str, float] = Field(
-        {}, description="Values of objectives that are enough: the sweep ends when one configuration reaches all of them."
-    )
 
     @field_validator("wall_clock", mode="before")
     @classmethod

@@ -250,7 +250,6 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
         # Stopped between two suggestions: nothing runs and nothing waits, but the searcher had not come to its end.
         ("finished", {"open": True, "signal": 15}, 143),
         ("finished", {"open": True, "signal": 2}, 130),
-        ("finished", {"open": True, "exhausted": "budget.target"}, 0),
         ("finished waiting", {"open": True, "exhausted": "budget.wall_clock"}, 0),
         ("finished failed", {"exhausted": "budget.wall_clock"}, 1),
     ],

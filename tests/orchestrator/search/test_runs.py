@@ -75,12 +75,10 @@ def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: 
     assert drawn(run(tmp_path / "again", 7)) == drawn(outcome)
 
 
-def test_a_target_ends_the_sweep_and_a_met_one_starts_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n")
-    assert "budget.target" in str(outcome.exhausted)
-    assert 2 <= len(outcome.ended("finished")) < 2 * 10
-    log = (tmp_path / "log").read_text()
-    again = run(tmp_path, 10, "budget: {target: {score: 50}}\n", resume=True)
-    assert "budget.target" in str(again.exhausted)
-    assert (tmp_path / "log").read_text() == log
-    assert drawn(again) == drawn(outcome)
+def test_the_wall_clock_is_of_one_session(tmp_path: Path) -> None:
+    outcome = run(tmp_path, 4, "budget: {wall_clock: 0.001s}\n")
+    assert outcome.exhausted == "budget.wall_clock: 0.001s are over"
+    assert not outcome.ended("finished")
+    again = run(tmp_path, 4, "budget: {wall_clock: 1h}\n", resume=True)
+    assert again.exhausted is None
+    assert len({*drawn(again)}) == 4
