@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from craft.stdout import write_report
-
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, check_points, plain_screen
 
 Form = Literal["adapter", "lora", "merged"]

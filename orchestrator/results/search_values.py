@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import fmean
+
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import Entry
 
