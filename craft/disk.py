@@ -6,6 +6,7 @@ A reader sees either the old content or the whole new content. After a power cut
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -23,7 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Gives a name next to `path`, `.STEM.….tmp`, to write a file or folder to; it replaces `path` if the block succeeds.
 
     Raises:
-        OSError: the disk refuses it. `path` is then as it was (a folder may be gone), and nothing is left next to it.
+        OSError: the disk refuses it. `path` is then as it was, and nothing is left next to it.
     """
     aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
@@ -36,14 +37,25 @@ def replacing(path: Path) -> Iterator[Path]:
         for file in aside.rglob("*") if aside.is_dir() else (aside,):
             if file.is_file():
                 flush(file)
-        if aside.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # a rename cannot replace a folder that has content
-        aside.replace(path)
+        if not (path.is_dir() and _exchange(aside, path)):
+            aside.replace(path)
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # some file systems refuse to flush a folder; the rename itself has happened
         flush(path.parent)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchanges two names, since a rename cannot replace a folder that has content; returns False where `second` is removed
+    instead: on systems other than Linux a folder is absent for a moment."""
+    with contextlib.suppress(AttributeError, OSError):  # no such function in the C library
+        if (
+            ctypes.CDLL(None).renameat2(-100, os.fsencode(first), -100, os.fsencode(second), 2) == 0
+        ):  # AT_FDCWD, RENAME_EXCHANGE
+            return True
+    shutil.rmtree(second)
+    return False
 
 
 def flush(path: Path) -> None:

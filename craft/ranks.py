@@ -17,7 +17,7 @@ _MODES = (("r1 (layers)", "stacked layers"), ("r2 (outputs)", "output features")
 
 def parse_ranks(text: str) -> AskedRanks:
     """Reads `all,64,64` or `12x100x100`."""
-    parts = text.replace("x", ",").split(",")
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
     return check_ranks([int(part) if part.isdecimal() else part for part in parts])
 
 

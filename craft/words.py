@@ -117,7 +117,7 @@ class _Secrets:
         for name, value in environment.items():
             if "://" in value:
                 self.add_address(value)
-            elif _SECRET_NAME.search(name) and name not in ("PWD", "OLDPWD") and not Path(value[:200]).exists():
+            elif _SECRET_NAME.search(name) and name not in ("PWD", "OLDPWD") and not _is_path(value):
                 self._add(value)
                 self._add_nested(value)
         self._compile()
@@ -165,6 +165,13 @@ class _Secrets:
         )
         role = r"(?i)\b((?:user(?:name)?|login|role|uid|password|pwd)[ =:]+[\"'`]?)"
         self._patterns = re.compile(anywhere), re.compile(rf"{role}(?:{short})\b")
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # longer than a name may be, or in a folder that must not be read
+        return False
 
 
 def _is_word(secret: str) -> bool:

@@ -216,14 +216,19 @@ def _write(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, A
     """Writes an adapter with the tokenizer and the template of another one's folder."""
 
     def fill(aside: Path) -> None:
-        for file in folder.path.iterdir():
-            if file.is_file() and file.suffix in _COPIED and file.name not in _NOT_COPIED:
-                shutil.copy(file, aside)
+        copy_texts(folder.path, aside)
         save_file(weights, aside / WEIGHTS_FILE, metadata={"format": "pt"})
         (aside / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
     write_folder(to, fill)
     return Folder(to, config, {name: tuple(weight.shape) for name, weight in weights.items()}, folder.base)
+
+
+def copy_texts(folder: Path, to: Path) -> None:
+    """Copies what an adapter's folder holds next to its weights: tokenizer, template, configuration of the model."""
+    for file in folder.iterdir():
+        if file.is_file() and file.suffix in _COPIED and file.name not in _NOT_COPIED:
+            shutil.copy(file, to)
 
 
 def share_layers(shares: Mapping[str, float]) -> dict[str, float]:

@@ -6,12 +6,14 @@ expressions run in a process of their own, with a time limit, before PEFT runs t
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +73,14 @@ def _wrong_fields(config: Mapping[str, Any], kind: PeftType) -> Iterator[tuple[s
     from pydantic import TypeAdapter, ValidationError
 
     declared = PEFT_TYPE_TO_CONFIG_MAPPING[kind]
-    hints = typing.get_type_hints(declared)
+    hints = declared_types(declared)
     for name, value in config.items():
         steps = isinstance(value, str) and re.fullmatch(r"pissa_niter_\d{1,3}", value)  # PEFT takes it and does not declare it
-        if name not in hints or value == getattr(declared, name, None) or (steps and name == "init_lora_weights"):
+        known = name in declared.__dataclass_fields__
+        if not known or value == getattr(declared, name, None) or (steps and name == "init_lora_weights"):
             continue
-        hint: Any = float | int if "alpha" in name and hints[name] is int else hints[name]
+        hint: Any = hints.get(name, Any)
+        hint = float | int if "alpha" in name and hint is int else hint
         try:
             TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
         except (ValidationError, RecursionError) as error:
@@ -87,6 +91,23 @@ def _wrong_fields(config: Mapping[str, Any], kind: PeftType) -> Iterator[tuple[s
             yield name, "which is not a number for each pattern"
         if any(type(number) in (int, float) and not abs(number) <= LARGEST for number in numbers):
             yield name, f"which is not a number up to {LARGEST:g}"
+
+
+def declared_types(config: Any) -> dict[str, Any]:
+    """Returns the types that PEFT declares for the fields of a configuration class.
+
+    A class of whose types one is imported for type checkers alone has those that can be resolved.
+    """
+    try:
+        return typing.get_type_hints(config)
+    except (NameError, TypeError):
+        types: dict[str, Any] = {}
+        for owner in reversed(config.__mro__):
+            for name, hint in inspect.get_annotations(owner).items():
+                with suppress(NameError, TypeError):
+                    holder = type("Holder", (), {"__annotations__": {name: hint}, "__module__": owner.__module__})
+                    types |= typing.get_type_hints(holder)
+        return types
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

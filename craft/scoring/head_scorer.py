@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from craft.tasks.splits import Splits
 
 
+Weights = list[tuple[nn.Parameter, int]]
+"""The weights of a model, each with its version, which every change in place raises."""
+
+
 def predict(
     model: nn.Module,
     split: EncodedSplit,
@@ -101,7 +105,7 @@ class HeadScorer:
         self.train: Dataset[Any] = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
-        self._last: tuple[EncodedSplit, list[tuple[int, int]], np.ndarray] | None = None
+        self._last: tuple[EncodedSplit, Weights, np.ndarray] | None = None
         self.notes: list[str] = _cut_note(data)
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
@@ -135,10 +139,15 @@ class HeadScorer:
     def _predict(self, model: nn.Module, split: EncodedSplit, name: str) -> np.ndarray:
         """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
         the end of a run under `customary`."""
-        weights = [(id(weight), 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
-        if self._last is None or self._last[0] is not split or self._last[1] != weights:
+        weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
+        if self._last is None or self._last[0] is not split or not _same_weights(self._last[1], weights):
             self._last = split, weights, predict(model, split, self._collator, self._batch_size, self._tick, name)
         return self._last[2]
+
+
+def _same_weights(old: Weights, new: Weights) -> bool:
+    """Compares tensors by identity. `old` keeps its tensors alive, so no new one can be at the same place in memory."""
+    return len(old) == len(new) and all(a is b and m == n for (a, m), (b, n) in zip(old, new, strict=True))
 
 
 def _random_guessing(task: Task, data: EncodedSplits) -> dict[str, float]:

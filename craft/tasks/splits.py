@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from craft.data_settings import DataSettings
@@ -60,8 +60,16 @@ class Splits:
         ]
 
 
-_computed: dict[str, OrderedDict[tuple[object, ...], Any]] = {}
-_lock = RLock()
+class _Result:
+    """A result in this process's memory. Its own lock is held while it is computed, so that others are not kept waiting."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.values: list[Any] = []
+
+
+_computed: dict[str, OrderedDict[tuple[object, ...], _Result]] = {}
+_lock = Lock()
 
 
 def load_splits(
@@ -192,12 +200,15 @@ def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
     """Returns the result of `compute` for `key`, from this process's memory if it is among the last few of its first word."""
     with _lock:
         results = _computed.setdefault(str(key[0]), OrderedDict())
-        if key not in results:
-            results[key] = compute()
-            while len(results) > _LAST:
-                results.popitem(last=False)
+        result = results.setdefault(key, _Result())
         results.move_to_end(key)
-        return results[key]
+        if len(results) > _LAST:
+            results.popitem(last=False)
+    with result.lock:
+        if not result.values:
+            result.values.append(compute())
+        value: T = result.values[0]
+        return value
 
 
 def _load(task: Task, data: DataSettings) -> RawData:
@@ -209,12 +220,12 @@ def _load(task: Task, data: DataSettings) -> RawData:
         return raw, _stamps(raw.files)
 
     key = ("raw", task, data.model_dump_json())
-    with _lock:
-        raw, stamps = remembered(key, load)
-        if stamps != _stamps(raw.files):
-            del _computed["raw"][key]
-            raw, _ = remembered(key, load)
-        return raw
+    raw, stamps = remembered(key, load)
+    if stamps != _stamps(raw.files):
+        with _lock:
+            _computed["raw"].pop(key, None)
+        raw, _ = remembered(key, load)
+    return raw
 
 
 def _stamps(files: Sequence[Path]) -> tuple[object, ...]:

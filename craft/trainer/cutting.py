@@ -106,14 +106,13 @@ def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], lim
     """
     most = max(map(len, values.values()))
     if cut.rank is not None:
-        if cut.rank > most:
-            raise ValueError(f"the rank is {cut.rank}, but from rank {most} on nothing is cut. Give a rank from 1 to {most}")
+        if cut.rank >= most:
+            advice = f"Give a rank from 1 to {most - 1}" if most > 1 else "No rank is lower: keep the adapter as it is"
+            raise ValueError(f"the rank is {cut.rank}, but from rank {most} on nothing is cut. {advice}")
         return dict.fromkeys(values, cut.rank)
     assert cut.parameters is not None
-    if cut.parameters > limit:
-        raise ValueError(f"{cut.parameters:,} parameters are more than the {limit:,} that the adapter was trained with")
-    if cut.parameters == limit:
-        return {name: len(each) for name, each in values.items()}
+    if cut.parameters >= limit:
+        raise ValueError(f"{cut.parameters:,} parameters: the adapter was trained with {limit:,}; give fewer")
     ranks = ranks_within(values, costs, cut.parameters)
     if not any(ranks.values()):
         raise ValueError(

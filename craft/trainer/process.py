@@ -68,8 +68,11 @@ def isolate_process(*, tf32: bool = False) -> Iterator[None]:
         torch.backends.cuda.matmul.fp32_precision = products
         _set_autocast(autocast)
         set_random_states(states)
-        os.environ.clear()
-        os.environ.update(environment)
+        for name in os.environ.keys() | environment.keys():  # other threads read it meanwhile
+            if name not in environment:
+                del os.environ[name]
+            elif os.environ.get(name) != environment[name]:
+                os.environ[name] = environment[name]
 
 
 def read_random_states() -> dict[str, Any]:

@@ -12,7 +12,9 @@ from craft.settings import TrainingSettings
 
 def total_steps(training: TrainingSettings, examples: int) -> int:
     """Counts the optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
-    return training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
+    if training.max_steps is not None:
+        return training.max_steps
+    return math.ceil(training.epochs * steps_per_epoch(training, examples))
 
 
 def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
@@ -21,12 +23,12 @@ def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
 
 
 def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
-    """Returns the steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
+    """Returns the steps after which the search split is scored: every `evaluate_every` epochs, or every step, and the last."""
     end = total_steps(training, examples)
     if training.evaluate_every == "end":
         return [end]
-    interval = training.evaluate_every * steps_per_epoch(training, examples)
-    marks = {max(1, round(index * interval)) for index in range(1, math.floor(end / interval) + 1)}
+    interval = max(1.0, training.evaluate_every * steps_per_epoch(training, examples))
+    marks = {round(index * interval) for index in range(1, math.floor(end / interval) + 1)}
     return sorted({mark for mark in marks if mark < end} | {end})
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,20 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_file(tmp_path: Path) -> No
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], check=False)
     assert (tmp_path / "file").read_text() == "old"
     assert len(list(tmp_path.glob(".file.*.tmp"))) == 1
+
+
+def test_a_folder_is_whole_at_its_name_while_the_old_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    for content in ("old", "new"):
+        with monkeypatch.context() as patch, suppress(SystemExit), replacing(folder) as aside:
+            aside.mkdir()
+            (aside / content).write_text(content)
+            if content == "new":
+                patch.setattr(shutil, "rmtree", _be_killed)
+    assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+def _be_killed(folder: Path, *_: object, **__: object) -> None:
+    """Removes a file of a folder, and ends the process."""
+    next(Path(folder).iterdir()).unlink()
+    raise SystemExit

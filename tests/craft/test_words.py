@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from craft.words import format_bytes, nearest, parse_bytes, shorten
+from craft.words import _Secrets, format_bytes, nearest, parse_bytes, shorten
 
 
 def test_nearest() -> None:
@@ -52,3 +52,8 @@ def test_long_names_stay_different() -> None:
         assert len({*cut}) == len(names)
         assert all(len(short) <= most and ("…" in short) == (short != name) for name, short in zip(names, cut, strict=True))
     assert shorten([names[-1]], 10) == ["another a…"]
+
+
+@pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])
+def test_a_secret_that_is_no_name_of_a_file_is_hidden(secret: str) -> None:
+    assert _Secrets({"MY_TOKEN": secret}).hide(f"it is {secret}.") == "it is ***."

@@ -87,11 +87,10 @@ def config_model(peft_type: str) -> type[Settings]:
 
     A value stays as it is written. PEFT itself checks that values go together: `whole_config`.
     """
+    from craft.models.adapters import declared_types
+
     theirs = config_class(peft_type)
-    try:
-        hints = typing.get_type_hints(theirs)
-    except (NameError, TypeError):  # a name that PEFT imports for type checkers alone
-        hints = {}
+    hints = declared_types(theirs)
     keys: dict[str, Any] = {}
     for item in fields(theirs):
         if item.init and item.name not in _SET_ELSEWHERE:

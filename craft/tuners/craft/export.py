@@ -19,6 +19,7 @@ from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from craft.models.compute import computes_in_bfloat16
@@ -29,13 +30,14 @@ HELD = 1e-3
 """A weight's dtype holds a change if writing the sum in it changes the change by less than this share of its norm."""
 
 
-def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) -> Path:
+def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
     """Writes an adapter as a PEFT LoRA folder with equal outputs, its task head included.
 
     Args:
         model: the `PeftModel` that carries the adapter.
         directory: where `adapter_config.json` and `adapter_model.safetensors` are written.
         adapter_name: the active one if absent.
+        equal_ranks: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
     """
     tuner = _tuner(model)
     name = adapter_name or tuner.active_adapters[0]
@@ -46,15 +48,19 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) 
         for key, tensor in get_peft_model_state_dict(model, adapter_name=name).items()
         if not any(mark in key for mark in ("craft_J.", FINGERPRINT, FACTORS))
     }
-    ranks: dict[str, int] = {}
-    conv = False
-    for key, layer in tuner.model.named_modules():
-        if isinstance(layer, CraftLinear) and name in layer.craft_slices:
-            down, up = lora_pair(layer, name)
-            ranks[key] = down.shape[0]
-            conv = conv or isinstance(layer.get_base_layer(), Conv1D)
-            tensors[f"base_model.model.{key}.lora_A.weight"] = down.cpu().contiguous()
-            tensors[f"base_model.model.{key}.lora_B.weight"] = up.cpu().contiguous()
+    layers = {
+        key: layer
+        for key, layer in tuner.model.named_modules()
+        if isinstance(layer, CraftLinear) and name in layer.craft_slices
+    }
+    pairs = {key: lora_pair(layer, name) for key, layer in layers.items()}
+    largest = max(len(down) for down, _ in pairs.values())
+    ranks = {key: largest if equal_ranks else len(down) for key, (down, _) in pairs.items()}
+    for key, (down, up) in pairs.items():
+        lacking = ranks[key] - len(down)
+        tensors[f"base_model.model.{key}.lora_A.weight"] = F.pad(down.cpu(), (0, 0, 0, lacking)).contiguous()
+        tensors[f"base_model.model.{key}.lora_B.weight"] = F.pad(up.cpu(), (0, lacking)).contiguous()
+    conv = any(isinstance(layer.get_base_layer(), Conv1D) for layer in layers.values())
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})

@@ -147,9 +147,9 @@ class CraftModel(JointTuner):
             "with to_lora() and weight the LoRA adapters."
         )
 
-    def to_lora(self, directory: str | Path, adapter_name: str | None = None) -> Path:
+    def to_lora(self, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
         """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.export.to_lora`."""
-        return to_lora(self, directory, adapter_name)
+        return to_lora(self, directory, adapter_name, equal_ranks=equal_ranks)
 
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:

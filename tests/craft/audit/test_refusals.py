@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from craft.audit.audit import audit_adapter
 from craft.audit.data import Data
-from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, read_config
 from tests.craft.audit.plain_folders import BOTH, CONFIGS, rows, saved
 
 
@@ -181,3 +181,13 @@ def test_classes_in_another_order_are_noticed(tiny_bert: str, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"with `yes no` it is in (9\d|100) %"):
         audit_adapter(tmp_path / "whole", Data(str(file), label="label"))
     assert audit_adapter(tmp_path / "whole", Data(str(file), label="label", labels=("yes", "no"))).score >= 95
+
+
+def test_a_type_that_pefts_checkers_alone_know_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    annotations = peft.LoraConfig.__annotations__ | {"layers_pattern": "Nowhere"}
+    monkeypatch.setattr(peft.LoraConfig, "__annotations__", annotations)
+    peft.LoraConfig(r=4, layers_pattern="h").save_pretrained(tmp_path)
+    assert read_config(tmp_path / "adapter_config.json")["r"] == 4
+    _config(r="four")(tmp_path)
+    with pytest.raises(ValueError, match='r is "four", which PEFT does not take'):
+        read_config(tmp_path / "adapter_config.json")

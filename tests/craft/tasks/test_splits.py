@@ -1,5 +1,9 @@
 """Protocols: who sees which rows, seeded, nested, and kept only while the files stay the same."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,7 +12,7 @@ from craft.data_settings import DataSettings
 from craft.tasks import TASKS
 from craft.tasks.files import DataError
 from craft.tasks.glue import phrases
-from craft.tasks.splits import carve, load_splits
+from craft.tasks.splits import carve, load_splits, remembered
 
 TASK = TASKS["glue/cola"]
 
@@ -93,6 +97,25 @@ def test_data_stay_in_the_process(data, tmp_path, monkeypatch):
     load_splits(TASK, data)
     monkeypatch.setattr("craft.tasks.glue.read_rows", lambda path: pytest.fail(f"{path} was read again"))
     assert len(load_splits(TASK, data, train_examples=5).train) == 5
+
+
+def test_what_takes_long_keeps_no_other_thread_waiting():
+    together = threading.Barrier(2, timeout=5)
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(remembered, ("barrier", number), lambda: together.wait() >= 0) for number in range(2)]
+        assert [result.result() for result in results] == [True, True]
+
+
+def test_one_result_is_computed_once_for_all_threads():
+    made = []
+
+    def make():
+        time.sleep(0.05)
+        made.append(1)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: remembered(("once",), make), range(4)))
+    assert made == [1]
 
 
 def test_carve_gives_each_side_of_a_stratum_a_row_where_it_can():

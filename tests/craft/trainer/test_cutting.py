@@ -22,7 +22,7 @@ from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.rescoring import cut_and_score
+from craft.trainer.rescoring import cut_and_score, score_adapter
 from craft.trainer.training import train_run
 
 Trained = Callable[..., tuple[RunSpec, RunResult]]
@@ -79,7 +79,7 @@ def j_of(adapter: Path) -> dict[str, np.ndarray]:
     return {key: j.astype(float) for key, j in tensors.items() if "craft_J" in key}
 
 
-@pytest.mark.parametrize("rank", [1, 3, 4])
+@pytest.mark.parametrize("rank", [1, 3])
 def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained: Trained, tmp_path: Path, rank: int) -> None:
     """J1 (3 x 3) stays whole from rank 2 on, J2 and J3 (8 x 8) from rank 4: as many parameters as the square itself."""
     _, result = craft(trained)
@@ -95,15 +95,13 @@ def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained
     record = json.loads((to / "run.json").read_text())
     assert record["counts"]["trainable_parameters"] == 2 * (min(9, 2 * 3 * rank) + 2 * min(64, 2 * 8 * rank))
     assert (record["spec"]["cut_from"]["to"], smaller.parameters["ranks"]) == (str(rank), ["all", 8, 8])
-    uncut, cut = load_adapter(result.adapter)[0], load_adapter(to)[0]
-    assert torch.equal(outputs(cut), outputs(uncut)) == (rank == 4), "what keeps every J whole changes nothing"
 
 
 def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path: Path) -> None:
     _, result = craft(trained)
     before = j_of(result.adapter)
     largest = sum(j.size for j in before.values())
-    for budget in (60, 150, largest - 1, largest):
+    for budget in (60, 150, largest - 1):
         to = tmp_path / str(budget)
         cut_adapter(result.adapter, Cut.read(f"parameters:{budget}", "craft"), to)
         ranks = {key: np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-6) for key, j in j_of(to).items()}
@@ -114,11 +112,10 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
         left = [spectra[key][ranks[key]] for key in before if ranks[key] < most[key]]
         taken = [spectra[key][ranks[key] - 1] for key in before if 0 < ranks[key] < most[key]]
         assert not left or not taken or max(left) <= min(taken), "nothing that was left is worth more than what was taken"
-    assert torch.equal(outputs(load_adapter(to)[0]), outputs(load_adapter(result.adapter)[0]))
 
 
 @pytest.mark.parametrize("method", ["lora", "rslora"])
-@pytest.mark.parametrize("rank", [1, 3, 4])
+@pytest.mark.parametrize("rank", [1, 3])
 def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
     spec, result = lora(trained, method)
     to = tmp_path / "cut"
@@ -133,8 +130,6 @@ def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_pat
 
     model, _ = load_adapter(to)
     torch.testing.assert_close(outputs(model), outputs(changed_by_hand(spec, result.adapter, nearest)), rtol=1e-4, atol=1e-5)
-    uncut = outputs(load_adapter(result.adapter)[0])
-    assert torch.allclose(outputs(model), uncut, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
     counts = json.loads((to / "run.json").read_text())["counts"]
     planned = planned_counts(smaller.model_copy(update={"parameters": smaller.parameters | {"rank": rank}}))
     for name in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
@@ -226,17 +221,25 @@ def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path:
             assert len(j) < 8 or np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-5) == 2
 
 
+def test_no_recovery_trains_no_step(trained: Trained, tmp_path: Path) -> None:
+    _, result = lora(trained)
+    cut_adapter(result.adapter, Cut(rank=2), tmp_path / "cut")
+    before = (tmp_path / "cut" / "adapter_model.safetensors").read_bytes()
+    score_adapter(tmp_path / "cut", tmp_path, recovers=True)
+    assert (tmp_path / "cut" / "adapter_model.safetensors").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("method", "text", "said"),
     [
-        ("craft", "5", "the rank is 5, but from rank 4 on nothing is cut. Give a rank from 1 to 4"),
+        ("craft", "4", "the rank is 4, but from rank 4 on nothing is cut. Give a rank from 1 to 3"),
         ("craft", "all,8,8", "is cut to a rank, such as 4, or parameters:20000"),
         ("craft", "parameters:5", "too few for one direction; the first takes up to 16"),
-        ("craft", "parameters:275", "more than the 274 that the adapter was trained with"),
-        ("lora", "5", "the rank is 5, but from rank 4 on nothing is cut"),
+        ("craft", "parameters:274", "274 parameters: the adapter was trained with 274; give fewer"),
+        ("lora", "4", "the rank is 4, but from rank 4 on nothing is cut. Give a rank from 1 to 3"),
         ("lora", "all", "a rank, such as 4"),
         ("lora", "parameters:63", "too few for one direction; the first takes up to 64"),
-        ("lora", "parameters:9_999", "more than the 1,536 that the adapter was trained with"),
+        ("lora", "parameters:9_999", "the adapter was trained with 1,536; give fewer"),
         ("dora", "2", "adapters of dora cannot be cut"),
     ],
 )

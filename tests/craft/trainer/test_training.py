@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from transformers import AutoTokenizer
 
 from craft.data_settings import DataSettings
 from craft.results import Progress, RunFailed, RunPrevented
-from craft.scoring.head_scorer import collapse_note
+from craft.scoring.head_scorer import HeadScorer, collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
@@ -26,6 +28,7 @@ from craft.trainer import optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
 from craft.trainer.memory import OutOfMemory, shrink_batches
+from craft.trainer.process import isolate_process
 from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import close_weights, same_weights
@@ -41,6 +44,18 @@ def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: 
     train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
     assert torch.equal(before[0], torch.random.get_rng_state())
     assert before[1:] == (np.random.get_state()[1].tolist(), dict(os.environ), torch.get_default_dtype())
+
+
+def test_the_environment_is_restored_without_being_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads of the process read it meanwhile."""
+    unset: list[bytes] = []
+    monkeypatch.setenv("CRAFT_TEST_KEPT", "before")
+    monkeypatch.setattr(os, "unsetenv", unset.append)
+    with isolate_process():
+        os.environ["CRAFT_TEST_NEW"] = "x"
+        os.environ["CRAFT_TEST_KEPT"] = "inside"
+    assert unset == [b"CRAFT_TEST_NEW"]
+    assert (os.environ["CRAFT_TEST_KEPT"], "CRAFT_TEST_NEW" in os.environ) == ("before", False)
 
 
 def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -232,7 +247,9 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 9.0}), 95) == [13]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": "end"}), 95) == [13]
     assert evaluation_steps(settings.model_copy(update={"max_steps": 7}), 95) == [5, 7]
-    assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
+    for every in (0.01, 1e-9):
+        assert evaluation_steps(settings.model_copy(update={"evaluate_every": every, "max_steps": 3}), 95) == [1, 2, 3]
+    assert total_steps(settings.model_copy(update={"max_steps": 0}), 95) == 0, "0 steps are not all of the epochs"
 
 
 @pytest.mark.parametrize("method", ["craft", "dora", "full"])
@@ -345,6 +362,28 @@ def test_no_split_is_scored_twice_with_the_same_weights(
     assert result.metrics["score"] == result.metrics["search_score"] or protocol == "honest"
     assert {"load", "data", "decompose", "train", "score", "store"} <= result.phases.keys()
     assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.1)
+
+
+def test_outputs_are_not_those_of_weights_that_were_at_the_same_place_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    monkeypatch.setattr("craft.scoring.head_scorer.predict", lambda *_: passes.append(1))
+    scorer: Any = object.__new__(HeadScorer)
+    scorer._last, scorer._collator, scorer._batch_size, scorer._tick = None, None, 1, None
+    place = 0
+
+    def weights() -> list[torch.nn.Parameter]:
+        """Returns a new weight, at the place of the last one if that is free."""
+        nonlocal place
+        others = list[torch.nn.Parameter]()
+        while len(others) < 1000 and id(others and others[-1]) != place:
+            others.append(torch.nn.Parameter(torch.zeros(1)))
+        place = id(others[-1])
+        return others[-1:]
+
+    split, model = object(), SimpleNamespace(parameters=weights)
+    for _ in range(3):
+        scorer._predict(model, split, "search")
+    assert len(passes) == 3
 
 
 def test_every_evaluation_sees_the_weights_of_a_fused_step(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaModel
 
 from craft.models.loading import MINILM, load_tokenizer
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
-from orchestrator.adapters.merging import write_merged
+from orchestrator.adapters.merging import write_as_lora, write_merged
 
 
 def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:
@@ -25,3 +27,30 @@ def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:
     adapter = train_run(spec, tmp_path / "run").adapter
     with pytest.raises(ValueError, match=r"method peft LORA cannot be merged here: .*take the adapter without --as merged"):
         write_merged(adapter, tmp_path / "merged")
+
+
+def test_craft_is_written_as_a_lora_by_its_own_factors(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every module has the rank r2, and all layers of a projection the same B = s U2: no SVD finds these again."""
+    training = {
+        "train_examples": 16,
+        "eval_examples": 8,
+        "max_steps": 2,
+        "batch_size": 8,
+        "max_length": 16,
+        "learning_rate": 0.1,
+    }
+    parameters = {"ranks": ["all", 8, 4], "projections": ["q", "up"]}
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method="craft", parameters=parameters, training=training)
+    adapter = train_run(spec, tmp_path / "run").adapter
+    monkeypatch.setattr(torch.linalg, "svd", lambda *_, **__: pytest.fail("an SVD of a change that is a product already"))
+    write_as_lora(adapter, tmp_path / "lora")
+    ups = {
+        name: weight for name, weight in load_file(tmp_path / "lora" / "adapter_model.safetensors").items() if "lora_B" in name
+    }
+    for word in ("query", "intermediate"):
+        (first, *others) = [weight for name, weight in ups.items() if word in name]
+        assert first.shape[1] == 8
+        assert all(torch.equal(first, other) for other in others)
+    assert {path.name for path in adapter.iterdir()} - {"manifest.json"} <= {
+        path.name for path in (tmp_path / "lora").iterdir()
+    }
