@@ -184,9 +184,9 @@ def test_classes_in_another_order_are_noticed(tiny_bert: str, tmp_path: Path) ->
 
 
 def test_a_type_that_pefts_checkers_alone_know_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    annotations = peft.LoraConfig.__annotations__ | {"layers_pattern": "Nowhere"}
+    annotations = peft.LoraConfig.__annotations__ | {"use_rslora": "Nowhere"}
     monkeypatch.setattr(peft.LoraConfig, "__annotations__", annotations)
-    peft.LoraConfig(r=4, layers_pattern="h").save_pretrained(tmp_path)
+    peft.LoraConfig(r=4, use_rslora=True).save_pretrained(tmp_path)
     assert read_config(tmp_path / "adapter_config.json")["r"] == 4
     _config(r="four")(tmp_path)
     with pytest.raises(ValueError, match='r is "four", which PEFT does not take'):
