@@ -13,6 +13,7 @@ from pydantic import Field
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
+from orchestrator.record.resume import check_name
 from orchestrator.reports.answer import AnswerPart, Judged, recall
 from orchestrator.reports.base import Command, Count, Number, Part, Report
 from orchestrator.state.entry import Entry
@@ -140,6 +141,7 @@ class StatusReport(Report):
 def read_status(folder: Path) -> StatusReport:
     """Returns the report on the sweep in a folder, at this moment."""
     state = read_state(SweepFolder(folder).record)
+    check_name(folder, state)
     return status_report(state, folder, holder_of(folder.absolute()), time.time(), recall(state, SweepFolder(folder)))
 
 

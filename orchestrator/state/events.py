@@ -39,7 +39,7 @@ from orchestrator.state.trial import Number, Trial
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.sweep import Sweep
 
-FORMAT = 2
+FORMAT = 3
 """The number of the log's format (`orchestrator.state.log`)."""
 PLAIN = ConfigDict(strict=True, extra="forbid")
 """How a dataclass, and those in it, are read from JSON: no value is converted, no field may be unknown."""

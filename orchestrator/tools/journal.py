@@ -2,8 +2,8 @@
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
 a half-written line, and the next writer cuts it away. The last field of each line, `crc32`, is the checksum of the text before
-it, which shows that a disk or an editor has changed a line. A sweep's log is such a file: it outlives driver and tracking
-server.
+it, begun with the checksum of the line before: it shows that a disk or an editor has changed a line, and that lines were
+removed, moved, doubled or merged. A sweep's log is such a file: it outlives driver and tracking server.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shlex
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from craft.disk import flush
 
 Event = dict[str, Any]
-CHECKSUM = b',"crc32":"%08x"}'
+CHECKSUM = b',"crc32":"%08x"}\n'
 SUFFIX = len(CHECKSUM % 0)
+ENDING = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n')
+BOM = b"\xef\xbb\xbf"
+CLEAN = r"sed -i -e '1s/^\xEF\xBB\xBF//' -e 's/[[:space:]]*$//' -e '/^$/d'"
+"""Takes away what programs add around lines."""
 
 
 class DamagedLog(ValueError):
-    """A line of a log is not what was written."""
+    """The lines of a log are not those that were written."""
 
 
 class Journal:
@@ -43,6 +50,7 @@ class Journal:
         try:
             self._lock()
             self._size = _repair(self._file)
+            self._last = _stated(os.pread(self._file, SUFFIX, max(0, self._size - SUFFIX)))
             flush(path.parent)
         except BaseException:
             os.close(self._file)
@@ -55,8 +63,12 @@ class Journal:
             sync: whether to wait for the disk. Without it a write survives the death of the process, and that of the machine
                 once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
         """
-        payload = b"".join(_line(event) for event in events)
-        if not payload:
+        lines, last = list[bytes](), self._last
+        for event in events:
+            text = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")[:-1]
+            last = zlib.crc32(text, last)
+            lines.append(text + CHECKSUM % last)
+        if not (payload := b"".join(lines)):
             return self._size
         try:
             _write_all(self._file, payload, self._size)
@@ -66,7 +78,7 @@ class Journal:
             # Half a batch must not stay: readers would see it, and its events would be written again later.
             os.ftruncate(self._file, self._size)
             raise
-        self._size += len(payload)
+        self._size, self._last = self._size + len(payload), last
         return self._size
 
     def close(self) -> None:
@@ -89,38 +101,70 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     not exist. A line without its newline is ignored.
 
     Raises:
-        DamagedLog: a line has another checksum than its text.
+        DamagedLog: a line has another checksum than its text behind the line before.
     """
     try:
         stream = path.open("rb")
     except FileNotFoundError:
         return
     with stream:
-        stream.seek(offset)
+        last = _checksum_before(stream, offset)
         for line in stream:
             if not line.endswith(b"\n"):
                 return
-            text = line[: -SUFFIX - 1]
-            if line[-SUFFIX - 1 : -1] != CHECKSUM % zlib.crc32(text):
-                raise damage(path, offset, "its text and its checksum differ")
+            text = line[:-SUFFIX]
+            last = zlib.crc32(text, last)
+            if line[-SUFFIX:] != CHECKSUM % last:
+                raise damage(path, offset, "its checksum is not that of its text behind the line before")
             offset += len(line)
             yield text + b"}", offset
 
 
 def damage(path: Path, offset: int, why: str) -> DamagedLog:
-    """Returns the error for the line that begins at byte `offset`."""
+    """Returns the error for the line that begins at byte `offset`, with a command that leaves the lines before it."""
+    file = shlex.quote(str(path))
     with path.open("rb") as stream:
-        number = stream.read(offset).count(b"\n") + 1
+        before, last = stream.read(offset), _checksum_before(stream, offset)
+        rest = stream.read()
+    if added := _added(rest, last):
+        return DamagedLog(f"{path} was written anew by a program that added {added}. Take that away again: {CLEAN} {file}")
+    lines, number = rest.splitlines(keepends=True), before.count(b"\n") + 1
+    if number == 1 and not any(_follows(line, _stated(previous[-SUFFIX:])) for previous, line in pairwise(lines)):
+        why += ", and so it is with every other line: a program has written the file anew"
+    events = Counter(name.decode() for name in re.findall(rb'^\{"event": ?"(\w+)"', rest, re.MULTILINE))
+    lost = ", ".join(f"{count} {name}" for name, count in events.most_common()) or "no event"
     return DamagedLog(
-        f"{path}, line {number} is damaged: {why}. Restore the file from a copy. Without one, remove the line "
-        f"(sed -i {number}d {shlex.quote(str(path))}) and continue the sweep with --resume: the result of a trial is also in "
-        "its last checkpoint, so a finished trial is not trained again"
+        f"{path}, line {number} is damaged, or lines are missing before it: {why}. Restore the file from a copy. Without one, "
+        f"cut it behind the last whole line (truncate -s {offset} {file}) and continue the sweep with --resume. That loses "
+        f"{len(lines)} lines ({lost}). A finished trial is not trained again: its result is also in its last checkpoint. "
+        "What was applied or requested there has to be asked for again"
     )
 
 
-def _line(event: Event) -> bytes:
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")[:-1]
-    return text + CHECKSUM % zlib.crc32(text) + b"\n"
+def _added(rest: bytes, last: int) -> str | None:
+    """Returns what a program has added around lines that are otherwise as they were written behind the checksum `last`."""
+    line = next(filter(None, (each.rstrip() for each in rest.removeprefix(BOM).splitlines())), b"") + b"\n"
+    if rest.startswith(line) or not _follows(line, last):
+        return None
+    end = rest.removeprefix(BOM).removeprefix(line[:-1])
+    added = {"a byte order mark": rest.startswith(BOM), "CRLF line ends": end.startswith(b"\r"), "blanks or empty lines": True}
+    return next(name for name, present in added.items() if present)
+
+
+def _follows(line: bytes, last: int) -> bool:
+    return line[-SUFFIX:] == CHECKSUM % zlib.crc32(line[:-SUFFIX], last)
+
+
+def _stated(ending: bytes) -> int:
+    """Returns the checksum at the end of a line; 0 where there is none, as before the first line."""
+    checksum = ENDING.fullmatch(ending)
+    return int(checksum[1], 16) if checksum else 0
+
+
+def _checksum_before(stream: IO[bytes], offset: int) -> int:
+    """Moves to byte `offset`; returns the checksum of the line that ends there."""
+    stream.seek(max(0, offset - SUFFIX))
+    return _stated(stream.read(min(offset, SUFFIX)))
 
 
 def _write_all(file: int, payload: bytes, offset: int) -> None:

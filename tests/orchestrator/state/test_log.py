@@ -21,7 +21,7 @@ from orchestrator.state import log as logs
 from orchestrator.state.events import FORMAT
 from orchestrator.state.log import DamagedLog, OtherVersion, load_snapshot, read_events, read_state
 from orchestrator.state.state import State, fold
-from orchestrator.tools.journal import CHECKSUM
+from orchestrator.tools.journal import CHECKSUM, SUFFIX
 from tests.orchestrator.logged import SweepLog, entry, story
 
 
@@ -105,8 +105,8 @@ def change(folder: Path, line: int, old: str, new: str, *, with_checksum: bool =
     assert old.encode() in lines[line - 1]
     text = lines[line - 1].replace(old.encode(), new.encode())
     if with_checksum:
-        body = text[: -len(CHECKSUM % 0) - 1]
-        text = body + CHECKSUM % zlib.crc32(body) + b"\n"
+        body, before = text[:-SUFFIX], lines[line - 2][-SUFFIX:-3][-8:] if line > 1 else b"0"
+        text = body + CHECKSUM % zlib.crc32(body, int(before, 16))
     SweepFolder(folder).record.write_bytes(b"".join([*lines[: line - 1], text, *lines[line:]]))
 
 
@@ -117,7 +117,17 @@ def test_each_command_names_the_line_in_which_a_digit_has_changed(
     monkeypatch.chdir(folder.parent)
     change(folder, 8, '"score":80.0', '"score":90.0')
     assert main(command.format(folder).split()) == 2
-    assert re.search(r"log\.jsonl, line 8 is damaged: .*sed -i 8d \S+log\.jsonl", capsys.readouterr().err)
+    assert re.search(r"log\.jsonl, line 8 is damaged.*truncate -s \d+ \S+log\.jsonl", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out"])
+def test_no_command_takes_the_log_of_another_sweep_for_this_one(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    (folder / "sweep.yaml").write_text("name: other\n")
+    assert main(command.format(folder).split()) == 2
+    assert "is the log of the sweep 'demo' and not of 'other'" in capsys.readouterr().err
 
 
 def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
@@ -140,7 +150,7 @@ def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
 )
 def test_wrong_types_are_named_even_with_a_checksum(old: str, new: str, why: str, folder: Path) -> None:
     change(folder, 8, old, new, with_checksum=True)
-    with pytest.raises(DamagedLog, match=rf"line 8 is damaged: .*{re.escape(why)}"):
+    with pytest.raises(DamagedLog, match=rf"line 8 is damaged.*{re.escape(why)}"):
         read_state(SweepFolder(folder).record)
 
 

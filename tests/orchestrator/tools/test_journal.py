@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tools import journal as module
-from orchestrator.tools.journal import DamagedLog, Journal, read
+from orchestrator.tools.journal import BOM, DamagedLog, Journal, read
 
 
 def events(path: Path, offset: int = 0) -> list[dict]:
@@ -62,22 +64,99 @@ def test_every_cut_of_a_journal_leaves_a_journal(tmp_path: Path) -> None:
         assert path.stat().st_size == ends[kept]
 
 
-@pytest.mark.parametrize(
-    "damaged", [b"not json", b"[1]", b"", b'{"n":2}', b"\x00" * 30, b'{"n":3,"crc32":"%08x"}' % zlib.crc32(b'{"n":2')]
-)
-def test_a_damaged_line_is_named_with_its_remedy(tmp_path: Path, damaged: bytes) -> None:
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
     path = tmp_path / "a journal.jsonl"
     with closing(Journal(path)) as journal:
-        journal.extend([{"n": 1}, {"n": 2}, {"n": 3}])
-    first, _, third = path.read_bytes().splitlines(keepends=True)
-    for offset, lines in ((0, [first, damaged + b"\n", third]), (len(first), [first, damaged + b"\n"])):
-        path.write_bytes(b"".join(lines))
-        with pytest.raises(DamagedLog, match=rf"line 2 is damaged.*sed -i 2d '{path}'"):
-            events(path, offset)
-        Journal(path).close()
-        assert path.read_bytes() == b"".join(lines), "only a reader may judge it"
-    path.write_bytes(first + third)
-    assert events(path) == [{"n": 1}, {"n": 3}]
+        journal.extend({"event": "Ended" if n % 2 else "Reported", "n": n} for n in range(1, 9))
+    return path
+
+
+def run(message: str, command: str, path: Path) -> None:
+    """Runs the command that a message advises, as a person would copy it."""
+    found = re.search(rf"{command}.*? '{re.escape(str(path))}'", message)
+    assert found is not None, message
+    subprocess.run(["bash", "-c", found[0]], check=True)
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"not json", b"[1]", b"", b'{"n":4}', b"\x00" * 30, b'{"n":4,"crc32":"%08x"}' % zlib.crc32(b'{"n":4')]
+)
+def test_a_damaged_line_is_named_with_a_command_that_keeps_the_lines_before_it(log: Path, damaged: bytes) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    content = b"".join([*lines[:3], damaged + b"\n", *lines[4:]])
+    log.write_bytes(content)
+    for offset in (0, len(b"".join(lines[:2]))):
+        with pytest.raises(DamagedLog, match=r"line 4 is damaged.*loses 5 lines \(2 Ended, 2 Reported\)") as error:
+            events(log, offset)
+    Journal(log).close()
+    assert log.read_bytes() == content, "only a reader may judge it"
+    run(str(error.value), "truncate", log)
+    assert [event["n"] for event in events(log)] == [1, 2, 3]
+    with closing(Journal(log)) as journal:
+        journal.extend([{"n": 4}])
+    assert [event["n"] for event in events(log)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("order", "number"),
+    [
+        ("1245678", 3),
+        ("2345678", 1),
+        ("12375648", 4),
+        ("1233456788", 4),
+        ("1234567812345678", 9),
+        ("12345678abc", 9),
+        ("abc12345678", 4),
+        ("12a45678", 3),
+    ],
+)
+def test_lines_that_are_missing_moved_doubled_or_of_another_log_are_noticed(
+    log: Path, tmp_path: Path, order: str, number: int
+) -> None:
+    other = tmp_path / "other.jsonl"
+    with closing(Journal(other)) as journal:
+        journal.extend({"n": n, "sweep": "other"} for n in range(3))
+    lines = dict(zip("12345678abc", log.read_bytes().splitlines(True) + other.read_bytes().splitlines(True), strict=True))
+    log.write_bytes(b"".join(lines[name] for name in order))
+    with pytest.raises(DamagedLog, match=f"line {number} is damaged, or lines are missing before it"):
+        events(log)
+
+
+ADDED = {
+    "CRLF line ends": lambda text: text.replace(b"\n", b"\r\n"),
+    "a byte order mark": lambda text: BOM + text,
+    "blanks or empty lines": lambda text: text.replace(b"\n", b" \t\n"),
+    "blanks or empty": lambda text: text.replace(b"\n", b"\n\n"),
+    "a byte order": lambda text: BOM + text.replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_what_a_program_added_around_all_lines_is_one_message_and_one_command(log: Path, added: str) -> None:
+    before = log.read_bytes()
+    log.write_bytes(ADDED[added](before))
+    with pytest.raises(DamagedLog, match=f"added {added}") as error:
+        events(log)
+    assert "truncate" not in str(error.value)
+    run(str(error.value), "sed", log)
+    assert log.read_bytes() == before
+
+
+def test_a_log_whose_json_was_written_anew_is_not_cut_line_by_line(log: Path) -> None:
+    log.write_text("".join(json.dumps(event) + "\n" for event in events(log)))
+    with pytest.raises(DamagedLog, match=r"line 1 is damaged.*so it is with every other line.*loses 8 lines"):
+        events(log)
+
+
+def test_a_long_log_is_read_as_fast_as_its_bytes_allow(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    with closing(Journal(path)) as journal:
+        for start in range(0, 200_000, 10_000):
+            journal.extend(({"n": n, "text": "x" * 300} for n in range(start, start + 10_000)), sync=False)
+    began = time.process_time()
+    assert sum(1 for _ in read(path)) == 200_000
+    assert time.process_time() - began < 3
 
 
 def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
