@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from craft.scoring.predictions import Prediction, read_predictions
-from craft.words import hide_address, list_some, nearest, public_address, redact
+from craft.words import list_some, nearest
 from dashboards.feed import Feed
 from orchestrator.results.tags import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.state.log import read_points
+from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.uri import resolve_uri
 

@@ -29,13 +29,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from craft.spec import RunSpec
-from craft.words import format_bytes, plural, redact
+from craft.words import format_bytes, plural
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.trial import Job
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
 from orchestrator.reports.check import Finding, Level
 from orchestrator.tools.quiet import noise_to_log
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import sqlite_file
 
 if TYPE_CHECKING:

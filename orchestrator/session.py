@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.words import plural, redact
+from craft.words import plural
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_rest
@@ -33,6 +33,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded
 from orchestrator.state.state import State
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import check_store
 from orchestrator.tracking.follower import Follower
 from orchestrator.tracking.uri import TrackingError, resolve_uri

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import Override, make_overrides, recall
 from orchestrator.record.resume import check_begun, check_resume
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:

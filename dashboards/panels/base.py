@@ -27,10 +27,10 @@ import numpy as np
 import pandas as pd
 
 from craft.scoring.predictions import Prediction
-from craft.words import shorten
 from dashboards.frames import Frames
 from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
 from orchestrator.results.summary import Summary, shared_metric
+from orchestrator.tools.markup import shorten
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]

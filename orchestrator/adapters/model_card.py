@@ -25,7 +25,6 @@ from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.trainer.checkpoint import add_file
 from craft.tuner_types import TUNERS
-from craft.words import plain
 from orchestrator.adapters.merging import reads_pairs
 from orchestrator.judging.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.plan.parameters import flatten, text
@@ -35,6 +34,7 @@ from orchestrator.results.metrics import COLUMNS, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.state.entry import TrialResult
+from orchestrator.tools.markup import plain
 
 CONFIG_FILE = "adapter_config.json"
 

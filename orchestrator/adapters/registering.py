@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from craft.results import RUN_FILE
-from craft.words import redact
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE
 from orchestrator.adapters.taking import Taken, slug
@@ -15,6 +14,7 @@ from orchestrator.desired.run import headline
 from orchestrator.results.metrics import SIZE
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri
 
 

@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from craft.stdout import write_report
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, check_points, plain_screen
+from orchestrator.tools.stdout import write_report
 
 Form = Literal["adapter", "lora", "merged"]
 Base = Annotated[

@@ -19,10 +19,10 @@ import typer
 from rich.console import Console
 
 import craft
-from craft.stdout import be_printable, drop_stdout, flush_stdout, only_report, write_report
-from craft.words import redact
 from orchestrator.reports.exits import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.tools.secrets import redact
+from orchestrator.tools.stdout import be_printable, drop_stdout, flush_stdout, only_report, write_report
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {

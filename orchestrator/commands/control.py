@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from craft.stdout import write_report
 from orchestrator.commands.options import (
     Address,
     AsJson,
@@ -21,6 +20,7 @@ from orchestrator.commands.options import (
     screen,
 )
 from orchestrator.start import Call
+from orchestrator.tools.stdout import write_report
 
 if TYPE_CHECKING:
     from orchestrator.control.change import Change

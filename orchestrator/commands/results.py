@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from craft.stdout import write_report
 from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.tools.stdout import write_report
 from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 

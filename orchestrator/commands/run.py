@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from craft.stdout import write_report
-from craft.words import redact
 from orchestrator.commands.options import (
     WIDTH,
     Address,
@@ -32,6 +30,8 @@ from orchestrator.commands.options import (
 )
 from orchestrator.start import CONTINUE, Call, plan_sweep, run_file
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+from orchestrator.tools.secrets import redact
+from orchestrator.tools.stdout import write_report
 
 STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
 """How a command line that runs a sweep may begin."""

@@ -152,7 +152,7 @@ def energy(
     """Show how much of a model's weights CRAFT's ranks keep.
 
     The table has the share of the squared norm, by rank."""
-    from craft.tucker import print_report
+    from orchestrator.commands.energy import print_report
 
     print_report(model, _words(projections), ranks or (), device, as_json)
 
@@ -170,7 +170,7 @@ def cache(
     The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Removed files are made
     again when needed.
     """
-    from craft.store import clear_store, list_store
+    from orchestrator.commands.cache import clear_store, list_store
 
     list_store(folder) if clear is None else clear_store(folder, "" if clear == "all" else clear)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-from craft.plain_yaml import read_plain
 from orchestrator.plan.planner import Planner
 from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import dotted
+from orchestrator.sweepfile.plain_yaml import read_plain
 from orchestrator.sweepfile.space.dimensions import Choice, Point, point
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS
 from orchestrator.sweepfile.sweep import Sweep

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.words import paragraphs, plain, redact, redacted
 from orchestrator.desired.verdict import Verdict
 from orchestrator.desired.views import SIZE
 from orchestrator.plan.parameters import flatten, text
@@ -28,6 +27,8 @@ from orchestrator.results.summary import Summary, status_of
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
 from orchestrator.state.state import State
+from orchestrator.tools.markup import paragraphs, plain
+from orchestrator.tools.secrets import redact, redacted
 
 Place = tuple[str, str]
 """A run's kind and key."""

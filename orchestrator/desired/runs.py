@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from craft.words import plain
 from orchestrator.desired.run import (
     DesiredRun,
     Place,
@@ -23,6 +22,7 @@ from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Opened, Reported, SessionEnded, Started
 from orchestrator.state.log import read_events
 from orchestrator.state.state import State, new_rows
+from orchestrator.tools.markup import plain
 
 
 class LogFollower:

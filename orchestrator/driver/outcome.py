@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from craft.words import format_duration, plural, public_address, redact
+from craft.words import format_duration, plural
 from orchestrator.judging.control import above_guessing
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
@@ -20,6 +20,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import TrackingSettings
+from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.follower import Report
 from orchestrator.tracking.uri import resolve_uri
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from craft.words import percent, plain, points
+from craft.words import percent, points
 from orchestrator.judging.control import HEAD, above_guessing, not_shown_to_beat_head
 from orchestrator.judging.experiments import (
     describe_action,
@@ -36,6 +36,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
+from orchestrator.tools.markup import plain
 
 Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head"]
 UNLIKELY = 0.2

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import BUDGET, RECOVERY
+from orchestrator.sweepfile.plain_yaml import YamlPath
 
 CUT = ", cut to "
 """Stands in a label between that of the trained configuration and what its adapter is cut to."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.identity import Identity
 from orchestrator.sweepfile.mistakes import SweepError, dotted
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.sizes import SIZES, size_labels, sizes_within
 
 Counter = Callable[[RunSpec], Counts]

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from craft.methods import METHODS
-from craft.plain_yaml import YamlPath
 from craft.settings import WarmStart, content_hash
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.sweep import Sweep
 

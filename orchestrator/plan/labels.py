@@ -10,10 +10,10 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
-from craft.plain_yaml import YamlPath
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.parameters import text
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}

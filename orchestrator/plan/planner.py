@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
-from craft.plain_yaml import YamlPath
 from craft.results import ModelUnavailable, RunFailed
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.cost import Cost, Counter, MemoryEstimate
@@ -23,6 +22,7 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.plan.ways import refusal
 from orchestrator.state.trial import Why
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import Point
 from orchestrator.sweepfile.sweep import Sweep
 

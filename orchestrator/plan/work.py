@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings
 from craft.spec import RECOVERY
 from craft.tasks import find_task
@@ -23,6 +22,7 @@ from craft.tasks.task import Task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import Family
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.sweep import Sweep
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from craft.words import hide_address
 from orchestrator.state.entry import TrialResult
+from orchestrator.tools.secrets import hide_address
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -21,12 +21,13 @@ from typing import Any
 
 import craft
 from craft.disk import replacing
-from craft.words import format_bytes, redact, redacted
+from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import SessionStarted
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.secrets import redact, redacted
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")

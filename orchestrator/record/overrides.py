@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from craft.disk import replacing
-from craft.plain_yaml import YamlProblem
 from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.plain_yaml import YamlProblem
 from orchestrator.sweepfile.yaml_source import read_yaml
 
 OF_THE_FOLDER = ("name", "storage")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from craft.words import redacted
 from orchestrator.results.intervals import Interval
+from orchestrator.tools.secrets import redacted
 
 
 def _finite(value: Any) -> Any:

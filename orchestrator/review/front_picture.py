@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from craft.methods import METHODS
-from craft.words import shorten
 from orchestrator.judging.front import axes as axes_of
 from orchestrator.judging.front import knee, logarithmic
 from orchestrator.results.intervals import Interval
@@ -27,6 +26,7 @@ from orchestrator.results.presentation import colours
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label, metric_among
 from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.tools.markup import shorten
 
 MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")
 LABELS = 16

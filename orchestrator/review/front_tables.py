@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
-from craft.words import list_some, plain, plural, points
+from craft.words import list_some, plural, points
 from orchestrator.judging.answer import Answer
 from orchestrator.judging.control import above_guessing, not_shown_to_beat_head
 from orchestrator.judging.front import knee
@@ -37,6 +37,7 @@ from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.cells import write_table
+from orchestrator.tools.markup import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

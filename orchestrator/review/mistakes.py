@@ -12,11 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from craft.scoring.predictions import WORST, Prediction, worst
-from craft.words import plain, plural
+from craft.words import plural
 from orchestrator.results.mistakes import confusions, differing
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.tools.cells import write_table
+from orchestrator.tools.markup import plain
 
 MISTAKES_FILE = "mistakes.md"
 POINTER = f"\n`{MISTAKES_FILE}` shows where it is wrong, with texts of the data: leave it out where they are private.\n"

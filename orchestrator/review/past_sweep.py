@@ -15,7 +15,7 @@ from pathlib import Path
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from craft.words import list_some, nearest, redact
+from craft.words import list_some, nearest
 from orchestrator.judging.answer import Answer, find_answer
 from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
@@ -28,6 +28,7 @@ from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri, sqlite_file
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"

@@ -23,10 +23,10 @@ from pydantic import TypeAdapter
 
 from craft import __version__
 from craft.disk import replacing
-from craft.words import redacted
 from orchestrator.state.events import FORMAT, Event, Opened, Reported
 from orchestrator.state.state import NO_METRICS, State
 from orchestrator.tools.journal import DamagedLog, Journal, damage, read
+from orchestrator.tools.secrets import redacted
 
 WORTH_BYTES = 1_000_000
 """So much of a log takes longer to fold than to read back."""

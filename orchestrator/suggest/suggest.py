@@ -17,7 +17,6 @@ from itertools import takewhile
 from pathlib import Path
 
 from craft.data_settings import DataSettings
-from craft.plain_yaml import YamlPath
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import format_bytes, list_some, plural, printable
@@ -30,6 +29,7 @@ from orchestrator.suggest.design import DEFAULT_HOURS, Design, stages
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.suggest.writing import Line, duration, render, write_sweep
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.algorithms import AUTO, SEARCHERS
 from orchestrator.sweepfile.mistakes import Mistake, section_of, unknown
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import Block, is_fixed, is_ordered
 
 if TYPE_CHECKING:

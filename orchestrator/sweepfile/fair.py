@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
-from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings
 from orchestrator.sweepfile.mistakes import Mistake, unknown
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.settings import tuned_settings
 from orchestrator.sweepfile.space.blocks import parameter_names
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice

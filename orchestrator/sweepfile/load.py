@@ -17,12 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
-from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import paths_to_read
 from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
+from orchestrator.sweepfile.plain_yaml import YamlPath, YamlProblem
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep

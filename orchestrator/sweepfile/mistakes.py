@@ -16,9 +16,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from craft.plain_yaml import YamlPath
 from craft.settings import shown_names
-from craft.words import nearest, redact
+from craft.words import nearest
+from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.tools.secrets import redact
 
 MOST_LINES = 20
 """The most mistakes that one message names."""

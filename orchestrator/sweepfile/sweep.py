@@ -15,11 +15,11 @@ import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
 from craft.data_settings import DataSettings
-from craft.plain_yaml import YamlPath
 from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
     TUNED_FORMS,

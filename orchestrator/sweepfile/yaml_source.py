@@ -1,7 +1,7 @@
 """The text of a sweep file as plain data, with the place every value came from.
 
 `Source` remembers for every path (`space.0.ranks`) the line, or the `--set`, that gave it, so that a later check can say where
-a mistake is. `craft.plain_yaml` reads the text of a file and that of a `--set`.
+a mistake is. `plain_yaml` reads the text of a file and that of a `--set`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from craft.plain_yaml import YamlPath, YamlProblem, brief, read_plain
+from orchestrator.sweepfile.plain_yaml import YamlPath, YamlProblem, brief, read_plain
 
 MAX_BYTES = 256 * 1024
 

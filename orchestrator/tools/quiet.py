@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from craft.words import redact
+from orchestrator.tools.secrets import redact
 
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 

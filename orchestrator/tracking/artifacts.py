@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from craft.disk import default_root
-from craft.words import redact
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import TrackingError
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.log import DamagedLog
+from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import SIGNALS
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.words import redact
 from orchestrator.desired.run import DesiredRun, Place
 from orchestrator.desired.runs import KINDS, DesiredRuns, LogFollower
 from orchestrator.desired.verdict import Describe
@@ -28,6 +27,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_lost, is_missing, is_refusal
 from orchestrator.tracking.difference import differences

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.words import redact
 from orchestrator.results import tags as names
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import fetch_log
 from orchestrator.tracking.client import find_runs, open_store
 from orchestrator.tracking.uri import TrackingError, sqlite_file

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.words import redact
 from orchestrator.record.manifest import versions
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import digest_of, files_in
 from orchestrator.tracking.client import quiet_mlflow
 from orchestrator.tracking.reader import StoreReader

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from craft.words import hide_address, redact
+from orchestrator.tools.secrets import hide_address, redact
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "postgres", "mysql", "mssql")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from craft.words import _Secrets, format_bytes, nearest, parse_bytes, shorten
+from craft.words import format_bytes, nearest, parse_bytes
 
 
 def test_nearest() -> None:
@@ -41,19 +41,3 @@ def test_parse_bytes(written: Any, amount: int | None) -> None:
 )
 def test_format_bytes(amount: float, text: str) -> None:
     assert format_bytes(amount) == text
-
-
-def test_long_names_stay_different() -> None:
-    same = "LoRA r8, q k v o gate up down, learning rate "
-    names = [f"{same}{rate}, epochs {epochs}" for rate in ("1e-3", "3e-3") for epochs in (1, 2, 10)]
-    names += ["short", "x" * 200, f"{'x' * 100}y{'x' * 99}", f"{'x' * 199}y", "another " * 20]
-    for most in (24, 30, 56):
-        cut = shorten(names, most)
-        assert len({*cut}) == len(names)
-        assert all(len(short) <= most and ("…" in short) == (short != name) for name, short in zip(names, cut, strict=True))
-    assert shorten([names[-1]], 10) == ["another a…"]
-
-
-@pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])
-def test_a_secret_that_is_no_name_of_a_file_is_hidden(secret: str) -> None:
-    assert _Secrets({"MY_TOKEN": secret}).hide(f"it is {secret}.") == "it is ***."

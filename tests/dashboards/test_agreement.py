@@ -14,7 +14,6 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from craft.words import plain
 from dashboards.content import state_of, view_of
 from dashboards.panels.front import data as front_data
 from dashboards.panels.front_figure import draw
@@ -30,6 +29,7 @@ from orchestrator.review.pick import pick
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
+from orchestrator.tools.markup import plain
 from orchestrator.tune.runner import Session
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.orchestrator.plans import count

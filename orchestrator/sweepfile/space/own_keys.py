@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings
 from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, shown
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.space.sizes import SIZES, SIZES_SCHEMA, check_sizes
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from craft.methods import find_cutting
-from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.mistakes import Mistake, shown
+from orchestrator.sweepfile.plain_yaml import YamlPath
 
 SIZES = "sizes"
 SPAN = 8

@@ -21,7 +21,7 @@ from craft.factors.hosvd import TuckerFactors, hosvd
 from craft.factors.stacks import stack_factors
 from craft.factors.store import Store, StoreWarning, default_store, hash_weights, read
 from craft.factors.svd import singular_vectors
-from craft.store import clear_store, list_store
+from orchestrator.commands.cache import clear_store, list_store
 
 _CHILDREN = """
 import hashlib, json, os, sys

@@ -19,12 +19,12 @@ from craft.models.loading import load_model
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.head_scorer import predict
 from craft.spec import RunSpec
-from craft.store import list_store
 from craft.tasks.task import Kind
 from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
+from orchestrator.commands.cache import list_store
 from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from craft.plain_yaml import YamlProblem
+from orchestrator.sweepfile.plain_yaml import YamlProblem
 from orchestrator.sweepfile.yaml_source import Source, read_yaml
 
 MEANT: dict[str, Any] = {

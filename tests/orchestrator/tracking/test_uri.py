@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from craft.words import _Secrets, public_address, redact, redacted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.session import _page
+from orchestrator.tools.secrets import _Secrets, public_address, redact, redacted
 from orchestrator.tracking.client import make_sqlite
 from orchestrator.tracking.uri import TrackingError, resolve_uri
 
@@ -89,7 +89,7 @@ def test_the_secrets_of_an_address_in_use_are_hidden_alone_and_in_every_spelling
     secrets = _Secrets(
         {"HTTPS_PROXY": "http://proxy:pr0xy-5ecret@h:8080", "MLFLOW_TRACKING_TOKEN": "t0ken-5ecret", "PWD": "/x5ecret"}
     )
-    monkeypatch.setattr("craft.words._secrets", lambda: secrets)
+    monkeypatch.setattr("orchestrator.tools.secrets._secrets", lambda: secrets)
     address = f"postgresql://bob:{password}@db/m?sslmode=verify-full&odbc_connect=PWD%3D{{br;5ecret}}"
     assert resolve_uri(address) == address
     assert redact(f"{address} is away") == "postgresql://***@db/m?sslmode=***&odbc_connect=*** is away"
@@ -154,3 +154,8 @@ def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
     assert [one.name for one in file.parent.iterdir()] == ["mlflow.db"]
     make_sqlite(file)
     assert first == tables()
+
+
+@pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])
+def test_a_secret_that_is_no_name_of_a_file_is_hidden(secret: str) -> None:
+    assert _Secrets({"MY_TOKEN": secret}).hide(f"it is {secret}.") == "it is ***."

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from craft.words import plain
 from orchestrator.desired.run import describe_configuration, short_name
 from orchestrator.desired.views import address, shared_parameters
 from orchestrator.judging.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.record.manifest import origin
 from orchestrator.state.events import Refused
 from orchestrator.state.trial import Why
+from orchestrator.tools.markup import plain
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server
 from tests.orchestrator.logged import SweepLog, entry, mirror, runs
