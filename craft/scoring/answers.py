@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.credits import credits_of
+from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.predictions import Prediction, read_file, write_predictions
@@ -62,6 +62,7 @@ class WordScorer(ABC):
         reported = {name: len(split) for name, split in self._reported.items()}
         self.examples, self.passes = count_examples(len(train), len(splits.search), reported)
         self.facts: dict[str, Any] = {}
+        self.searched: dict[str, str] = {}
         self.notes: list[str] = []
         if train.untaught:
             total = train.untaught + len(train)
@@ -127,8 +128,9 @@ class AnswerScorer(WordScorer):
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the search split is {loss}")
         split = self._splits.search
-        answers = [prediction["answer"] for prediction in self._predict(model, split, "search")]
-        values = score(split["group"][:], answers, split["label"][:]) | {"loss": loss}
+        answers, labels = [prediction["answer"] for prediction in self._predict(model, split, "search")], split["label"][:]
+        values = score(split["group"][:], answers, labels) | {"loss": loss}
+        self.searched = _credits(split["group"][:], np.array(answers) == np.array(labels), SEARCH_CREDITS)
         return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
@@ -146,13 +148,8 @@ class AnswerScorer(WordScorer):
                 keep({name: value for name, value in metrics.items() if name.startswith("accuracy_")})
         notes = [f"collapsed to one answer to every question: {', '.join(collapsed)}"] if collapsed else []
         right = np.array([prediction["right"] for prediction in predictions])
-        tests = np.repeat(np.arange(len(self._reported)), [len(split) for split in self._reported.values()])
-
-        def mean_over_tests(rows: NDArray[np.bool_]) -> float:
-            questions, hits = np.bincount(tests[rows]), np.bincount(tests[rows], right[rows])
-            return 100 * float((hits[questions > 0] / questions[questions > 0]).mean())
-
-        return Reported(metrics, notes + self._cut_note(predictions), credits_of(mean_over_tests, len(predictions)))
+        tests = [test for test, split in self._reported.items() for _ in range(len(split))]
+        return Reported(metrics, notes + self._cut_note(predictions), _credits(tests, right, CREDITS))
 
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         rows = split[:]
@@ -223,3 +220,14 @@ class AnswerScorer(WordScorer):
 
 def _mark(cut: bool) -> dict[str, bool]:
     return {"cut": True} if cut else {}
+
+
+def _credits(groups: Sequence[str], right: NDArray[np.bool_], name: str) -> dict[str, str]:
+    """Returns the fact `name` of the mean over groups of the share of right answers, both `(rows,)`."""
+    numbers = np.unique(groups, return_inverse=True)[1]
+
+    def mean_over_groups(rows: NDArray[np.bool_]) -> float:
+        questions, hits = np.bincount(numbers[rows]), np.bincount(numbers[rows], right[rows])
+        return 100 * float((hits[questions > 0] / questions[questions > 0]).mean())
+
+    return credits_of(mean_over_groups, len(right), name)

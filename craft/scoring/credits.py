@@ -23,13 +23,13 @@ from craft.results import EXAMPLES, METRIC
 from craft.tasks.metrics import METRICS
 
 Numbers = NDArray[np.float64]
-CREDITS = "credits"
-"""The name of the fact."""
+CREDITS, SEARCH_CREDITS = "credits", "search_credits"
+"""The names of the facts: of the reported rows, and of the search split's."""
 BLOCKS, DRAWS = 200, 10_000
 
 
-def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int) -> dict[str, str]:
-    """Computes the fact CREDITS; returns nothing for fewer than ten rows.
+def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int, name: str = CREDITS) -> dict[str, str]:
+    """Computes the fact `name`; returns nothing for fewer than ten rows.
 
     Args:
         score: the score, in points, of the rows that a mask `(rows,)` leaves.
@@ -38,7 +38,7 @@ def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int) -> dict[s
         return {}
     values = block_credits(score, rows)
     scale = float(np.abs(values).max()) / 127 or 1.0
-    return {CREDITS: f"{scale:.6g} {base64.b64encode(np.round(values / scale).astype(np.int8).tobytes()).decode()}"}
+    return {name: f"{scale:.6g} {base64.b64encode(np.round(values / scale).astype(np.int8).tobytes()).decode()}"}
 
 
 def block_credits(score: Callable[[NDArray[np.bool_]], float], rows: int) -> Numbers:

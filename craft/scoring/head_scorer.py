@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.credits import credits_of
+from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.reading import describe_reading
@@ -110,12 +110,14 @@ class HeadScorer:
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
         self.facts: dict[str, Any] = _random_guessing(task, data)
+        self.searched: dict[str, str] = {}
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = self._predict(model, self._data.search, "search")
         labels = self._data.search.labels
         loss = LOSSES[self._task.kind](torch.from_numpy(outputs), torch.from_numpy(labels))
         values = compute_metrics(self._task, outputs, labels) | {"loss": float(loss / len(labels))}
+        self.searched = self._credits(outputs, labels, SEARCH_CREDITS)
         return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
@@ -129,12 +131,13 @@ class HeadScorer:
             lines = predictions_of(self._task, self._rows[suffix], values)
             write_predictions(directory / PREDICTIONS_FOLDER / f"{split_name(suffix)}.jsonl.gz", lines)
         note = collapse_note(self._task, outputs)
-        decided = decide(np.concatenate([*outputs.values()]), self._task.kind)
         right = np.concatenate([split.labels for split in splits.values()])
-        answers, right = sides_of(self._task, self._task.primary, decided, right)
+        return Reported(metrics, [note] if note else [], self._credits(np.concatenate([*outputs.values()]), right, CREDITS))
+
+    def _credits(self, outputs: np.ndarray, labels: np.ndarray, name: str) -> dict[str, str]:
+        answers, right = sides_of(self._task, self._task.primary, decide(outputs, self._task.kind), labels)
         compute = METRICS[self._task.primary].compute
-        credits = credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right))
-        return Reported(metrics, [note] if note else [], credits)
+        return credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right), name)
 
     def _predict(self, model: nn.Module, split: EncodedSplit, name: str) -> np.ndarray:
         """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at

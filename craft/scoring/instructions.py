@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from craft.scoring.answers import WordScorer
-from craft.scoring.credits import credits_of
+from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
 from craft.tasks.forms import Form
@@ -51,7 +51,8 @@ class InstructionScorer(WordScorer):
             )
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        values = self._metrics(self._predict(model, self._splits.search, "search"))
+        predictions = self._predict(model, self._splits.search, "search")
+        values, self.searched = self._metrics(predictions), self._credits(predictions, SEARCH_CREDITS)
         return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
@@ -61,15 +62,15 @@ class InstructionScorer(WordScorer):
         notes = [f"collapsed to one answer to every prompt: {str(outputs.pop())[:80]!r}"] if collapsed else []
         metrics = self._metrics(predictions)
         del metrics["loss"]
-        notes += self._cut_note(predictions)
-        if not self._metric.credits:
-            return Reported(metrics, notes)
-        sides = [_column(predictions, name) for name in self._metric.reads]
+        return Reported(metrics, notes + self._cut_note(predictions), self._credits(predictions, CREDITS))
+
+    def _credits(self, predictions: Sequence[Prediction], name: str) -> dict[str, str]:
+        sides = [_column(predictions, column) for column in self._metric.reads] if self._metric.credits else []
 
         def score(rows: NDArray[np.bool_]) -> float:
             return 100 * self._metric.compute(*(side[rows] for side in sides))
 
-        return Reported(metrics, notes, credits_of(score, len(predictions)))
+        return credits_of(score, len(predictions), name) if sides else {}
 
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         prompts, taught = self._chat.taught(split[:])

@@ -29,6 +29,7 @@ class Scorer(Protocol):
     """One run's data, ready for its model. `examples` and `facts` go into the run's facts, `notes` into its notes.
 
     `passes` holds the number of examples of each split, by the name that its ticks give: `search`, and the reported ones.
+    `searched` has the fact SEARCH_CREDITS of the last call of `search`.
     """
 
     train: Dataset[Any]
@@ -36,6 +37,7 @@ class Scorer(Protocol):
     passes: dict[str, int]
     notes: list[str]
     facts: dict[str, Any]
+    searched: dict[str, str]
 
     def search(self, model: nn.Module) -> dict[str, float]:
         """Computes `search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""

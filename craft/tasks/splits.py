@@ -2,7 +2,8 @@
 
     honest      train ──┬── train (1 - search_fraction)      search: carved from train, seeded, the same for every trial
                         └── search (search_fraction)          reported: the public dev set, scored once, at the end
-                            whole groups: equal texts, and what else belongs together (`data.search_groups`)
+                            whole groups: equal texts, and what else belongs together (`data.search_groups`);
+                            of SST-2's phrases the whole sentences, which are what the dev set has
     customary   train ───── train                             search = reported = the public dev set
 
 The seed of every cut is a constant: trials that differ in method or seed see the very same examples, so their scores are
@@ -102,6 +103,8 @@ def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cu
         key = ("groups", task, str(data), raw.fingerprint)
         groups = remembered(key, lambda: groups_of(task, train)) if data.search_groups else None
         train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
+        if task.groups is not None and groups is not None:  # sentences are reported, so no phrases of them choose
+            search = search.select([row for row, holder in enumerate(task.groups(search["text"][:])) if row == holder])
     else:
         search = concatenate_datasets(list(raw.reported.values()))
     train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}

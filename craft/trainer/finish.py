@@ -44,7 +44,7 @@ def finish(run: Run) -> RunResult:
     describe = find_method(run.spec.method).describe
     if describe is not None:
         metrics |= describe(run.model)
-    notes, facts = [*run.notes, *reported.notes], run.facts | reported.facts
+    notes, facts = [*run.notes, *reported.notes], run.facts | best.facts | reported.facts
     facts |= {"resumed_at": run.resumed_at} if run.resumed_at else {}
     if run.loop.optimizer is not None:
         costs["optimizer_bytes"] = optimizer_bytes(run.loop.optimizer)

@@ -113,7 +113,7 @@ def score_model(
     reported = scorer.reported(model, scratch, lambda _scores: None)
     record["metrics"] |= searched | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
     record["notes"] += [*reported.notes, *notes]
-    record["facts"] |= reported.facts
+    record["facts"] |= scorer.searched | reported.facts
     rewrite(folder, lambda aside: write_record(aside, record))
     return dict(record["metrics"])
 

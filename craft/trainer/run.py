@@ -56,11 +56,12 @@ _READ = {
 
 @dataclass
 class Best:
-    """The evaluation selected so far, with its trainable weights in CPU memory."""
+    """The evaluation selected so far: its metrics and facts, with its trainable weights in CPU memory."""
 
     score: float = float("-inf")
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
     weights: dict[str, Tensor] | None = None
 
 
@@ -126,7 +127,7 @@ class Run:
             raise
         self.evaluation_due = False
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
-            self.best = Best(metrics["search_score"], loop.step, metrics, copy_trainable(self.model))
+            self.best = Best(metrics["search_score"], loop.step, metrics, self.scorer.searched, copy_trainable(self.model))
         points, loop.points = loop.points, []
         with self.meter.phase("store"):
             self._write_checkpoint()
@@ -160,7 +161,7 @@ class Run:
         best, step, write = self.best, self.loop.step, self.loop.copy_state()
         if not current().is_first:
             return
-        selected = {"score": best.score, "step": best.step, "metrics": best.metrics}
+        selected = {"score": best.score, "step": best.step, "metrics": best.metrics, "facts": best.facts}
         state = {
             "spec": self.spec.model_dump(mode="json"),
             "step": step,
@@ -207,7 +208,7 @@ class Run:
         if (best := state["best"]) is not None:
             is_best = best["step"] == state["step"]
             weights = copy_trainable(self.model) if is_best else load_file(checkpoint / _BEST_FILE)
-            self.best = Best(best["score"], best["step"], best["metrics"], weights)
+            self.best = Best(best["score"], best["step"], best["metrics"], best["facts"], weights)
         self.evaluation_due, self.checkpoint = state["evaluation_due"], checkpoint
         self.notes += [note for note in state["unrepeatable"] if note not in self.notes]
         self.meter.restore(state["meter"])

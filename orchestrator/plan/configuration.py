@@ -28,7 +28,8 @@ class Configuration:
         path: the method block it came from.
         source: the configuration from whose adapters it is cut; None if it is trained.
         cut_to: what these are cut to (`craft.trainer.cutting.Cut`).
-        candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
+        candidates: of a tuned configuration, by task the candidate that was chosen there, whose settings its trials have; of
+            what is cut from it, the candidate from whose adapter it is cut.
         transferred: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
     """
 
@@ -50,6 +51,11 @@ class Configuration:
         """Its metrics known before training."""
         memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
         return {**self.counts.known(), **memory}
+
+    @property
+    def trained(self) -> Configuration:
+        """What is trained for it: itself, or what its adapters are cut from, with the candidates that were chosen for it."""
+        return self if self.source is None else replace(self.source, candidates=self.candidates)
 
     def cut(self, size: int, name: str) -> Configuration:
         """Returns what its adapters are cut to.

@@ -70,7 +70,7 @@ class Identity:
     def run_of(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """Returns the run of `configuration` on one task with one seed."""
         if configuration.source is not None:
-            return self.run_of(configuration.source, task, seed).cut_to(str(configuration.cut_to), RECOVERY)
+            return self.run_of(configuration.trained, task, seed).cut_to(str(configuration.cut_to), RECOVERY)
         if configuration.candidates:
             run = self.run_of(configuration.candidates[task], task, seed)
             if run.warm_start is None:

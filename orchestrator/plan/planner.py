@@ -5,6 +5,7 @@ point  -->  identity (id, run)  ·  labels (name)  ·  cost (counts, constraints
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -90,12 +91,29 @@ class Planner:
         seeds: Iterable[int] | None = None,
         tasks: Iterable[str] | None = None,
     ) -> list[PlannedTrial]:
-        """Returns the trials of configurations on every task with every seed, those of the sweep if not given.
+        """Returns the trials of configurations on every task with every seed, those of the sweep if not given, with the
+        trainings from whose adapters alone something is cut.
 
         Seeds are outside, so that whole suites finish early.
         """
         seeds, tasks = (self.sweep.seeds if seeds is None else seeds), (self.sweep.task_names if tasks is None else [*tasks])
-        return [self._trial(configuration, task, seed) for seed in seeds for task in tasks for configuration in configurations]
+        trials: dict[str, PlannedTrial] = {}
+        for seed, task in itertools.product(seeds, tasks):
+            rows = [self._trial(configuration, task, seed) for configuration in configurations]
+            trials |= {trial.key: trial for trial in rows}
+            for configuration in configurations:
+                if configuration.source is not None and configuration.candidates:
+                    training = self._source(configuration, task, seed)
+                    trials.setdefault(training.key, training)
+        return [*trials.values()]
+
+    def _source(self, cut: Configuration, task: str, seed: int) -> PlannedTrial:
+        """Returns the training from whose adapter a configuration with candidates of its own is cut."""
+        assert cut.source is not None
+        run, resources = self.identity.run_of(cut.trained, task, seed), self.sweep.resources_for(self.sweep.block_at(cut.path))
+        return PlannedTrial(
+            run, cut.source.id, f"{cut.source.label}, to be cut", resources, Why("source", cut.source.id), cut.source.known
+        )
 
     def _trial(self, configuration: Configuration, task: str, seed: int) -> PlannedTrial:
         run, path = self.identity.run_of(configuration, task, seed), configuration.path
@@ -114,7 +132,11 @@ class Planner:
         return Why("replicated" if trained.candidates or seed not in self.sweep.reported_seeds else "listed")
 
     def tuned(
-        self, candidates: Sequence[Configuration], best: Mapping[str, int], transferred: Mapping[str, str]
+        self,
+        candidates: Sequence[Configuration],
+        best: Mapping[str, int],
+        best_of_size: Mapping[str, Mapping[str, int]],
+        transferred: Mapping[str, str],
     ) -> list[Configuration]:
         """Returns the configuration that has on each task the settings of the best candidate there, after what it is cut to.
 
@@ -123,6 +145,7 @@ class Planner:
         Args:
             candidates: a group.
             best: by task, the place of the best one in `candidates`.
+            best_of_size: the same for what the adapters are cut to, by `cut_to`; a size that is absent has `best`.
             transferred: by task, the label of the configuration whose choice it takes, if it is another one's.
         """
         chosen = {task: candidates[place] for task, place in best.items()}
@@ -131,7 +154,15 @@ class Planner:
         tuned = replace(largest, id=name, label=label, candidates=chosen, transferred=transferred)
         smallest = min(candidate.counts.trainable_parameters for candidate in chosen.values())
         sizes = [size for size in self.cost.sizes_of(tuned) if self.cost.broken_constraint(size) is None]
-        return [*(size for size in sizes if size.counts.trainable_parameters < smallest), tuned]
+        return [
+            *(
+                replace(size, candidates=chosen | {task: candidates[place] for task, place in own.items()})
+                for size in sizes
+                if size.counts.trainable_parameters < smallest
+                for own in [best_of_size.get(str(size.cut_to), {})]
+            ),
+            tuned,
+        ]
 
 
 def _listed(parameters: dict[str, Any]) -> str:

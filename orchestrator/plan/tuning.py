@@ -19,18 +19,38 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from craft.methods import METHODS
 from craft.words import list_some
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.mistakes import SweepError, dotted
+from orchestrator.sweepfile.space.sizes import sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
 LEAST = 3
 """So many ranks: with two of them both are ends."""
-Tried = Mapping[int, float]
-"""The scores of one rank by the place of the rate in ascending order; minus infinity where the training failed."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a candidate has on the rows that choose, the means over the seeds that tune.
+
+    Attributes:
+        score: minus infinity where a training failed.
+        credits: `(blocks,)` (`craft.scoring.credits`); None where they are not recorded.
+    """
+
+    score: float
+    loss: float = math.inf
+    credits: NDArray[np.float64] | None = None
+
+
+Places = Mapping[int, Tried]
+"""The candidates of one rank that were run, by their places in its group."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +119,29 @@ def _rate_of(configuration: Configuration) -> float:
     return float(configuration.training[RATE])
 
 
-def best_of(tried: Tried, preferred: int | None = None) -> int | None:
-    """Returns the place of the best score, among equal ones the preferred or else the first; None if all failed."""
-    finite = {place: score for place, score in sorted(tried.items()) if math.isfinite(score)}
+def best_of(tried: Places, preferred: int | None = None) -> int | None:
+    """Returns the place of the candidate that is chosen; None if all failed.
+
+    It has the best score. Candidates that the noise of the rows does not tell from the best are tied with it: of these it is
+    the preferred, or else the one of the smallest loss, and of equal losses the one nearest to the middle of what was tried.
+    """
+    finite = {place: candidate for place, candidate in sorted(tried.items()) if math.isfinite(candidate.score)}
     if not finite:
         return None
-    best = max(finite, key=finite.__getitem__)
-    return preferred if preferred is not None and finite.get(preferred) == finite[best] else best
+    best, middle = max(finite.values(), key=lambda candidate: candidate.score), (min(tried) + max(tried)) / 2
+    tied = [place for place, candidate in finite.items() if best.score - candidate.score <= noise_between(best, candidate)]
+    return preferred if preferred in tied else min(tied, key=lambda place: (finite[place].loss, abs(place - middle)))
 
 
-def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
+def noise_between(first: Tried, second: Tried) -> float:
+    """Returns the standard error of the difference of two scores on the same rows, in points; 0 without credits."""
+    if first.credits is None or second.credits is None or first.credits.shape != second.credits.shape:
+        return 0.0
+    gaps = first.credits - second.credits
+    return float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+
+
+def to_try(tried: Sequence[Places], rates: int, start: int) -> list[set[int]]:
     """Returns the rates to try on a task, a set for each rank. The search is over when all of them have scores."""
     every, wanted = {*range(rates)}, [set[int]() for _ in tried]
     wanted[start] |= every
@@ -132,12 +165,12 @@ def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
     return wanted
 
 
-def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | None:
+def _best_among(places: Collection[int], tried: Places, preferred: int) -> int | None:
     scores = {place: tried[place] for place in places if place in tried}
     return best_of(scores, preferred) if len(scores) == len(places) else preferred
 
 
-def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
+def choose(tried: Sequence[Places], rates: int, start: int) -> list[tuple[int | None, bool]]:
     """Returns, by rank, the place of the rate that it gets on a task, and whether that is transferred from the first one."""
     transferred = best_of(tried[start])
     tuned = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
@@ -220,12 +253,21 @@ def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
     """Returns how many trials tune if learning rates are transferred over ranks, how many if none is, and how many are reported
-    at most: those of a best candidate in every group. A group of one has nothing to wait for."""
+    at most: those of a best candidate in every group, and of another one for each size. A group of one has nothing to wait for.
+    """
     tasks = len(sweep.task_names)
     alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone
     each = tasks * len(sweep.seeds)
-    return planned * each, every * each, sum(len(family.groups) for family in families) * tasks * len(sweep.reported_seeds)
+    trainings = sum(_most_choices(sweep, group) for family in families for group in family.groups)
+    return planned * each, every * each, trainings * tasks * len(sweep.reported_seeds)
+
+
+def _most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
+    """Returns how many candidates of a group can be chosen at most: by the whole adapter and by each size."""
+    block = sweep.block_at(group[0].path)
+    sizes = sizes_within(block.sizes if block else None, group[0].counts.trainable_parameters)
+    return min(len(group), 1 + len(sizes))
 
 
 def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:

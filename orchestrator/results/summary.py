@@ -115,11 +115,11 @@ class Summary:
 
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     """Returns a summary of each configuration, in the order in which configurations first appear."""
-    grouped: dict[str, list[Entry]] = {}
+    entries, grouped = [*entries], dict[str, list[Entry]]()
     for entry in entries:
-        grouped.setdefault(entry.trial.configuration, []).append(entry)
-    tuning = _tuning([entry for group in grouped.values() for entry in group])
-    configurations = {entry.key: entry.trial.configuration for group in grouped.values() for entry in group}
+        if entry.trial.serves is None:  # a training for a size alone is no row
+            grouped.setdefault(entry.trial.configuration, []).append(entry)
+    tuning, configurations = _tuning(entries), {entry.key: entry.trial.configuration for entry in entries}
     summaries = {name: _summary(group, group[0].trial.planned, tuning.get(name)) for name, group in grouped.items()}
     trials = {name: group[0].trial for name, group in grouped.items()}
     sources = {name: configurations.get(trial.training) for name, trial in trials.items() if trial.is_cut}
@@ -141,46 +141,57 @@ def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) ->
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
-    """Returns the cost of each configuration's tuning, by its id: that of all candidates of its group."""
-    groups: dict[str, list[Entry]] = {}
+    """Returns the cost of each configuration's tuning, by its id: that of all candidates of its group. What is cut from its
+    adapters has the same cost and a choice of its own."""
+    groups: dict[str, dict[Any, list[Entry]]] = {}
     chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
+    tuned: dict[str, tuple[str, Any]] = {}
     transferred: dict[str, str] = {}
-    for entry in entries:
-        trial = entry.trial
-        if trial.is_cut:
-            continue
+    trainings = {entry.key: entry.trial for entry in entries}
+    for trial, entry in ((entry.trial, entry) for entry in entries):
+        size, training = trial.parameters.get("cut_to"), trainings.get(trial.training)
         if trial.group is not None:
-            groups.setdefault(trial.group, []).append(entry)
-        else:
+            groups.setdefault(trial.group, {}).setdefault(size, []).append(entry)
+        elif training is not None and trial.is_reported:
             chosen.setdefault(trial.configuration, {})[trial.task] = trial.parameters
-            transferred |= {trial.configuration: trial.transferred} if trial.transferred else {}
-    tunings = {name: Tuning(1, values=_values([RATE], chosen[name]), transferred=label) for name, label in transferred.items()}
-    for name, group in groups.items():
-        candidates: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for entry in group:
-            candidates.setdefault(entry.trial.task, {})[entry.trial.configuration] = entry.trial.parameters
-        most = max(candidates.values(), key=len)
-        spent = Tuning.of(len({entry.trial.configuration for entry in group}), [entry.result for entry in group])
-        by_task = chosen.get(name, {})
-        values = _values(varied([*most.values()]), by_task)
-        at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
-        seeds = tuple(sorted({entry.trial.seed for entry in group}))
-        lucks = lucks_of_tuning(group)
-        tunings[name] = replace(
-            spent, at_end=at_end, seeds=seeds, values=values, lucks=lucks, transferred=transferred.get(name)
-        )
-    labels = {entry.trial.label: entry.trial.configuration for entry in entries if entry.trial.is_reported}
-    for name in transferred.keys() - groups.keys():
-        if tuned := tunings.get(labels.get(transferred[name], "")):
-            tunings[name] = replace(tunings[name], lucks=tuned.lucks)
-    trained = {entry.key: entry.trial.configuration for entry in entries}
-    sources = {entry.trial.configuration: trained.get(entry.trial.training) for entry in entries}
-    fixed = (
-        {name: Tuning(1) for name in sources.values() if name in chosen}
-        if any(tuning.seeds for tuning in tunings.values())
-        else {}
+            tuned[trial.configuration] = training.configuration, size
+            transferred |= {trial.configuration: training.transferred} if training.transferred else {}
+    labels = {trial.label: trial.configuration for trial in trainings.values() if trial.is_reported}
+    tunings: dict[str, Tuning] = {}
+    for name, (group, size) in tuned.items():
+        label = transferred.get(name)
+        if group in groups:
+            tunings[name] = _of_group(groups[group], size, chosen[name], label)
+        elif label is not None:
+            lucks = lucks_of_tuning(groups.get(labels.get(label, ""), {}).get(None, []))
+            tunings[name] = Tuning(1, values=_values([RATE], chosen[name]), lucks=lucks, transferred=label)
+        elif groups:
+            tunings[name] = Tuning(1)
+    return tunings
+
+
+def _of_group(
+    group: Mapping[Any, list[Entry]], size: Any, chosen: Mapping[str, Mapping[str, Any]], transferred: str | None
+) -> Tuning:
+    """Returns the tuning of one size of a group; None is that of the trained adapters.
+
+    Args:
+        group: the trials of the candidates by size.
+        chosen: the parameters of the reported trials, by task.
+    """
+    trained, candidates = group.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
+    of_size = group.get(size, trained)
+    for entry in of_size:
+        candidates.setdefault(entry.trial.task, {})[entry.trial.configuration] = entry.trial.parameters
+    spent = Tuning.of(len({entry.trial.configuration for entry in trained}), [entry.result for entry in trained])
+    return replace(
+        spent,
+        at_end=ends({task: [*rows.values()] for task, rows in candidates.items()}, chosen),
+        seeds=tuple(sorted({entry.trial.seed for entry in trained})),
+        values=_values(varied([*max(candidates.values(), key=len).values()]), chosen),
+        lucks=lucks_of_tuning(of_size),
+        transferred=transferred,
     )
-    return {name: (fixed | tunings)[source] for name, source in sources.items() if source in fixed or source in tunings}
 
 
 def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

@@ -118,7 +118,7 @@ def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the names of the parameters in which candidates differ; their start values follow from these."""
-    names = dict.fromkeys(name for row in rows for name in row if name != "warm_start")
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("warm_start", "cut_from"))
     return [name for name in names if len({text(row.get(name)) for row in rows}) > 1]
 
 

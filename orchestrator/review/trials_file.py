@@ -15,7 +15,7 @@ from typing import Any
 
 from craft.disk import replacing
 from craft.results import METRIC, POSITIVE
-from craft.scoring.credits import CREDITS
+from craft.scoring.credits import CREDITS, SEARCH_CREDITS
 from craft.tasks import find_task
 from craft.tasks.files import DataError, Rows
 from craft.tasks.splits import load_splits
@@ -32,7 +32,7 @@ OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed
 OF_RESULT = ("status", "error", "steps", "seconds")
 FACTS = (
     *("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions"),
-    *(METRIC, POSITIVE, GUESSING, CREDITS),
+    *(METRIC, POSITIVE, GUESSING, CREDITS, SEARCH_CREDITS),
 )
 """What a record says of a trial that means something elsewhere."""
 
@@ -79,6 +79,7 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
     why = Why("transferred", cells["transferred"]) if "transferred" in cells else why
     why = Why("added", cells["added"]) if "added" in cells else why
     why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
+    why = Why("source", cells["serves"]) if "serves" in cells else why
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
     trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
     return Entry(trial, TrialResult.from_json(fields), "ended", begun=True)
@@ -90,7 +91,7 @@ def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
     trial = entry.trial
     cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
     cells |= {name: getattr(result, name) for name in OF_RESULT}
-    cells |= {name: reason for name in ("transferred", "added") if (reason := getattr(trial, name))}
+    cells |= {name: reason for name in ("transferred", "added", "serves") if (reason := getattr(trial, name))}
     groups = {"parameter": entry.trial.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     return cells

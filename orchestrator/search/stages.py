@@ -4,11 +4,11 @@
   they are on the front: P(front) of the search score is 0.05 or more, and is 0.95 or less or is based on one seed. It ends when
   all is known.
 - `TuneThenMeasure` (`choose: best`, which `compare: fair` sets up) decides once, for each task. Configurations that differ only
-  in the dimensions `tuned` are candidates; those with the best search score on a task make up one tuned configuration, which
-  runs with `replication.seeds`. Of equal ones it is the first. The trials that chose are not reported.
+  in the dimensions `tuned` are candidates; those that are the best on a task (`orchestrator.plan.tuning.best_of`) make up one
+  tuned configuration, which runs with `replication.seeds`. Each size that is cut from them chooses by its own score. The trials
+  that chose are not reported.
 
-A training whose adapter is cut gets further seeds under `front` if it or one of its cuts does. Under `best` it is worth the
-area under the search scores of these (`orchestrator.results.search_values`).
+A training whose adapter is cut gets further seeds under `front` if it or one of its cuts does.
 
 The search score decides, never the reported score. A choice is made again from the trials before it whenever it is asked for,
 so a resumed sweep chooses the same.
@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from craft.scoring.credits import SEARCH_CREDITS, read_credits
 from orchestrator.judging.front import POSSIBLE
 from orchestrator.judging.probabilities import front_probabilities
 from orchestrator.plan.trial import PlannedTrial, jobs_of
-from orchestrator.plan.tuning import Family, choose, families_of, rates_words, to_try
-from orchestrator.results.search_values import SEARCH_SCORE, search_value
+from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
+from orchestrator.results.search_values import SEARCH_SCORE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.settings import ReplicationSettings
 
-SEARCH_LOSS, TIE = "search_loss", 1e-6
+SEARCH_LOSS = "search_loss"
 
 
 class MoreSeeds(Staged):
@@ -83,7 +84,7 @@ class TuneThenMeasure(Staged):
             if not more:
                 break
             trials = [*trials, *more]
-        for tuned in tried.tuned():
+        for tuned in tried.tuned([configuration for configuration in configurations if configuration.source is not None]):
             more = plan.planner.trials(tuned, seeds)
             if not self._is_affordable([*trials, *more]):
                 break
@@ -113,18 +114,16 @@ def _families(configurations: Sequence[Configuration]) -> list[list[Configuratio
 
 
 class _Tried:
-    """The scores of the families' candidates on each task, from those of `trials` that have ended."""
+    """What the families' candidates, and what is cut from their adapters, have on each task, from trials that have ended."""
 
     def __init__(self, plan: Plan, families: Sequence[Family], trials: Sequence[PlannedTrial], state: State) -> None:
         self._plan, self._families = plan, families
-        self._tuning = sum(not job.training.trial.is_reported for job in jobs_of(trials))
-        self._worth: dict[tuple[str, str], list[float]] = {}
-        self._tunes = {trial.configuration for trial in trials if not trial.trial.is_reported}
-        for job in jobs_of(trials):
-            place = job.training.configuration, job.training.run.task
-            entries = entries_of(job.trials, state)
-            worth = search_value(entries, {}) - _tie_break(entries) if all(entry.finished for entry in entries) else math.nan
-            self._worth.setdefault(place, []).append(worth)
+        self._tuning = sum(job.training.trial.group is not None for job in jobs_of(trials))
+        self._tunes = {trial.configuration for trial in trials if trial.trial.group is not None}
+        places: dict[tuple[str, str], list[Entry]] = {}
+        for entry in entries_of(trials, state):
+            places.setdefault((entry.trial.configuration, entry.trial.task), []).append(entry)
+        self._tried = {place: _tried(entries) for place, entries in places.items()}
 
     def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[PlannedTrial]:
         """Returns the trials of candidates that are needed by what is known, and were not run."""
@@ -132,15 +131,19 @@ class _Tried:
         with_cuts = {family[-1].id: family for family in families}
         for family in (family for family in self._families if family.later):
             for task in self._plan.sweep.task_names:
-                scores = self._scores(family, task)
-                wanted = to_try(scores, len(family.groups[family.start]), family.start)
+                tried = self._by_rank(family, task)
+                wanted = to_try(tried, len(family.groups[family.start]), family.start)
                 for rank, group in enumerate(family.groups):
-                    places = [place for place in range(len(group)) if place in wanted[rank] and place not in scores[rank]]
+                    places = [place for place in range(len(group)) if place in wanted[rank] and place not in tried[rank]]
                     more += [trial for place in places for trial in planner.trials(with_cuts[group[place].id], tasks=[task])]
         return more
 
-    def tuned(self) -> list[list[Configuration]]:
-        """Returns the tuned configuration of each group that has a candidate with a score on every task, after its cuts."""
+    def tuned(self, cuts: Sequence[Configuration]) -> list[list[Configuration]]:
+        """Returns the tuned configuration of each group that has a candidate with a score on every task, after its cuts.
+
+        Args:
+            cuts: what the candidates' adapters are cut to, each of which chooses by its own score.
+        """
         tuned: list[list[Configuration]] = []
         for family in self._families:
             first = family.groups[family.start]
@@ -151,8 +154,31 @@ class _Tried:
                 best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
                 if len(best) == len(by_task):
                     transferred = {task: label for task, rows in by_task.items() if rows[rank][1]}
-                    tuned.append(self._plan.planner.tuned(group, best, transferred))
+                    sizes = self._sizes(group, cuts, {task: best[task] for task in transferred})
+                    tuned.append(self._plan.planner.tuned(group, best, sizes, transferred))
         return tuned
+
+    def _sizes(
+        self, group: Sequence[Configuration], cuts: Sequence[Configuration], transferred: Mapping[str, int]
+    ) -> dict[str, dict[str, int]]:
+        """Returns by `cut_to` and task the place of the candidate from whose adapter a size is cut.
+
+        Args:
+            transferred: the places on the tasks on which the group was not tuned itself.
+        """
+        places = {candidate.id: place for place, candidate in enumerate(group)}
+        rows: dict[str, dict[str, dict[int, Tried]]] = {}
+        for cut in cuts:
+            if cut.source is not None and cut.source.id in places:
+                for task in self._plan.sweep.task_names:
+                    if (cut.id, task) in self._tried:
+                        of_task = rows.setdefault(str(cut.cut_to), {}).setdefault(task, {})
+                        of_task[places[cut.source.id]] = self._tried[cut.id, task]
+        own: dict[str, dict[str, int]] = {}
+        for size, by_task in rows.items():
+            best = {task: transferred.get(task, best_of(tried)) for task, tried in by_task.items()}
+            own[size] = {task: place for task, place in best.items() if place is not None}
+        return own
 
     def rates_line(self) -> str:
         """Returns what transferring learning rates over ranks saved, and where the best rate differed; empty if none may be."""
@@ -171,25 +197,29 @@ class _Tried:
 
     def _rates(self, family: Family) -> dict[str, list[tuple[int | None, bool]]]:
         rates = len(family.groups[family.start])
-        return {task: choose(self._scores(family, task), rates, family.start) for task in self._plan.sweep.task_names}
+        return {task: choose(self._by_rank(family, task), rates, family.start) for task in self._plan.sweep.task_names}
 
-    def _scores(self, family: Family, task: str) -> list[dict[int, float]]:
-        """Returns the mean worth over seeds of each rank's candidates that were run, minus infinity unless all finished."""
-        scores = list[dict[int, float]]()
-        for group in family.groups:
-            worths = {place: self._worth.get((candidate.id, task), []) for place, candidate in enumerate(group)}
-            scores.append({place: _mean(worth) for place, worth in worths.items() if worth})
-        return scores
-
-
-def _tie_break(entries: Sequence[Entry]) -> float:
-    """Returns what decides between equal search scores: the mean loss on the same rows, too small to overrule a score."""
-    losses = [entry.result.metrics.get(SEARCH_LOSS, math.nan) for entry in entries if entry.result is not None]
-    return TIE * fmean(losses) if losses and all(map(math.isfinite, losses)) else 0.0
+    def _by_rank(self, family: Family, task: str) -> list[dict[int, Tried]]:
+        """Returns the candidates of each rank that were run."""
+        return [
+            {place: self._tried[row.id, task] for place, row in enumerate(group) if (row.id, task) in self._tried}
+            for group in family.groups
+        ]
 
 
-def _mean(worths: Sequence[float]) -> float:
-    return fmean(worths) if all(map(math.isfinite, worths)) else -math.inf
+def _tried(entries: Sequence[Entry]) -> Tried:
+    """Returns what a candidate has on a task, by its trials with the seeds that tune; a failure unless all finished."""
+    results = [entry.result for entry in entries if entry.finished]
+    scores = [result.metrics.get(SEARCH_SCORE, math.nan) for result in results]
+    if len(results) < len(entries) or not all(map(math.isfinite, scores)):
+        return Tried(-math.inf)
+    losses = [result.metrics.get(SEARCH_LOSS, math.nan) for result in results]
+    credits = [read_credits(result.facts[SEARCH_CREDITS]) for result in results if SEARCH_CREDITS in result.facts]
+    return Tried(
+        fmean(scores),
+        fmean(losses) if all(map(math.isfinite, losses)) else math.inf,
+        np.mean(credits, axis=0) if len(credits) == len(results) else None,
+    )
 
 
 def undecided(

@@ -10,7 +10,7 @@ from pydantic import GetPydanticSchema
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
 """A number that stays an int if it is one."""
-Reason = Literal["listed", "candidate", "transferred", "replicated", "added", "cut"]
+Reason = Literal["listed", "candidate", "transferred", "replicated", "added", "cut", "source"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Why:
     `replicated`    is one more seed of what results have chosen                empty
     `added`         was proposed or decided while the sweep ran                 the reason, in words
     `cut`           is cut from the adapter of a training                       the key of the training
+    `source`        is trained for what is cut from it, and not reported        the id of the tuned configuration
     ==============  ==========================================================  ========================================
 
     Attributes:
@@ -84,7 +85,12 @@ class Trial:
     @property
     def is_reported(self) -> bool:
         """Whether its scores are reported."""
-        return self.group is None
+        return self.group is None and self.serves is None
+
+    @property
+    def serves(self) -> str | None:
+        """The id of the tuned configuration of which a size has another choice, and is cut from this training."""
+        return self.why.of if self.why.reason == "source" else None
 
     @property
     def added(self) -> str | None:

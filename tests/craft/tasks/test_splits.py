@@ -171,8 +171,9 @@ def test_a_phrase_belongs_to_the_longest_text_that_contains_it(tmp_path):
         pq.write_table(pa.table(table), folder / f"{split}.parquet")
     splits = load_splits(TASKS["glue/sst2"], DataSettings(root=str(tmp_path)))
     numbers = [{text.split()[1] for text in texts(split)} for split in (splits.train, splits.search)]
-    assert len(splits.search) == 8
     assert not numbers[0] & numbers[1]
+    assert len(splits.search) == 4
+    assert all(text.endswith("bad") for text in texts(splits.search)), "whole sentences choose"
     before = load_splits(TASKS["glue/sst2"], DataSettings(root=str(tmp_path), search_groups=False))
     assert {text.split()[1] for text in texts(before.search)} & {text.split()[1] for text in texts(before.train)}
 

@@ -74,7 +74,7 @@ def keys(sweep: Sweep) -> dict[str, str]:
         for family in (plan.families if sweep.tunes else ())
         for group in family.groups
         if len(group) > 1
-        for configuration in planner.tuned(group, dict.fromkeys(sweep.task_names, 1), {})
+        for configuration in planner.tuned(group, dict.fromkeys(sweep.task_names, 1), {}, {})
     ]
     return {
         configuration.id: digest(planner, configuration) for configuration in [*plan.configurations, *plan.probed[:4], *tuned]

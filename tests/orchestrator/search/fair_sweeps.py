@@ -65,19 +65,24 @@ def run(
     score: Callable[[PlannedTrial], float | None] = by_rate,
     notes: list[str] | None = None,
     loss: Callable[[PlannedTrial], float] = lambda trial: 0.5,
+    facts: Callable[[PlannedTrial], dict[str, str]] = lambda trial: {},
 ) -> list[PlannedTrial]:
-    """Runs what the plan still asks for; a score of None is a training that diverged. Each trial takes 10 s."""
+    """Runs what the plan still asks for; a score of None is a training that diverged, without cuts. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)
     (folder / "sweep.yaml").write_text(plan.sweep.to_yaml())
 
     def end(job: Job) -> list[Outcome]:
-        value = score(job.training)
-        if value is None:
+        if score(job.training) is None:
             return [Outcome(TrialResult(job.key, "failed", seconds=10.0, error="training diverged"))]
-        # The reported score says the opposite: nothing may be chosen by it.
-        metrics = {"search_score": value, "search_loss": loss(job.training), "score": 100 - value}
-        return [Outcome(TrialResult(job.key, "finished", metrics, seconds=10.0))]
+        outcomes = []
+        for trial in job.trials:
+            value = score(trial)
+            assert value is not None
+            # The reported score says the opposite: nothing may be chosen by it.
+            metrics = {"search_score": value, "search_loss": loss(trial), "score": 100 - value}
+            outcomes.append(Outcome(TrialResult(trial.key, "finished", metrics, seconds=10.0, facts=dict(facts(trial)))))
+        return outcomes
 
     return run_some(plan, folder, end, notes=notes)
 

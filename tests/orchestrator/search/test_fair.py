@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from craft.scoring.credits import SEARCH_CREDITS, credits_of
 from craft.spec import RunSpec
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.folder import SweepFolder
@@ -113,14 +115,71 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
     cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
     entry = Entry(PlannedTrial(cut, "cut", "cut", why=Why("cut", source.key)).trial)
     summaries = {summary.configuration: summary for summary in summarize_entries([*entries, entry])}
-    assert summaries["cut"].tuning == summaries[source.configuration].tuning is not None
+    tunings = [summaries[name].tuning for name in ("cut", source.configuration)]
+    assert tunings[0]
+    assert tunings[1]
+    assert len({(tuning.candidates, tuning.trials, tuning.seconds, tuning.seeds) for tuning in tunings if tuning}) == 1
+    assert {*tunings[0].values["learning_rate"].values()} == {str(cut.training.learning_rate)}, "its own"
     assert summarize_entries([entry])[0].tuning is None, "its training is not at hand"
 
 
-def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, FAIR)
-    run(plan, lambda trial: None if trial.run.training.learning_rate == 0.001 else 70.0)
-    assert chosen(plan) == {1: [0.01, 0.01], 2: [0.01, 0.01], 4: [0.005]}
+def test_of_equal_candidates_the_middle_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:
+    equal, failed = plan_of(tmp_path / "equal", FAIR), plan_of(tmp_path / "failed", FAIR)
+    run(equal, lambda trial: 70.0)
+    assert chosen(equal) == {1: [0.01, 0.01], 2: [0.01, 0.01], 4: [0.005]}
+    run(failed, lambda trial: None if trial.run.training.learning_rate == 0.01 else 70.0)
+    assert 0.01 not in {rate for rates in chosen(failed).values() for rate in rates}
+
+
+@pytest.mark.parametrize(("differ", "rate"), [(40, 0.1), (4, 0.001)])
+def test_a_lead_inside_the_noise_of_the_rows_that_choose_is_a_tie(tmp_path: Path, differ: int, rate: float) -> None:
+    """0.001 leads by 2 of 100 rows: noise where 40 rows differ, and none where 4 do. Of tied ones the smaller loss decides."""
+    plan, scores = plan_of(tmp_path, FAIR), {0.001: 82.0, 0.01: 50.0, 0.1: 80.0}
+
+    def facts(trial: PlannedTrial) -> dict[str, str]:
+        lead = trial.run.training.learning_rate == 0.001
+        rows = np.zeros(100)  # the rows on which 0.001 is right and 0.1 is not, and the other way round
+        rows[: differ // 2 + 1], rows[differ // 2 + 1 : differ] = lead, not lead
+        return credits_of(lambda mask: 100 * float(rows[mask].mean()), len(rows), SEARCH_CREDITS)
+
+    run(
+        plan,
+        lambda trial: scores.get(trial.run.training.learning_rate, 50.0),
+        loss=lambda trial: 1 - trial.run.training.learning_rate,
+        facts=facts,
+    )
+    assert chosen(plan) == {1: [rate] * 2, 2: [rate] * 2, 4: [0.005]}
+
+
+CUT = FAIR.replace("{values: [1, 2]}}", "2, sizes: [100]}")
+
+
+def test_each_size_is_tuned_by_its_own_score(tmp_path: Path) -> None:
+    """The whole adapter is best at 0.1 on both tasks; what is cut from it at 0.001, but on one task at 0.1, too."""
+    plan = plan_of(tmp_path, CUT)
+
+    def score(trial: PlannedTrial) -> float:
+        rate, cut = trial.run.training.learning_rate, trial.run.cut_from is not None
+        best = 0.001 if cut and trial.run.task == "toy/sentiment" else 0.1
+        return 90.0 - 10 * (rate != best) + trial.run.seed % 10
+
+    ran = run(plan, score)
+    (whole, cut) = [summary for summary in judged(plan) if summary.complete and summary.parameters["rank"] == 2]
+    if "cut_to" in whole.parameters:
+        whole, cut = cut, whole
+    rates = [
+        {task: float(rate) for task, rate in row.tuning.values["learning_rate"].items()} for row in (whole, cut) if row.tuning
+    ]
+    assert rates == [{"toy/paraphrase": 0.1, "toy/sentiment": 0.1}, {"toy/paraphrase": 0.1, "toy/sentiment": 0.001}]
+    assert (whole.seeds, cut.seeds, whole.planned, cut.planned) == (3, 3, 6, 6)
+    assert len({*whole.scores.values(), *cut.scores.values()}) == 3, "each at its best rate: 100 - 90 - seed"
+    sources = [trial for trial in ran if trial.trial.serves]
+    assert {(trial.run.task, trial.run.training.learning_rate, trial.run.seed) for trial in sources} == {
+        ("toy/sentiment", 0.001, seed) for seed in (0, 1, 2)
+    }
+    assert cut.source == whole.configuration == sources[0].configuration
+    assert len({trial.key for trial in ran}) == len(ran)
+    assert run(plan_of(tmp_path, CUT), score) == [], "a resumed sweep chooses the same"
 
 
 def test_of_equal_candidates_the_one_of_the_lower_loss_is_chosen(tmp_path: Path) -> None:
@@ -142,7 +201,7 @@ def test_a_rate_that_fails_on_one_task_may_be_chosen_on_the_other(tmp_path: Path
         return (None if trial.run.task == "toy/sentiment" else 99.0) if best else 50.0
 
     run(plan, score)
-    assert chosen(plan) == {1: [0.1, 0.001], 2: [0.1, 0.001], 4: [0.005]}
+    assert chosen(plan) == {1: [0.1, 0.01], 2: [0.1, 0.01], 4: [0.005]}
 
 
 def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_path: Path) -> None:
