@@ -21,6 +21,7 @@ import torch
 from peft.config import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_module_exists
 from peft.utils.integrations import init_empty_weights
+from peft.utils.other import ModulesToSaveWrapper
 from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
@@ -210,9 +211,22 @@ class JointTuner(BaseTuner):
             del self.parts[adapter_name]
 
     def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> Any:
+        unwrap_heads(self.model)
         model = super()._unload_and_optionally_merge(*args, **kwargs)
         self._prepare_hook.remove()
         return model
+
+
+def unwrap_heads(model: nn.Module) -> None:
+    """Puts the trained head, and any other module of `modules_to_save`, in the place of PEFT's wrapper around it.
+
+    PEFT's unloading does so too. But its tuners other than LoRA then ask the head for a `weight` of its own, which a head of
+    two layers (RoBERTa, MPNet, ELECTRA) does not have.
+    """
+    wrappers = {name: module for name, module in model.named_modules() if isinstance(module, ModulesToSaveWrapper)}
+    for name, wrapper in wrappers.items():
+        head = wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+        model.set_submodule(name, head)
 
 
 def parameter(*shape: int) -> nn.Parameter:

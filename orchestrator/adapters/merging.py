@@ -47,7 +47,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     adapter_logits = exact_logits(model, tokenizer)
     with quiet_libraries():
         method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
-        merged = _merged(model, method)
+        merged = merged_model(model, method)
         try:
             merged.save_pretrained(str(folder))
         except RuntimeError as error:  # safetensors: two names for the memory of one weight
@@ -84,8 +84,11 @@ def reads_pairs(run: Mapping[str, Any]) -> bool:
     return len(find_task(task, DataSettings()).text if custom_task is None else custom_task.get("text", ())) == 2
 
 
-def _merged(model: nn.Module, method: str) -> Any:
+def merged_model(model: nn.Module, method: str) -> Any:
+    """Returns the base model with the adapter's change in its weights. Raises ValueError if the method cannot be merged."""
     from peft import PeftModel
+
+    from craft.tuners.joint import unwrap_heads
 
     if not isinstance(model, PeftModel):
         return model  # it trained the model's own weights
@@ -94,6 +97,7 @@ def _merged(model: nn.Module, method: str) -> Any:
             f"method {method} adds no change to weights, so there is nothing to merge; take the adapter without --as merged"
         )
     try:
+        unwrap_heads(model)
         return model.merge_and_unload()
     except (NotImplementedError, AttributeError, ValueError) as error:
         raise ValueError(f"method {method} cannot be merged here: {error}; take the adapter without --as merged") from error

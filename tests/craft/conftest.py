@@ -94,10 +94,10 @@ def own_factor_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(scope="session")
 def tiny_model() -> Callable[..., Any]:
     """Makes a random model of a family: 3 layers, hidden 32, 4 heads, 2 key-value heads where the family groups queries."""
-    return _tiny_model
+    return make_tiny
 
 
-def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base") -> Any:
+def make_tiny(family: str, dtype: Any = None, seed: int = 0, head: str = "base") -> Any:
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 

@@ -1,4 +1,4 @@
-"""A model that cannot be written merged is refused in one sentence."""
+"""Every method that merges does so beside every kind of head; a model that cannot be written merged is refused."""
 
 from __future__ import annotations
 
@@ -9,10 +9,48 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaModel
 
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.models.loading import MINILM, load_tokenizer
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
-from orchestrator.adapters.merging import write_as_lora, write_merged
+from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged
+from tests.craft.conftest import make_tiny
+from tests.craft.methods import one_more
+from tests.craft.methods.cases import SUBJECTS
+
+UNMERGED = dict.fromkeys(("lotr", "superlora", "loretta"), "not merged into the base weights")
+UNMERGED |= dict.fromkeys(("houlsby", "pfeiffer", "adapterdrop"), "not merged into the base weights")
+UNMERGED["peft LILY"] = "not supported for Lily"
+MERGES = [name for name, case in SUBJECTS.items() if not case.words and name != one_more.METHOD.name]
+TOKENS = torch.arange(1, 13).view(2, 6)
+HEADS = ("roberta", "mpnet", "distilbert", "deberta-v2")
+"""A head of two layers in one module (twice), and of two modules (twice)."""
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [(name, head) for name in MERGES for head in HEADS if head == HEADS[0] or " " not in name]
+)
+def test_a_method_merges_beside_every_head(name: str, family: str) -> None:
+    row = METHODS[name.partition(" ")[0]]
+    model = row.build(
+        make_tiny(family, head="classifier"), row.parameters.model_validate(SUBJECTS[name].parameters), BuildContext("SEQ_CLS")
+    ).eval()
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.02 * torch.randn(weight.shape, generator=draw))
+        expected = model(TOKENS).logits
+    if name in UNMERGED:
+        with pytest.raises(ValueError, match=UNMERGED[name]):
+            merged_model(model, name)
+        return
+    merged = merged_model(model, name)
+    assert type(merged) is type(make_tiny(family, head="classifier"))
+    assert not any("modules_to_save" in part for part in merged.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(merged.eval()(TOKENS).logits, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:
