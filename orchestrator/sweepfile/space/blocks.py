@@ -167,8 +167,16 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
     if not isinstance(kind, Choice) or len(kind.values) != 1:
         message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
         return [Mistake((*path, TYPE), message)]
-    from craft.methods.from_peft.installed import guilty_key, whole_config
+    from craft.methods.from_peft.installed import config_class, guilty_key, whole_config
 
+    module = config_class(kind.values[0]).__module__
+    if module.partition(".")[0] != "peft":
+        message = (
+            f"{kind.values[0]} is registered with PEFT by {module}, a module that the processes of a sweep do not import, so "
+            "it would fail in each of them. Add the method to a checkout (CONTRIBUTING.md), or train it by your own program and "
+            "compare its scores: craft-sweeps judge"
+        )
+        return [Mistake((*path, TYPE), message)]
     for point in covering((Block(int(path[1]), method.name, dict(dimensions)),)):
         config = point.parameters.get(CONFIG, {})
         try:

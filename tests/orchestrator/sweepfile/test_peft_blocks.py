@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from peft import LoraConfig
 
+from craft.methods.from_peft import installed
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
@@ -41,6 +45,11 @@ space:
     config:
       sparse_rate: 0.01
 """
+
+
+@dataclass
+class LorafaxConfig(LoraConfig):
+    """A tuner's configuration as a user's own module defines it."""
 
 
 def block(content: dict[str, Any]) -> Block:
@@ -147,3 +156,20 @@ def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
     groups = {planner.identity.group(configuration) for configuration in plan.configurations}
     assert len(groups) == 3, "two sizes of LILY and PEANUT"
     assert len(plan.configurations) % (3 * len(groups)) == 0
+
+
+def test_a_type_that_only_this_process_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a sweep import PEFT and this project, so none of them would know it."""
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    monkeypatch.setitem(PEFT_TYPE_TO_CONFIG_MAPPING, Enum("Types", {"LORAFAX": "LORAFAX"}).LORAFAX, LorafaxConfig)
+    installed._config_classes.cache_clear()
+    try:
+        parsed, (mistake,) = parse_block({"method": "peft", "peft_type": "lorafax", "config": {"r": 4}}, 0)
+    finally:
+        monkeypatch.undo()
+        installed._config_classes.cache_clear()
+    assert parsed is None
+    assert mistake.path == ("space", 0, "peft_type")
+    assert f"LORAFAX is registered with PEFT by {__name__}" in mistake.message
+    assert "do not import" in mistake.message
