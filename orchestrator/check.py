@@ -102,13 +102,15 @@ def _tracking(uri: str) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.tracking.client import probe
+    from orchestrator.tracking.client import describe_refusal, probe
 
     try:
         artifacts = probe(uri)
     except Exception as error:  # stores, their drivers and the network have errors of their own
-        remedy = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
-        yield Finding("bad", "tracking", f"{address}: {redact(_one_line(error))}", remedy)
+        if refusal := describe_refusal(uri, error):
+            yield Finding("bad", "tracking", refusal)
+        else:
+            yield Finding("bad", "tracking", f"{address}: {redact(_one_line(error))}", "is the server up?")
     else:
         yield Finding("good", "tracking", f"{address} took a run and gave it back; artifacts go by {artifacts}")
 
@@ -206,10 +208,17 @@ def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """Returns the most bytes that the plan's checkpoints and adapters take on storage."""
+    """Returns the most bytes that the plan's checkpoints and adapters take on storage.
+
+    Every configuration of an adaptive plan counts as its largest probed point.
+    """
     trials_each = len(plan.sweep.task_names) * len(plan.sweep.seeds)
-    trained = sum(each.counts.trainable_parameters + each.counts.head_parameters for each in plan.trained)
-    adapters = sum(configuration.counts.adapter_bytes for configuration in plan.configurations)
+    trainings, outputs = plan.trained, list(plan.configurations)
+    if plan.largest is not None:
+        trainings = [plan.largest] * plan.wanted
+        outputs = [plan.largest, *plan.planner.cost.sizes_of(plan.largest)] * plan.wanted
+    trained = sum(each.counts.trainable_parameters + each.counts.head_parameters for each in trainings)
+    adapters = sum(configuration.counts.adapter_bytes for configuration in outputs)
     return trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * adapters)
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
@@ -168,6 +169,32 @@ def is_missing(error: Exception) -> bool:
     return getattr(error, "error_code", None) == MISSING
 
 
+LOGIN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+"""The variables by which MLflow's client logs in."""
+
+
+def describe_refusal(uri: str, error: BaseException) -> str | None:
+    """Returns what to do if the server at `uri` asks for a login or does not allow a request; None for any other error."""
+    status, seen = None, error
+    while status is None and seen is not None:
+        answer = getattr(seen, "response", None)
+        status = seen.get_http_status_code() if hasattr(seen, "get_http_status_code") else getattr(answer, "status_code", None)
+        seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
+    name = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    user = f"the user {name!r}" if name else "the login that it got"
+    given = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
+    if status == HTTPStatus.FORBIDDEN:
+        return (
+            f"the tracking store {redact(uri)} does not allow this to {user} (403): give that user the permission to make "
+            f"experiments, or set {LOGIN} of another one"
+        )
+    if status != HTTPStatus.UNAUTHORIZED:
+        return None
+    if given:
+        return f"the tracking store {redact(uri)} does not accept {user} (401): check {LOGIN} in the environment"
+    return f"the tracking store {redact(uri)} asks for a login (401): set {LOGIN} in the environment"
+
+
 def check_store(uri: str) -> None:
     """Raises TrackingError if the store at `uri` does not answer. A SQLite file need not be there, but must be one."""
     file = sqlite_file(uri)
@@ -182,6 +209,8 @@ def check_store(uri: str) -> None:
     try:
         MlflowClient(uri).search_experiments(max_results=1)
     except Exception as error:  # stores, their drivers and the network have errors of their own
+        if refusal := describe_refusal(uri, error):
+            raise TrackingError(refusal) from error
         reason = redact((str(error).strip() or type(error).__name__).splitlines()[0])[:200]
         raise TrackingError(
             f"the tracking store {redact(uri)} does not answer ({reason}); check --tracking-uri, and that the server runs"

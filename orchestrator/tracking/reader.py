@@ -12,7 +12,7 @@ from craft.results import PREDICTIONS_FOLDER
 from orchestrator.results import tags as names
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import fetch_log
-from orchestrator.tracking.client import find_runs, open_store
+from orchestrator.tracking.client import describe_refusal, find_runs, open_store
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class StoreReader:
             self.client = open_store(uri)
             self.client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
+            if refusal := describe_refusal(uri, error):
+                raise TrackingError(refusal) from error
             reason = redact(" ".join(str(error).split()))[:300]
             raise TrackingError(
                 f"the tracking store {redact(uri)} cannot be read ({type(error).__name__}: {reason})"
