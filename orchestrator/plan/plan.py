@@ -104,6 +104,11 @@ class Plan:
         return {configuration.id: configuration.known for configuration in self.configurations}
 
     @property
+    def largest(self) -> Configuration | None:
+        """The largest of the points tried out beforehand, which estimates of an adaptive plan take for every one; else None."""
+        return max(self.probed, key=lambda point: point.counts.trainable_parameters, default=None)
+
+    @property
     def examples(self) -> list[PlannedTrial]:
         """Trials of configurations that have none yet: these are prepared and checked before there are any."""
         begun = {trial.configuration for trial in self.trials}

@@ -167,13 +167,15 @@ def _print_bounds(plan: Plan, console: Console) -> None:
     """Prints the bounds of a sweep whose configurations are chosen while it runs."""
     sweep = plan.sweep
     parameters = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
+    memory = max((point.estimated_memory_bytes or 0 for point in plan.probed), default=0)
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
     _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
         f"at most {_counts(sweep, plan.wanted)} x {len(sweep.seeds)} {plural(len(sweep.seeds), 'seed')} = "
         f"{plan.wanted * len(sweep.task_names) * len(sweep.seeds)} trials\n"
-        f"trainable parameters of sampled points: {min(parameters):,} to {max(parameters):,}",
+        f"trainable parameters of sampled points: {min(parameters):,} to {max(parameters):,}"
+        + (f"; memory estimated for a training step: at most {format_bytes(memory)}" if memory else ""),
         highlight=False,
     )
     if plan.dropped:

@@ -138,11 +138,25 @@ class Work:
 
 
 def count_work(plan: Plan) -> dict[YamlPath, Work]:
-    """Returns the work of each method block of a plan whose data are on this machine; nothing if it is chosen later."""
+    """Returns the work of each method block of a plan whose data are on this machine.
+
+    Of an adaptive plan it is the most that there may be, under ("space",): every configuration like the longest probed one.
+    """
     work: dict[YamlPath, Work] = {}
+    if plan.adaptive:
+        tasks = split_examples(plan.sweep)
+        longest = max(
+            plan.probed,
+            key=lambda point: (
+                sum(steps(_training(plan, point, task), count) for task, (count, _) in tasks.items()),
+                point.counts.trainable_parameters,
+            ),
+        )
+        once = sum((_of_run(plan, longest, task) for task in tasks), Work())
+        return {("space",): once * (plan.wanted * len(plan.sweep.seeds))}
     for family in plan.families:
         candidate = family.groups[0][0]
-        each = sum((_of_run(plan, candidate.id, task) for task in plan.sweep.task_names), Work())
+        each = sum((_of_run(plan, candidate, task) for task in plan.sweep.task_names), Work())
         work[candidate.path] = work.get(candidate.path, Work()) + each * _trainings(plan, family)
     return work
 
@@ -156,13 +170,13 @@ def _trainings(plan: Plan, family: Family) -> int:
     return tuning + len(family.groups) * len(sweep.reported_seeds)
 
 
-def _of_run(plan: Plan, configuration: str, task: str) -> Work:
+def _of_run(plan: Plan, trained: Configuration, task: str) -> Work:
     """Returns the work of one training on a task, its cuts included."""
     from craft.tasks.splits import load_splits
     from craft.trainer.pace import FORWARD
     from craft.trainer.steps import evaluation_steps, total_steps
 
-    sweep, trained = plan.sweep, next(trained for trained in plan.trained if trained.id == configuration)
+    sweep = plan.sweep
     training = _training(plan, trained, task)
     splits = load_splits(find_task(task, sweep.data), sweep.data, protocol=sweep.protocol)
     rows = min(len(splits.train), training.train_examples or len(splits.train))
@@ -172,7 +186,8 @@ def _of_run(plan: Plan, configuration: str, task: str) -> Work:
     adapts, learns = trained.counts.trainable_parameters, trained.counts.head_parameters
     steps = total_steps(training, rows) if adapts or learns else 0
     evaluations = len(evaluation_steps(training, rows)) if steps else 1
-    cuts = sum(cut.source is not None and cut.source.id == configuration for cut in plan.configurations)
+    sizes = plan.planner.cost.sizes_of(trained) if plan.adaptive else plan.configurations
+    cuts = sum(cut.source is not None and cut.source.id == trained.id for cut in sizes)
     recovery = math.ceil(RECOVERY * steps)
     # The head alone needs no gradients of the base.
     return Work(

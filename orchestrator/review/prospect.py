@@ -28,6 +28,7 @@ from craft.words import format_duration, plural
 from orchestrator.judging.power import power_lines
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.trial import jobs_of
 from orchestrator.plan.work import Work, at_hand, count_work, planned_steps, remaining_steps, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
@@ -90,7 +91,8 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
             return None, f"how long: {missing}; a running sweep shows it"
         seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
     minutes = format_duration(60 * max(1, round(share * seconds / 60)))
-    return share * seconds, f"about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
+    bound = "if each configuration is as long as the longest, " if plan.adaptive else ""
+    return share * seconds, f"{bound}about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
 
 
 def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
@@ -104,11 +106,11 @@ def trainings_at_once(plan: Plan) -> int:
     fit = math.floor(cores() / share.cpu / share.count)
     if share.gpu:
         fit = min(fit, times(len(usable_gpus()), share.gpu))
-    return min(fit, len(plan.jobs))
+    return min(fit, plan.most_jobs if plan.adaptive else len(plan.jobs))
 
 
 def probe_plan(plan: Plan) -> Speed | None:
-    """Times a few steps with the training settings of the plan's first trial; None where that is not possible here."""
+    """Times a few steps of the plan's first trial, or of its largest probed point; None where that is not possible here."""
     from craft.results import RunFailed
     from craft.trainer.memory import OutOfMemory
     from craft.trainer.probe import measure_speed
@@ -116,8 +118,9 @@ def probe_plan(plan: Plan) -> Speed | None:
     share = plan.sweep.resources
     if bool(share.gpu) != bool(usable_gpus()):
         return None
+    first = plan.trials or plan.planner.trials([plan.largest] if plan.largest else [])
     with suppress(RunFailed, OutOfMemory, ValueError, OSError):
-        return measure_speed(plan.jobs[0].training.run, PROBE_SECONDS, max(1, int(share.cpu)))
+        return measure_speed(jobs_of(first)[0].training.run, PROBE_SECONDS, max(1, int(share.cpu)))
     return None
 
 
@@ -163,8 +166,12 @@ def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> 
     if settled:
         lines.append((f"{ended} of {len(plan.jobs)} trainings have ended already", ""))
     steps_left = remaining_steps(plan, steps, settled)
+    share = steps_left / sum(steps.values()) if steps_left else 0.0
+    if plan.adaptive and examples:
+        trained = sum(entry.key in settled for entry in entries.values() if not entry.trial.is_cut)
+        share = max(0.0, 1 - trained / plan.most_jobs)
     past = past_states(plan.sweep)
-    seconds, sentence = forecast(plan, steps_left / sum(steps.values()), past) if steps_left and not elsewhere else (None, "")
+    seconds, sentence = forecast(plan, share, past) if share and not elsewhere else (None, "")
     scored = scored_line(plan.sweep, examples)
     lines += [(line, "") for line in (scored, *power_lines(plan, examples, past), sentence) if line]
     return Prospect(steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines)

@@ -23,9 +23,11 @@ from orchestrator.tune import cluster as tune_cluster
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def plan_of(folder: Path, more: str = "", model: str = MODEL, runs: str = "runs") -> Plan:
+def plan_of(
+    folder: Path, more: str = "", model: str = MODEL, runs: str = "runs", space: str = "{method: lora, rank: 2}"
+) -> Plan:
     file = folder / "sweep.yaml"
-    text = f"name: t\nmodel: {model}\ntasks: [toy/paraphrase]\nseeds: [0, 1]\nspace: [{{method: lora, rank: 2}}]\n{more}"
+    text = f"name: t\nmodel: {model}\ntasks: [toy/paraphrase]\nseeds: [0, 1]\nspace: [{space}]\n{more}"
     text += f"storage: {folder / runs}\n"
     file.write_text(text)
     sweep = load_sweep(file)
@@ -76,6 +78,8 @@ def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     # Two trials, each with two checkpoints of 1,024 parameters x 4 bytes x (value, best, two moments) and two copies of 4,096.
     assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4096)
+    drawn = plan_of(tmp_path, "search: {algorithm: tpe, configurations: 5}\n", space="{method: lora, rank: {min: 1, max: 8}}")
+    assert needed_bytes(drawn) == 5 * needed_bytes(plan), "each configuration like the largest drawn point"
     huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
     larger = replace(plan, configurations=[huge])
     assert first("disk", larger, call_of(tmp_path)).level == "bad"

@@ -39,7 +39,10 @@ def test_work_is_that_of_all_trainings(text: str, expected: list[Work], tmp_path
         assert (part.trainings, part.steps, part.examples) == pytest.approx((right.trainings, right.steps, right.examples))
 
 
-def test_a_plan_that_is_chosen_while_it_runs_has_no_work_beforehand(tmp_path: Path) -> None:
+def test_a_plan_that_is_chosen_later_has_the_work_of_its_longest_point(tmp_path: Path) -> None:
     rank = "{min: 1, max: 8, distribution: int_uniform}"
     text = f"search: {{algorithm: tpe, configurations: 4}}\nspace: [{{method: lora, rank: {rank}}}]"
-    assert count_work(toy_plan(tmp_path, TRAINING + text, size)) == {}
+    assert count_work(toy_plan(tmp_path, TRAINING + text, size)) == {("space",): Work(4, 400, 4 * 70)}
+    longer = text.replace("}]", ", max_steps: {values: [100, 200]}}]").replace("configurations: 4", "configurations: 500")
+    (work,) = count_work(toy_plan(tmp_path, TRAINING + longer, size)).values()
+    assert (work.trainings, work.steps) == (500, 500 * 200)
