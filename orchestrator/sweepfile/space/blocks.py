@@ -172,8 +172,8 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
     module = config_class(kind.values[0]).__module__
     if module.partition(".")[0] != "peft":
         message = (
-            f"{kind.values[0]} is registered with PEFT by {module}, a module that the processes of a sweep do not import, so "
-            "it would fail in each of them. Add the method to a checkout (CONTRIBUTING.md), or train it by your own program and "
+            f"{kind.values[0]} is registered with PEFT by {module}, which the processes of a sweep do not import, so it would "
+            "fail in each of them. Add the method to a checkout (CONTRIBUTING.md), or train it by your own program and "
             "compare its scores: craft-sweeps judge"
         )
         return [Mistake((*path, TYPE), message)]
