@@ -47,6 +47,12 @@ class CustomTask(Settings):
     reported: float | None = Field(
         None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
     )
+    encoding: str | None = Field(
+        None, exclude_if=not_, description="Encoding of the files if they are no UTF-8, as Python names it: `cp1252`."
+    )
+    skip_bad: bool = Field(
+        False, exclude_if=not_, description="Leave out rows that cannot be used, such as empty cells; `plan` counts them."
+    )
     text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
     label: str | None = Field(None, description="Column with the label or the number to predict.")
     kind: Literal["classification", "regression", "generation"] = Field(

@@ -26,9 +26,19 @@ from typing import TYPE_CHECKING
 
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import instructions
-from craft.tasks.files import DataError, Rows, is_number, read_rows
+from craft.tasks.files import DataError, Faults, Rows, is_number, read_rows
 from craft.tasks.forms import Form, check_chats, control_tokens
-from craft.tasks.rows import class_index, fingerprint, fold, is_blank, label_name, read_label, to_dataset
+from craft.tasks.rows import (
+    check_text,
+    class_index,
+    fingerprint,
+    fold,
+    is_blank,
+    label_name,
+    number_in,
+    read_label,
+    to_dataset,
+)
 from craft.tasks.task import RawData, Task
 from craft.words import list_some, printable
 
@@ -45,18 +55,16 @@ _NAMES = 10
 
 def row(name: str, settings: CustomTask) -> Task:
     """Makes the task `custom/NAME`."""
-    return _row(name, settings, _stamp(settings.train))
+    return _row(name, settings, _stamp(settings.train))  # the stamp is part of the cache's key
 
 
 @lru_cache(maxsize=64)
-def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task:
+def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> Task:
     from craft.tasks.metrics import METRICS
 
-    rows = _read(settings.train, stamp)
+    rows = usable_rows(settings, settings.train)
     in_words = settings.kind == "generation"
     label = settings.label or ""
-    for column in instructions.columns(settings) if in_words else (*settings.text, label):
-        rows.column(column)
     labels = _labels(settings, rows) if settings.kind == "classification" else ()
     usual = tuple(metric for metric, scores in METRICS.items() if scores.fits(settings.kind, len(labels)))
     metric = settings.metric or usual[0]
@@ -79,7 +87,7 @@ def load(task: Task, data: DataSettings) -> RawData:
 
     settings = data.custom[task.name.removeprefix("custom/")]
     parts = [settings.train] if settings.validation is None else [settings.train, settings.validation]
-    tables = [_read(part, _stamp(part)) for part in parts]
+    tables = [usable_rows(settings, part) for part in parts]
     named = settings.labels is not None
     splits = [
         instructions.to_dataset(table, settings)
@@ -98,12 +106,7 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
     assert settings.label is not None, "checked with the settings"
     cells = rows.column(settings.label)
     if settings.labels is not None:
-        labels = tuple(label_name(name) or name for name in settings.labels)
-        if len(labels) < 2 or len(set(labels)) < len(labels):
-            raise DataError(f"labels: {', '.join(labels)}: two or more different names are needed")
-        for at, cell in enumerate(cells):
-            class_index(cell, labels, rows, at, settings.label, positions=True)
-        return labels
+        return _named_labels(settings.labels)
     names = {read_label(cell, rows, at, settings.label) for at, cell in enumerate(cells)}
     place, scale = f"{rows.source}: column {settings.label!r} holds", "For numbers on a scale set kind: regression"
     if len(names) == len(cells) >= _NAMES:
@@ -116,11 +119,27 @@ def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
+def _named_labels(names: Sequence[str]) -> tuple[str, ...]:
+    labels = tuple(label_name(name) or name for name in names)
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise DataError(f"labels: {', '.join(labels)}: two or more different names are needed")
+    return labels
+
+
 def unread_columns(settings: CustomTask) -> tuple[str, ...]:
     """Returns the columns of the training file that the task does not use."""
     options = instructions.OPTIONS if settings.messages else ()
     used = {*settings.text, settings.label, *instructions.columns(settings), *options}
-    return tuple(name for name in _read(settings.train, _stamp(settings.train)).columns if name not in used)
+    return tuple(name for name in usable_rows(settings, settings.train).columns if name not in used)
+
+
+def describe_skipped(settings: CustomTask) -> Iterator[str]:
+    """Says how many rows of each file are left out under `skip_bad`."""
+    for part in filter(None, (settings.train, settings.validation)):
+        rows = usable_rows(settings, part)
+        if rows.skipped:
+            total = len(rows) + rows.skipped
+            yield f"{rows.skipped:,} of {total:,} rows of {rows.source} are left out, because they cannot be used"
 
 
 def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
@@ -139,7 +158,7 @@ def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
 
 def count_classes(labels: Sequence[str], settings: CustomTask) -> dict[str, int]:
     """Counts the rows of the training file of each class."""
-    rows, column = _read(settings.train, _stamp(settings.train)), settings.label or ""
+    rows, column = usable_rows(settings, settings.train), settings.label or ""
     cells = enumerate(rows.column(column))
     counts = Counter(class_index(cell, labels, rows, at, column, settings.labels is not None) for at, cell in cells)
     return {name: counts[place] for place, name in enumerate(labels)}
@@ -173,7 +192,7 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
     """
     form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
     for part in filter(None, (task.train, task.validation)):
-        rows = _read(part, _stamp(part))
+        rows = usable_rows(task, part)
         if task.kind == "generation":
             check_chats(rows, task, form)
         for column in task.text:
@@ -199,12 +218,47 @@ def _listed(counts: Mapping[str, int]) -> str:
     return list_some([f"{printable(name)} {count}" for name, count in most], _SHOWN)
 
 
+def usable_rows(settings: CustomTask, part: str) -> Rows:
+    """Reads one of the task's files and checks each cell that the task uses.
+
+    Raises:
+        DataError: the file, or some of its cells, cannot be used; all of them are named together. Under `skip_bad` their rows
+            are left out.
+    """
+    return _usable(settings, part, _stamp(settings.train), _stamp(part))
+
+
 @lru_cache(maxsize=8)
-def _read(path: str, _stamped: tuple[int, int] | None) -> Rows:
-    return read_rows(path)
+def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -> Rows:
+    rows = read_rows(part, settings.encoding, settings.skip_bad)
+    faults, label, named = Faults(rows.source, settings.skip_bad), settings.label or "", settings.labels is not None
+    if settings.kind == "generation":
+        names = instructions.columns(settings)
+        for name in names:
+            rows.column(name)
+        for row in range(len(rows)):
+            with faults.catch(row, " or ".join(f"column {name!r}" for name in names)):
+                list(instructions.read_row(rows, settings, row))
+        return faults.without(rows)
+    labels = _named_labels(settings.labels) if settings.labels is not None else ()
+    if settings.kind == "classification" and not named and part != settings.train:
+        labels = _labels(settings, usable_rows(settings, settings.train))
+    texts = {column: rows.column(column) for column in settings.text}
+    for row, cell in enumerate(rows.column(label)):
+        for column, text in texts.items():
+            with faults.catch(row, f"column {column!r}"):
+                check_text(text[row], rows, row, column)
+        with faults.catch(row, f"column {label!r}"):
+            if settings.kind == "regression":
+                number_in(cell, rows, row, label)
+            elif labels:
+                class_index(cell, labels, rows, row, label, named)
+            else:
+                read_label(cell, rows, row, label)
+    return faults.without(rows)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    # Part of the cache's key: a file that is written anew is read anew.
+    # A file that is written again is read again.
     place = Path(path).expanduser()
     return (place.stat().st_mtime_ns, place.stat().st_size) if place.is_file() else None

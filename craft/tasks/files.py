@@ -1,18 +1,22 @@
 """Files of examples, read with the place of every row, so that an error can point at it.
 
 CSV, TSV, JSONL, JSON (a list of records, or lines) and parquet become `Rows`: columns of plain Python values. Every mistake in
-a file is a `DataError`, which names the file, the row and what was expected. Only parquet imports a library.
+a file is a `DataError`, which names the file, the row and what was expected. Rows that cannot be used are named together, or
+left out (`Faults`). Only parquet imports a library.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +54,13 @@ class Rows:
     """The rows of one file or hub split as columns of equal length.
 
     `lines` holds the line of the file on which each row ends, for formats that have lines; rows of others are counted from 1.
+    `skipped` counts the rows that were left out because they could not be used.
     """
 
     source: str
     columns: dict[str, list[Any]]
     lines: Sequence[int] | None = None
+    skipped: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -74,8 +80,70 @@ class Rows:
         return self.columns[name]
 
 
-def read_rows(path: str | Path) -> Rows:
-    """Reads a file by its suffix. Raises DataError for a malformed or empty file, DataUnavailable for a missing one."""
+SHOWN = 5
+"""So many mistakes of a kind are shown with their place."""
+
+
+@dataclass
+class Faults:
+    """The mistakes of a file: they are caught row by row and reported together, or their rows are left out (`skip`)."""
+
+    source: str
+    skip: bool = False
+    found: list[tuple[int, str, str]] = field(default_factory=list)
+
+    @contextmanager
+    def catch(self, row: int, kind: str) -> Iterator[None]:
+        """Catches a DataError of row `row`; `kind` is what it is counted by, such as a column."""
+        try:
+            yield
+        except DataError as error:
+            self.found.append((row, kind, str(error)))
+
+    @property
+    def rows(self) -> set[int]:
+        return {row for row, _, _ in self.found}
+
+    def report(self, total: int) -> None:
+        """Raises DataError with counts and the first mistakes of each kind, unless their rows are left out."""
+        if not self.found or self.skip:
+            return
+        counts, shown = Counter(kind for _, kind, _ in self.found), Counter[str]()
+        lines = []
+        for _, kind, message in sorted(self.found):
+            shown[kind] += 1
+            if shown[kind] <= SHOWN:
+                lines.append(message)
+        if len(self.found) > 1:
+            kinds = ", ".join(f"{kind}: {count:,}" for kind, count in counts.items())
+            rest = len(self.found) - len(lines)
+            lines.append(f"and {rest:,} more." if rest else "")
+            lines[-1] += f"{' ' if rest else ''}{len(self.rows):,} of {total:,} rows of {self.source} cannot be used ({kinds})"
+        lines[-1] += ". Correct the file; or leave such rows out: skip_bad: true beside train, suggest --skip-bad"
+        raise DataError("\n".join(lines))
+
+    def without(self, rows: Rows) -> Rows:
+        """Returns the rows that have no mistake. Raises DataError if some have one and are not to be left out."""
+        self.report(len(rows))
+        if not self.found:
+            return rows
+        left = [row for row in range(len(rows)) if row not in self.rows]
+        columns = {name: [cells[row] for row in left] for name, cells in rows.columns.items()}
+        lines = None if rows.lines is None else [rows.lines[row] for row in left]
+        return Rows(rows.source, columns, lines, rows.skipped + len(self.rows))
+
+
+def read_rows(path: str | Path, encoding: str | None = None, skip: bool = False) -> Rows:
+    """Reads a file by its suffix.
+
+    Args:
+        encoding: of a text file; UTF-8 if absent.
+        skip: whether to leave out lines that are no rows.
+
+    Raises:
+        DataError: the file is malformed or empty.
+        DataUnavailable: it is missing.
+    """
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: files of examples end in {', '.join(SUFFIXES)}")
@@ -83,32 +151,128 @@ def read_rows(path: str | Path) -> Rows:
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
         advice = f"its folder holds: {', '.join(names[:12]) or 'nothing'}" if names is not None else "nor is its folder there"
         raise DataUnavailable(f"no file {path}; {advice}")
-    read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json, ".parquet": _read_parquet}
+    if encoding is not None:
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise DataError(f"encoding: got {encoding!r}; a name that Python knows: utf-8, cp1252, utf-16, ...") from None
+    faults = Faults(str(path), skip)
     try:
-        _refuse_strange(path)
-        rows = read[path.suffix.lower()](path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be read ({error.reason})") from error
+        _refuse_strange(path, encoding)
+        if path.suffix.lower() == ".parquet":
+            rows = _read_parquet(path)
+        else:
+            read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json}[path.suffix.lower()]
+            rows = read(path, encoding or "utf-8-sig", faults)
+    except UnicodeError as error:
+        raise DataError(_not_text(path, encoding)) from error
     except OSError as error:
         raise DataUnavailable(f"{path} cannot be read: {error.strerror or error}") from error
+    faults.report(len(rows) + len(faults.rows))
     if not len(rows):
         raise DataError(f"{path} holds no rows; at least one is needed")
-    return rows
+    return replace(rows, skipped=len(faults.rows))
 
 
-def _refuse_strange(path: Path) -> None:
-    """Raises DataError for a file that is of another kind than its name says."""
+ENCODINGS = (
+    *("cp1252", "mac_roman", "cp850", "cp1250", "cp1251", "koi8_r", "cp1253"),
+    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+)
+"""Encodings that a file which is no UTF-8 may have, the usual ones first."""
+_USUAL = frozenset(
+    "àáâãäåæçèéêëìíîïñòóôõöøùúûüýßœščžřěąćęłńśźżőű“”„‘’«»–—…€£§°¿¡"
+    "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэф" "αειοτνσρπκλμυηςάέίόύή"
+    "的一是不了在人有我他这中大来上個个們们你说說到要去哪裡里谢謝"
+)  # fmt: skip
+"""Letters and marks of which texts in these encodings are mostly made."""
+
+
+def _not_text(path: Path, encoding: str | None) -> str:
+    """Says on which line a text file has bytes that its encoding does not have, and which encoding is likelier."""
+    data = path.read_bytes()
+    if encoding is not None:
+        likely = likely_encoding(data) if _undecodable(data, "utf-8-sig") is not None else "utf-8"
+        advice = f"; {likely} is likelier" if likely and likely != encoding else ""
+        return f"{path} cannot be read as {encoding}{advice}: give another encoding"
+    at = _undecodable(data, "utf-8-sig") or 0
+    line = data.count(b"\n", 0, at) + 1
+    place, likely = f"{path}, line {line}: not UTF-8 text: byte 0x{data[at]:02x} cannot be read", likely_encoding(data)
+    if likely is None:
+        return f"{place}. Save the file as UTF-8; or name its encoding: encoding: NAME beside train, suggest --encoding NAME"
+    lines = data.decode(likely, errors="replace").splitlines()
+    text = lines[min(line, len(lines)) - 1].strip() if likely.startswith("utf-16") else _around(data, at, likely)
+    return (
+        f"{place}. The encoding is likely {likely}, in which it reads {text[:60]!r}. Save the file as UTF-8; or name the "
+        f"encoding: encoding: {likely} beside train, suggest --encoding {likely}"
+    )
+
+
+def _undecodable(data: bytes, encoding: str) -> int | None:
+    """Returns the place of the first byte that is no text in an encoding."""
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        return error.start
+    return data.index(0) if "\0" in text else None
+
+
+def _around(data: bytes, at: int, encoding: str) -> str:
+    begin = max(data.rfind(b"\n", 0, at) + 1, at - 20)
+    end = data.find(b"\n", at)
+    return data[begin : len(data) if end < 0 else end].decode(encoding, errors="replace").strip()
+
+
+def likely_encoding(data: bytes) -> str | None:
+    """Returns the encoding in which bytes that are no UTF-8 read most like words; None if they do in none."""
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if data[:4096].count(0) > len(data[:4096]) // 5:
+        return "utf-16-le" if data[1:4096:2].count(0) > data[0:4096:2].count(0) else "utf-16-be"
+    lines = [line for line in data.splitlines() if not line.isascii()][:1000]
+    scores = {encoding: _reads_like_words(b"\n".join(lines), encoding) for encoding in ENCODINGS}
+    best = max(scores, key=lambda encoding: scores[encoding])
+    return best if scores[best] > 0 else None
+
+
+def _reads_like_words(data: bytes, encoding: str) -> float:
+    """Returns how well the letters beyond ASCII fit into their words, from -1 to 1."""
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        return -1.0
+    scores = []
+    for before, letter in pairwise(f" {text}"):
+        if letter.isascii():
+            continue
+        syllable = "\u3040" <= letter <= "\u30ff" or "\uac00" <= letter <= "\ud7a3"
+        score = 1.0 if syllable or letter.lower() in _USUAL else 0.6
+        if letter.isalpha():
+            in_ascii, latin = before.isascii() and before.isalpha(), letter < "\u0250"
+            if (letter.isupper() and before.islower()) or (in_ascii and not latin):
+                score = -0.5
+            elif latin and before.isalpha() and not in_ascii:  # words of such letters alone are of another script
+                score = 0.3
+        elif letter not in _USUAL:
+            score = -1.0
+        scores.append(score)
+    return sum(scores) / len(scores) if scores else -1.0
+
+
+def _refuse_strange(path: Path, encoding: str | None) -> None:
+    """Raises DataError for a file that is of another kind than its name says, UnicodeError for one with zeros."""
     with path.open("rb") as file:
         start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if encoding is None and b"\0" in start and path.suffix.lower() != ".parquet":
+        raise UnicodeError("zeros are no letters of UTF-8")
     for pattern, sentence in _STRANGE.items():
         if re.match(pattern, start, re.DOTALL) and not (start.startswith(b"PAR1") and path.suffix.lower() == ".parquet"):
             raise DataError(f"{path} is {sentence}")
 
 
-def _read_csv(path: Path) -> Rows:
+def _read_csv(path: Path, encoding: str, faults: Faults) -> Rows:
     csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
     tabs, line = path.suffix.lower() == ".tsv", 1
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding, newline="") as file:
         opening = file.readline()
         # The comma, unless the first line has none and another usual delimiter.
         delimiter = "\t" if tabs else "," if "," in opening else max(",;\t|", key=opening.count)
@@ -129,8 +293,9 @@ def _read_csv(path: Path) -> Rows:
                 beyond = [cell for cell in row[len(header) :] if cell.strip()]
                 if row and (len(row) < len(header) or beyond):
                     ends = f" (the row ends in line {reader.line_num})" if line < reader.line_num else ""
-                    raise DataError(f"{path}, line {line}: {len(row)} cells where the header names {len(header)}{ends}")
-                if row:
+                    message = f"{path}, line {line}: {len(row)} cells where the header names {len(header)}{ends}"
+                    faults.found.append((line, "number of cells", message))
+                elif row:
                     cells.append(row[: len(header)])
                     lines.append(reader.line_num)
                 line = reader.line_num + 1
@@ -188,23 +353,24 @@ def is_number(cell: str) -> bool:
         return False
 
 
-def _read_jsonl(path: Path) -> Rows:
+def _read_jsonl(path: Path, encoding: str, faults: Faults) -> Rows:
     records: list[dict[str, Any]] = []
     lines: list[int] = []
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding=encoding) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            if not records and _LIST.match(line):
-                return _read_json(path)
-            try:
-                record = parse_json(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(_broken(error, path, number)) from error
-            if not isinstance(record, dict):
-                raise DataError(f"{path}, line {number}: expected an object, found {type(record).__name__}")
-            records.append(record)
-            lines.append(number)
+            if not records and not faults.found and _LIST.match(line):
+                return _read_json(path, encoding, faults)
+            with faults.catch(number, "broken lines"):
+                try:
+                    record = parse_json(line)
+                except (ValueError, RecursionError) as error:
+                    raise DataError(_broken(error, path, number)) from error
+                if not isinstance(record, dict):
+                    raise DataError(f"{path}, line {number}: expected an object, found {type(record).__name__}")
+                records.append(record)
+                lines.append(number)
     return Rows(str(path), _columns(records), lines)
 
 
@@ -238,7 +404,7 @@ def _place_in_list(text: str) -> int:
 
 def _broken(error: ValueError | RecursionError, path: Path, line: int | None = None) -> str:
     """Says what is wrong with the JSON of a file, or of one of its lines."""
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeError):
         raise error
     if isinstance(error, json.JSONDecodeError):
         return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
@@ -250,17 +416,17 @@ def _broken(error: ValueError | RecursionError, path: Path, line: int | None = N
     return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
 
 
-def _read_json(path: Path) -> Rows:
-    text = path.read_text(encoding="utf-8-sig")
+def _read_json(path: Path, encoding: str, faults: Faults) -> Rows:
+    text = path.read_text(encoding=encoding)
     try:
         records = parse_json(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, KeyTwiceError) and _LIST.match(text):
             raise DataError(_broken(error, path, _place_in_list(text))) from error
         if isinstance(error, KeyTwiceError):
-            return _read_jsonl(path)
+            return _read_jsonl(path, encoding, faults)
         if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and not _LIST.match(error.doc):
-            return _read_jsonl(path)
+            return _read_jsonl(path, encoding, faults)
         raise DataError(_broken(error, path)) from error
     if not isinstance(records, list):
         raise DataError(f"{path}: expected a list of records, found {type(records).__name__}")

@@ -62,28 +62,34 @@ def to_dataset(rows: Rows, settings: CustomTask) -> Dataset:
 
 def read_examples(rows: Rows, settings: CustomTask) -> Iterator[Example]:
     """Yields the replies of the file that are learnt, in its order. Raises DataError with the place of what cannot be read."""
+    for row in range(len(rows)):
+        yield from read_row(rows, settings, row)
+
+
+def read_row(rows: Rows, settings: CustomTask, row: int) -> Iterator[Example]:
+    """Yields the replies of one row (from 0) that are learnt. Raises DataError if it cannot be read."""
     names = columns(settings)
+    cells = [rows.column(name)[row] for name in names]
     if settings.messages is None:
-        for row, cells in enumerate(zip(*map(rows.column, names), strict=True)):
-            turn = {"role": "user", "content": cells[0]}
-            for at, (column, cell) in enumerate(zip(names, cells, strict=True)):
-                if not (optional := 0 < at < len(names) - 1) or cell is not None:
-                    check_text(cell, rows, row, column, optional)
-                if optional and cell and not is_blank(cell):
-                    turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
-            yield Example(row, [turn], {"role": "assistant", "content": cells[-1]}, {})
+        turn = {"role": "user", "content": cells[0]}
+        for at, (column, cell) in enumerate(zip(names, cells, strict=True)):
+            if not (optional := 0 < at < len(names) - 1) or cell is not None:
+                check_text(cell, rows, row, column, optional)
+            if optional and cell and not is_blank(cell):
+                turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
+        yield Example(row, [turn], {"role": "assistant", "content": cells[-1]}, {})
         return
-    for row, chat in enumerate(rows.column(settings.messages)):
-        place = f"{rows.place(row)}: column {settings.messages!r}"
-        options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
-        if rows.source.endswith(".parquet"):  # its records have every key that any record has
-            chat, options = _without_nulls(chat), _without_nulls(options)
-        options = {name: _read_option(cell, f"{rows.place(row)}: column {name!r}") for name, cell in options.items() if cell}
-        options = {name: option for name, option in options.items() if option}
-        turns, learnt = _checked(chat, place)
-        for at, turn in enumerate(turns):
-            if turn["role"] == "assistant" and at and learnt[at]:
-                yield Example(row, turns[:at], turn, options)
+    (chat,) = cells
+    place = f"{rows.place(row)}: column {settings.messages!r}"
+    options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
+    if rows.source.endswith(".parquet"):  # its records have every key that any record has
+        chat, options = _without_nulls(chat), _without_nulls(options)
+    options = {name: _read_option(cell, f"{rows.place(row)}: column {name!r}") for name, cell in options.items() if cell}
+    options = {name: option for name, option in options.items() if option}
+    turns, learnt = _checked(chat, place)
+    for at, turn in enumerate(turns):
+        if turn["role"] == "assistant" and at and learnt[at]:
+            yield Example(row, turns[:at], turn, options)
 
 
 def _checked(chat: Any, place: str) -> tuple[list[Turn], list[bool]]:

@@ -66,7 +66,7 @@ def to_dataset(
     columns["label"] = (
         [class_index(cell, labels, rows, row, label, positions) for row, cell in enumerate(answers)]
         if labels
-        else [_number(cell, rows, row, label, span) for row, cell in enumerate(answers)]
+        else [number_in(cell, rows, row, label, span) for row, cell in enumerate(answers)]
     )
     kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if labels else "float32")}
     return numbered(Dataset.from_dict(columns, features=Features(kinds)), map(rows.number, range(len(rows))))
@@ -157,7 +157,8 @@ def fingerprint(splits: Iterable[Dataset]) -> str:
     return digest.hexdigest()
 
 
-def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, float] | None) -> float:
+def number_in(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, float] | None = None) -> float:
+    """Reads the number of a regression's label. Raises DataError for a cell that holds none, or one out of `span`."""
     try:
         value = float(cell)
     except (TypeError, ValueError):

@@ -61,6 +61,8 @@ def suggest(
         str | None, typer.Option(help="classification, regression or generation, if the cells suggest the wrong one.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The sweep's name; the data file's if not given.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="The files' encoding if they are no UTF-8, such as cp1252.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a sweep file for your data, a model and some hours.
@@ -71,7 +73,7 @@ def suggest(
     """
     from orchestrator.suggest.suggest import suggest as suggest_sweep
 
-    suggestion = suggest_sweep(model, str(data), label, text, hours, validation, kind, name)
+    suggestion = suggest_sweep(model, str(data), label, text, hours, validation, kind, name, encoding, skip_bad)
     if as_json:
         from orchestrator.reports.written import SuggestReport
 

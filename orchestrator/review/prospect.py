@@ -192,7 +192,8 @@ def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
             yield f"{task.name}: {first}", ""
             yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in doubts)
         splits = load_splits(task, data, protocol=plan.sweep.protocol)
-        yield from ((f"{task.name}: {note}", DOUBT) for note in splits.notes)
+        skipped = custom.describe_skipped(data.custom[task.name.removeprefix("custom/")]) if task.suite == "custom" else ()
+        yield from ((f"{task.name}: {note}", DOUBT) for note in (*skipped, *splits.notes))
         if task.suite == "custom":
             yield from ((f"{task.name}: {line}", style) for line, style in describe_rows(task, splits))
         if tokenizer is not None and task.suite == "custom":

@@ -9,6 +9,7 @@ anything else                                    classification; two columns of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from craft.data_settings import CustomTask
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.rows import label_name
 from craft.tasks.task import Kind
+from craft.words import list_some
 
 ANSWERED = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
 """Names of two columns that are a prompt and its response."""
@@ -26,11 +28,19 @@ CODES = 20
 """So many whole numbers may be classes in any order; of more, those that count from 0 or 1."""
 FREE = 0.5
 """From this share of different cells on, a column of sentences holds texts and no classes."""
+REPEATED, TELLS = 0.8, 0.98
+"""A column tells the label if this share of its cells repeats, and of these cells this share has its value's usual label."""
 
 
 def read_task(
-    data: str, label: str | None, text: Sequence[str] | None = None, validation: str | None = None, kind: str | None = None
-) -> CustomTask:
+    data: str,
+    label: str | None,
+    text: Sequence[str] | None = None,
+    validation: str | None = None,
+    kind: str | None = None,
+    encoding: str | None = None,
+    skip_bad: bool = False,
+) -> tuple[CustomTask, list[str]]:
     """Reads what the file asks for.
 
     Args:
@@ -38,26 +48,31 @@ def read_task(
         text: the columns that the model reads.
         kind: classification, regression or generation, where the file's cells would say another.
 
+    Returns:
+        The task, and sentences on the columns that were chosen and left out.
+
     Raises:
         DataError: the file cannot be read, or its columns do not say what to learn.
     """
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(f"kind: got {kind!r}; allowed are: {', '.join(get_args(Kind))}")
-    rows = read_rows(data)
-    columns = columns_of(rows, label, tuple(text or ()), kind)
-    files = {"train": data} | ({"validation": validation} if validation else {})
-    return CustomTask.model_validate(files | columns)
+    rows, notes = read_rows(data, encoding, skip_bad), list[str]()
+    columns = columns_of(rows, label, tuple(text or ()), kind, notes)
+    files = {"train": data, "validation": validation, "encoding": encoding, "skip_bad": skip_bad}
+    return CustomTask.model_validate(files | columns), notes
 
 
-def columns_of(rows: Rows, label: str | None, text: tuple[str, ...], kind: str | None = None) -> dict[str, Any]:
-    """Returns the settings of the task that name its kind and columns."""
+def columns_of(
+    rows: Rows, label: str | None, text: tuple[str, ...], kind: str | None = None, notes: list[str] | None = None
+) -> dict[str, Any]:
+    """Returns the settings of the task that name its kind and columns; adds sentences on a choice to `notes`."""
     if label is None:
         return {"kind": "generation"} | _answers(rows, text)
     cells = rows.column(label)
     if any(isinstance(cell, list) for cell in cells):
         return {"kind": "generation", "messages": label}
     kind = kind or kind_of(cells)
-    text = text or _texts(rows, label)
+    text = text or _texts(rows, label, [] if notes is None else notes)
     if len(text) > 2:
         raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
     if label in text:
@@ -102,17 +117,42 @@ def _answers(rows: Rows, text: tuple[str, ...]) -> dict[str, Any]:
     )
 
 
-def _texts(rows: Rows, label: str) -> tuple[str, ...]:
-    """Finds the columns of text: most of their cells have several words."""
-    texts = []
-    for name, cells in rows.columns.items():
-        if name != label and sum(map(_is_text, cells)) > FREE * len(cells):
-            texts.append(name)
+def _texts(rows: Rows, label: str, notes: list[str]) -> tuple[str, ...]:
+    """Finds the columns of text: most of their cells have several words, and they do not tell the label."""
+    words = [name for name, cells in rows.columns.items() if name != label and sum(map(_is_text, cells)) > FREE * len(cells)]
+    answers = {name: example for name in words if (example := _tells(rows.column(name), rows.column(label)))}
+    texts = [name for name in words if name not in answers]
+    for name, example in answers.items():
+        notes.append(
+            f"Left out: column {name}, because it tells the label: each of its values has one label ({example}). "
+            f"If it is there before the label is, give it by --text {name}"
+        )
+    if len(texts) == 2:
+        notes.append(
+            f"A choice: {texts[0]} and {texts[1]} are read as a pair, because both have several words. "
+            f"To read one of them alone: --text {texts[0]}"
+        )
     if len(texts) in (1, 2):
         return tuple(texts)
     seen = f"{', '.join(texts)} look like texts" if texts else "no column looks like text"
+    seen += "".join(f"; {name} tells the label ({example}) and is left out" for name, example in answers.items())
     raise DataError(f"{rows.source}: text: name the column that the model reads, or two for a pair: {seen}; all columns: "
                     f"{', '.join(rows.columns)}")  # fmt: skip
+
+
+def _tells(cells: Sequence[Any], labels: Sequence[Any]) -> str:
+    """Returns values of a column with the one label that each of them has; empty if the column does not tell the label."""
+    of_value: dict[str, Counter[str | None]] = {}
+    for cell, label in zip(cells, labels, strict=True):
+        if isinstance(cell, str) and cell.strip():
+            of_value.setdefault(cell.strip().casefold(), Counter())[label_name(label)] += 1
+    repeated = {value: counts for value, counts in of_value.items() if counts.total() > 1}
+    rows, every = sum(counts.total() for counts in repeated.values()), sum(counts.total() for counts in of_value.values())
+    usual = {value: counts.most_common(1)[0] for value, counts in repeated.items()}
+    told = rows >= REPEATED * every and sum(count for _, count in usual.values()) >= TELLS * rows
+    if not told or len({label for label, _ in usual.values()}) < 2:
+        return ""
+    return list_some([f"{value[:40]!r}: {label}" for value, (label, _) in usual.items()], 3)
 
 
 def _is_text(cell: Any) -> bool:

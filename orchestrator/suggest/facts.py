@@ -47,6 +47,7 @@ class DataFacts:
         max_length: tokens that cut at most `CUT` % of the inputs, and no more than the model takes.
         doubts: sentences about labels, texts and rows that are in two splits.
         unread: columns of the file that are neither text nor label.
+        choices: sentences on the columns of text that were chosen and left out.
     """
 
     name: str
@@ -62,6 +63,7 @@ class DataFacts:
     max_length: int
     doubts: tuple[str, ...]
     unread: tuple[str, ...]
+    choices: tuple[str, ...]
 
     @property
     def settings(self) -> DataSettings:
@@ -79,7 +81,7 @@ class ModelFacts:
     least: int
 
 
-def describe_data(name: str, custom_task: CustomTask, model: str) -> DataFacts:
+def describe_data(name: str, custom_task: CustomTask, model: str, choices: Sequence[str] = ()) -> DataFacts:
     """Reads the rows as the sweep's trials will. Raises ValueError for a mistake in them."""
     task = find_task(f"custom/{name}", DataSettings(custom={name: custom_task}))
     raw = task.load(task, DataSettings(custom={name: custom_task}))
@@ -97,10 +99,11 @@ def describe_data(name: str, custom_task: CustomTask, model: str) -> DataFacts:
     splits = load_splits(task, data)
     lengths, max_length, texts = _read_tokens(task, data, splits, model)
     labels = [*[*custom.describe_classes(task, custom_task)][1:], *_contradictions(file)] if task.labels else []
+    doubts = (*custom.describe_skipped(custom_task), *labels, *splits.notes, *texts)
     return DataFacts(
         name, custom_task, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
-        sum(map(len, splits.reported.values())), classes, lengths, max_length, (*labels, *splits.notes, *texts),
-        custom.unread_columns(custom_task),
+        sum(map(len, splits.reported.values())), classes, lengths, max_length, doubts,
+        custom.unread_columns(custom_task), tuple(choices),
     )  # fmt: skip
 
 

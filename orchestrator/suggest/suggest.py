@@ -79,6 +79,8 @@ def suggest(
     validation: str | None = None,
     kind: str | None = None,
     name: str | None = None,
+    encoding: str | None = None,
+    skip_bad: bool = False,
 ) -> Suggestion:
     """Writes a sweep file for a model and a file of examples that fits the hours on this machine.
 
@@ -90,6 +92,8 @@ def suggest(
         validation: a file whose rows are scored.
         kind: classification, regression or generation, where the label's cells would say another.
         name: of the sweep; that of the file if absent.
+        encoding: of the files; UTF-8 if absent.
+        skip_bad: whether to leave out rows that cannot be used.
 
     Raises:
         ValueError: data, model or hours are unusable; the message says why, and what is usable.
@@ -97,7 +101,8 @@ def suggest(
     if not 0 < hours < 24 * 366:
         raise ValueError(f"hours: got {hours:g}; a number above 0, and at most a year")
     name = _checked_name(name) if name else _name_of(data)
-    facts = describe_data(name, read_task(data, label, text, validation, kind), model)
+    task, choices = read_task(data, label, text, validation, kind, encoding, skip_bad)
+    facts = describe_data(name, task, model, choices)
     labels = find_task(f"custom/{name}", DataSettings(custom={name: facts.custom_task})).labels
     layers = describe_model(model, facts.kind, labels)
     machine = measure_machine(_run(model, facts))
@@ -199,6 +204,7 @@ def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, l
         lines.append(f"Classes: {list_some([f'{label} {count}' for label, count in counts], 8)}.")
     if data.unread:
         lines.append(f"Columns that the model does not read: {list_some(data.unread, 12)}. Give those that it needs by --text.")
+    lines += [f"{choice}." for choice in data.choices]
     lines += [f"Warning: {doubt}." for doubt in data.doubts]
     lines.append(
         f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "

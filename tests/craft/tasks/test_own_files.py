@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from craft.tasks.custom import describe_skipped
 from craft.tasks.files import DataError, read_rows
 from craft.tasks.splits import load_splits
 from tests.craft.tasks.tickets import ROWS, tickets, write
@@ -124,9 +125,9 @@ def test_files_as_spreadsheets_and_people_write_them_are_read(tmp_path, name, co
 
 @pytest.mark.parametrize(("title", "message"), [(5, "holds 5; text is expected"), ("\ud83d", "holds half a surrogate pair")])
 def test_text_that_is_not_text_is_named(tmp_path, title, message):
-    task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": title, "body": "b", "queue": "help"}]))
+    file = write(tmp_path / "train.jsonl", [*ROWS, {"title": title, "body": "b", "queue": "help"}])
     with pytest.raises(DataError, match=rf"train\.jsonl, line 61: column 'title' {message}"):
-        load_splits(task, data)
+        tickets(file)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\u200b\ufeff", "\u3000\n"])
@@ -134,9 +135,8 @@ def test_text_that_is_not_text_is_named(tmp_path, title, message):
 def test_an_empty_text_is_named(tmp_path, text, part):
     files = {name: [*ROWS, ROWS[0] | {"body": text}] if name == part else ROWS for name in ("train", "validation")}
     paths = {name: str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()}
-    task, data = tickets(paths["train"], validation=paths["validation"])
     with pytest.raises(DataError, match=rf"{part}\.jsonl, line 61: column 'body' holds .*text is expected, and this cell is"):
-        load_splits(task, data)
+        load_splits(*tickets(paths["train"], validation=paths["validation"]))
 
 
 def test_odd_files_that_are_in_order_are_read(tmp_path):
@@ -152,10 +152,92 @@ def test_a_missing_file_says_what_lies_beside(tmp_path):
         tickets(tmp_path / "train.csv")
 
 
-def test_latin_1_is_refused_with_its_byte(tmp_path):
-    (tmp_path / "a.csv").write_bytes("title,body,queue\ncafé,b,c\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text: byte 20"):
-        read_rows(tmp_path / "a.csv")
+TEXTS = {
+    "cp1252": "Schöne Grüße, das Gerät fällt aus – „kaputt“",
+    "mac_roman": "Le café est fermé à côté",
+    "cp850": "El niño no funcionó",
+    "cp1250": "Zażółć gęślą jaźń proszę",
+    "cp1251": "Не работает доставка",
+    "koi8_r": "Где моя посылка",
+    "cp1253": "Πού είναι το δέμα μου",
+    "shift_jis": "荷物が届きません",
+    "gb18030": "我的包裹在哪里",
+    "euc_kr": "내 소포가 어디에 있나요",
+    "utf-16": "Schöne Grüße",
+    "utf-16-le": "the kettle is broken",
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_file_that_is_no_utf_8_names_its_line_and_the_likely_encoding(tmp_path, encoding, suffix):
+    file, words = tmp_path / f"a{suffix}", TEXTS[encoding]
+    # The first 1,000 rows are ASCII, so that the line is not found in the first block that is read.
+    texts = ["fine"] * 1000 + [words]
+    lines = (
+        [f'"{text}",b' for text in texts]
+        if suffix == ".csv"
+        else [json.dumps({"t": text}, ensure_ascii=False) for text in texts]
+    )
+    file.write_bytes("".join(f"{line}\n" for line in (["t,u"] if suffix == ".csv" else []) + lines).encode(encoding))
+    with pytest.raises(DataError) as caught:
+        read_rows(file)
+    message, number = str(caught.value), 1002 if suffix == ".csv" else 1001
+    assert f"a{suffix}, line {1 if encoding.startswith('utf-16') else number}: not UTF-8 text" in message
+    assert f"suggest --encoding {encoding}" in message
+    if not encoding.startswith("utf-16"):
+        assert words[:20] in message
+    assert read_rows(file, encoding).column("t")[-1] == words
+    with pytest.raises(DataError, match="encoding: got 'utf8000'"):
+        read_rows(file, "utf8000")
+
+
+def test_another_encoding_than_the_files_is_refused_with_the_likelier_one(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text,label\nDas Gerät fällt aus,b\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"cannot be read as ascii; cp1252 is likelier"):
+        read_rows(tmp_path / "a.csv", "ascii")
+
+
+def test_all_rows_that_cannot_be_used_are_named_at_once_or_left_out(tmp_path):
+    bad = [{"body": ""}, {"queue": ""}, {"queue": "N/A"}, {"title": "\u200b", "queue": ""}]
+    file = write(tmp_path / "train.csv", [*ROWS, *(ROWS[0] | cells for cells in bad), *([ROWS[0] | {"body": " "}] * 9)])
+    with pytest.raises(DataError) as caught:
+        tickets(file)
+    message = str(caught.value)
+    for part in ("line 122: column 'body' holds ''", "line 124: column 'queue' holds ''", "line 126: column 'queue' holds",
+                 "13 of 73 rows", "column 'body': 10", "column 'queue': 3", "column 'title': 1", "skip_bad: true"):  # fmt: skip
+        assert part in message
+    assert message.count("column 'body' holds") == 5, "the first five of a kind"
+    task, data = tickets(file, skip_bad=True)
+    splits = load_splits(task, data)
+    assert sum(map(len, (splits.train, splits.search, splits.reported[""]))) == len(ROWS)
+    assert task.labels == ("help", "sales", "spam")
+    assert [*describe_skipped(data.custom["tickets"])] == [f"13 of 73 rows of {file} are left out, because they cannot be used"]
+
+
+def test_labels_of_the_validation_file_that_training_lacks_are_named_at_once_or_left_out(tmp_path):
+    train = str(write(tmp_path / "train.jsonl", ROWS))
+    dev = str(write(tmp_path / "dev.jsonl", [*ROWS, *[ROWS[0] | {"queue": "new"}] * 2]))
+    with pytest.raises(DataError, match="2 of 62 rows of"):
+        load_splits(*tickets(train, validation=dev))
+    assert len(load_splits(*tickets(train, validation=dev, skip_bad=True)).reported[""]) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "bad"),
+    [
+        ("a.csv", "t,u\na,b\nc\nd,e\nf,g,h\n", (3, 5)),
+        ("a.jsonl", '{"t": "a"}\n{"t": \n{"t": "d"}\n[1]\n', (2, 4)),
+    ],
+)
+def test_lines_that_are_no_rows_are_named_at_once_or_left_out(tmp_path, name, content, bad):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        read_rows(tmp_path / name)
+    assert all(f"line {line}" in str(caught.value) for line in bad)
+    assert "2 of 4 rows" in str(caught.value)
+    rows = read_rows(tmp_path / name, skip=True)
+    assert (rows.column("t"), rows.skipped) == (["a", "d"], 2)
 
 
 def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(tmp_path):

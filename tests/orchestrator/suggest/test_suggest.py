@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from craft.settings import TrainingSettings
-from craft.tasks.files import Rows
+from craft.tasks.files import DataError, Rows
 from craft.trainer.probe import Speed
 from orchestrator.commands.app import GOOD
 from orchestrator.plan.plan import make_plan
@@ -139,6 +139,39 @@ def test_a_validation_file_is_scored_and_equal_texts_of_both_are_named(write: Ca
     assert "validation: dev.csv" in suggestion.text
     assert "reported:" not in suggestion.text
     assert "40 of 120 reported rows are training rows too" in suggestion.text
+
+
+DESKS = ("Parcel desk", "Money desk", "Account desk", "Return desk")
+
+
+@pytest.mark.parametrize(
+    ("title", "told"),
+    [
+        (lambda row: DESKS[row % 4], True),
+        (lambda row: f"{DESKS[row % 4]} {row // 4 % 3}", True),  # three names of each label
+        (lambda row: DESKS[row % 4].upper() if row % 50 else "", True),  # some cells are empty
+        (lambda row: DESKS[row % 4 if row % 100 else 1], True),  # one in a hundred is wrong
+        (lambda row: DESKS[row % 4 if row % 5 else row % 3], False),  # one in ten is wrong
+        (lambda row: f"on day {row % 61} of summer", False),
+        (lambda row: f"letter number {row}", False),
+    ],
+)
+def test_a_column_that_tells_the_label_is_left_out_and_named(title: Callable[[int], str], told: bool) -> None:
+    columns = {
+        "body": [f"{LETTERS[row % 4]} {row}" for row in range(400)],
+        "queue_title": [title(row) for row in range(400)],
+        "queue": [QUEUES[row % 4] for row in range(400)],
+    }
+    notes: list[str] = []
+    text = columns_of(Rows("mine.csv", columns), "queue", (), None, notes)["text"]
+    assert text == (["body"] if told else ["body", "queue_title"])
+    (note,) = notes
+    assert ("Left out: column queue_title, because it tells the label" if told else "A choice: body and queue_title") in note
+    assert columns_of(Rows("mine.csv", columns), "queue", ("queue_title",))["text"] == ["queue_title"]
+    if told:
+        del columns["body"]
+        with pytest.raises(DataError, match="queue_title tells the label"):
+            columns_of(Rows("mine.csv", columns), "queue", ())
 
 
 HEAD = "text,label\n"
