@@ -8,15 +8,23 @@
 
 Every process makes the same calls in the same order, because a call that exchanges something waits for the others. The first
 process writes, reports and decides. Tensors on a GPU travel by NCCL, everything else by gloo.
+
+Anybody who reaches the ports of store and gloo can write there. What is read as an object is therefore signed, with a secret
+that each process gets from the first one by another way (`Meeting`).
 """
 
 from __future__ import annotations
 
+import hmac
+import json
+import os
 import pickle
+import pkgutil
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +32,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from craft.results import Leave
+from craft.results import Leave, RunPrevented
 from craft.settings import Way
 
 T = TypeVar("T")
 
 BUCKET = 2**24
 """The most numbers of gradients that are summed by one message."""
+LOOPBACK = "127.0.0.1"
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 _FAILURE = "failure"
+_HASH, _SIGNATURE = "sha256", 32
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Group:
     way: Way = "replicate"
     rank: int = 0
     count: int = 1
+    secret: bytes = field(default=b"", repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -82,16 +94,19 @@ class Group:
         """Returns what `make` returns in the first process, in all of them."""
         if self.count == 1:
             return make()
-        answers = [make() if self.is_first else None]
-        torch.distributed.broadcast_object_list(answers, src=0)
-        return answers[0]  # type: ignore[return-value]
+        return self._send(0, make() if self.is_first else None)
 
     def gather(self, value: T) -> list[T]:
         """Returns the values of all processes, by rank."""
-        values: list[Any] = [value] * self.count
-        if self.count > 1:
-            torch.distributed.all_gather_object(values, value)
-        return values
+        return [self._send(rank, value) for rank in range(self.count)] if self.count > 1 else [value]
+
+    def _send(self, rank: int, value: Any) -> Any:
+        """Returns the value that the process of a rank has, in all of them."""
+        data = sign(pickle.dumps(value), self.secret) if rank == self.rank else b""
+        size = int(self.sum(torch.tensor(len(data))))
+        sent = torch.frombuffer(bytearray(data or size), dtype=torch.uint8)
+        torch.distributed.broadcast(sent, src=rank)
+        return value if rank == self.rank else pickle.loads(verify(sent.numpy().tobytes(), self.secret))  # noqa: S301
 
     def agree_to_leave(self, work: Callable[[], None]) -> None:
         """Does `work`. If it raises `Leave` in one process, all raise it, with the reason of the one with the lowest rank."""
@@ -197,18 +212,56 @@ def _buckets(weights: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the processes of one try meet: the address of the first one's store, how they share the work, and how long one
-    waits for the others in an exchange (`seconds`)."""
+    """Where the processes of one try meet: the address of the first one's store, how they share the work, how long one waits
+    for the others in an exchange (`seconds`), and the secret by which they know each other."""
 
     host: str
     port: int
     count: int
     way: Way
     seconds: float
+    secret: bytes = field(repr=False)
 
     def open_store(self) -> Any:
         """Returns the store at which the processes meet, as one that is not the first sees it."""
         return torch.distributed.TCPStore(self.host, self.port, None, False, timedelta(seconds=self.seconds))
+
+
+def make_store(host: str, seconds: float) -> Any:
+    """Returns the store of the first process. It listens at `host` alone, where torch would listen at all addresses."""
+    family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as listener:
+        listener.bind(address)
+        listener.listen()
+        port, wait = listener.getsockname()[1], timedelta(seconds=seconds)
+        return torch.distributed.TCPStore(host, port, None, True, wait, False, master_listen_fd=listener.detach())
+
+
+@contextmanager
+def _listening_at(host: str) -> Iterator[None]:
+    """Lets gloo listen at loopback where the processes meet there; it looks at the environment when it starts."""
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if host != LOOPBACK or not names or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = names[0]
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]
+
+
+def sign(data: bytes, secret: bytes) -> bytes:
+    """Returns `data` behind its signature."""
+    return hmac.digest(secret, data, _HASH) + data
+
+
+def verify(signed: bytes, secret: bytes) -> bytes:
+    """Returns the data of `sign`. Raises RunPrevented if it has another signature."""
+    data = signed[_SIGNATURE:]
+    if not hmac.compare_digest(signed[:_SIGNATURE], hmac.digest(secret, data, _HASH)):
+        raise RunPrevented("the processes of the trial got a message that none of them wrote")
+    return data
 
 
 @contextmanager
@@ -223,11 +276,12 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
     try:
         if meeting.count > 1:
             wait, backend = timedelta(seconds=meeting.seconds), "cpu:gloo,cuda:nccl" if gpu else "gloo"
-            torch.distributed.init_process_group(backend, store=store, timeout=wait, rank=rank, world_size=meeting.count)
-        _current = Group(meeting.way, rank, meeting.count)
+            with _listening_at(meeting.host):
+                torch.distributed.init_process_group(backend, store=store, timeout=wait, rank=rank, world_size=meeting.count)
+        _current = Group(meeting.way, rank, meeting.count, meeting.secret)
         yield
     except Exception as error:
-        cause = leave_cause(store, rank, error)
+        cause = leave_cause(store, meeting, rank, error)
         if gpu and torch.distributed.is_initialized():  # what waits on a GPU for the others would wait for ever
             torch.distributed.distributed_c10d._abort_process_group()
         if cause is error:
@@ -239,20 +293,39 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
             torch.distributed.destroy_process_group()
 
 
-def leave_cause(store: Any, rank: int, error: Exception) -> Exception:
+def leave_cause(store: Any, meeting: Meeting, rank: int, error: Exception) -> Exception:
     """Leaves `error` at the store if it is the first one there, and returns the first one."""
-    with suppress(Exception):  # an error that cannot be pickled, or a store that is gone with the first process
+    with suppress(Exception):  # a store that is gone with the first process
         store.set(f"{_FAILURE} {rank}", "")
-        store.compare_set(_FAILURE, "", pickle.dumps(error).hex())
-        cause = find_cause(store)
+        store.compare_set(_FAILURE, "", sign(_pack(error), meeting.secret).hex())
+        cause = find_cause(store, meeting)
         return cause if cause and (type(cause), str(cause)) != (type(error), str(error)) else error
     return error
 
 
-def find_cause(store: Any, rank: int | None = None) -> Exception | None:
+def find_cause(store: Any, meeting: Meeting, rank: int | None = None) -> Exception | None:
     """Returns the first error that was left at the store, if any was: by any process, or by that of `rank` too."""
     if not store.check([_FAILURE] if rank is None else [_FAILURE, f"{_FAILURE} {rank}"]):
         return None
-    # Only processes of this trial write there.
-    cause: Exception = pickle.loads(bytes.fromhex(store.get(_FAILURE).decode()))  # noqa: S301
-    return cause
+    try:
+        return _unpack(verify(bytes.fromhex(store.get(_FAILURE).decode()), meeting.secret))
+    except (ValueError, RunPrevented):
+        return RunPrevented("the store of the trial has an entry that none of its processes wrote")
+
+
+def _pack(error: Exception) -> bytes:
+    kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[misc, str-unpack]
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return json.dumps({"type": name, "text": str(error), "values": values, "state": state}, default=str).encode()
+
+
+def _unpack(data: bytes) -> Exception:
+    entry = json.loads(data)
+    with suppress(Exception):  # a class that is not here, or is made by other values
+        kind = pkgutil.resolve_name(entry["type"])
+        if issubclass(kind, Exception):
+            error: Exception = kind(*entry["values"])
+            for state in entry["state"]:
+                vars(error).update(state)
+            return error
+    return RuntimeError(f"{entry['type'].rpartition(':')[2]}: {entry['text']}")

@@ -9,18 +9,18 @@ A try with smaller micro-batches is another call of `train_together`, with new c
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from craft.factors.ticking import tick
-from craft.processes import Meeting, find_cause, joined
+from craft.processes import Meeting, find_cause, joined, make_store
 from craft.results import Leave, RunPrevented, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
@@ -46,10 +46,13 @@ class Part:
 
 
 class Crew(Protocol):
-    """The `followers` of a trial's first process, new ones in every try; `host` is an address of the first one's machine."""
+    """The `followers` of a trial's first process, new ones in every try."""
 
     followers: int
-    host: str
+
+    @property
+    def host(self) -> str:
+        """An address of the first one's machine: that of loopback if all are on it."""
 
     def start(self, parts: Sequence[Part]) -> Sequence[Future[None]]:
         """Starts a process for each part; a future ends with its `follow`, and has an error if the process died."""
@@ -70,18 +73,18 @@ def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
 
     def run(spec: RunSpec, directory: Path, *, resume_from: Path | None, cuts: Sequence[int] = (), **calls: Any) -> RunResult:
         count = 1 if way == "layers" else crew.followers + 1
-        store = torch.distributed.TCPStore(crew.host, 0, None, True, timedelta(seconds=seconds), wait_for_workers=False)
-        meeting = Meeting(crew.host, store.port, count, way, seconds)
+        store = make_store(crew.host, seconds)
+        meeting = Meeting(crew.host, store.port, count, way, seconds, secrets.token_bytes(32))
         try:
             futures = crew.start([Part(spec, cuts, resume_from, meeting, rank) for rank in range(1, count)])
             try:
-                _await_all(store, futures, seconds)
+                _await_all(store, meeting, futures)
                 with joined(meeting, 0, store):
                     return train(spec, directory, resume_from=resume_from, cuts=cuts, **calls)
             except Leave:
                 raise
             except Exception as error:
-                raise _find_reason(error, store, futures, crew, seconds) from error
+                raise _find_reason(error, store, meeting, futures, crew) from error
         finally:
             crew.stop()
 
@@ -99,26 +102,26 @@ def follow(part: Part, train: Train, directory: Path, on_step: Callable[[int, in
         train(part.run, directory, on_step=on_step, **calls)
 
 
-def _await_all(store: Any, futures: Sequence[Future[None]], seconds: float) -> None:
+def _await_all(store: Any, meeting: Meeting, futures: Sequence[Future[None]]) -> None:
     """Waits until all processes are there. Raises the error of one that will not come."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + meeting.seconds
     while (present := store.add(_PRESENT, 0)) < len(futures):
         tick()
-        if (cause := find_cause(store)) is not None:
+        if (cause := find_cause(store, meeting)) is not None:
             raise cause
         if any(future.done() for future in futures) or time.monotonic() > until:
             raise RunPrevented(f"{present + 1} of {len(futures) + 1} processes of the trial are there")
         time.sleep(_LOOK_SECONDS)
 
 
-def _find_reason(error: Exception, store: Any, futures: Sequence[Future[None]], crew: Crew, seconds: float) -> Exception:
+def _find_reason(error: Exception, store: Any, meeting: Meeting, futures: Sequence[Future[None]], crew: Crew) -> Exception:
     """Returns why the processes ended: an error of one of them, or that one has died or does not answer.
 
-    A process that hangs is ended by its heartbeat, a quarter of `seconds` after the others have waited in vain.
+    A process that hangs is ended by its heartbeat, a quarter of `meeting.seconds` after the others have waited in vain.
     """
     if not _is_broken(error) and not isinstance(error, RunPrevented):
         return error
-    until = time.monotonic() + seconds / 4 + _GRACE_SECONDS
+    until = time.monotonic() + meeting.seconds / 4 + _GRACE_SECONDS
     while time.monotonic() < until and not all(future.done() for future in futures):
         tick()
         time.sleep(_LOOK_SECONDS)
@@ -126,7 +129,7 @@ def _find_reason(error: Exception, store: Any, futures: Sequence[Future[None]], 
         name = f"process {rank + 1} of {len(futures) + 1}"
         if not future.done():
             return RunPrevented(f"{name} does not answer")
-        if (death := future.exception()) is not None and find_cause(store, rank) is None:
+        if (death := future.exception()) is not None and find_cause(store, meeting, rank) is None:
             return RunPrevented(f"{name}: {crew.explain(rank, death)}")
     return RunPrevented(f"the processes of the trial lost their connection: {error}") if _is_broken(error) else error
 

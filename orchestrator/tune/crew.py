@@ -25,6 +25,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from craft.processes import LOOPBACK
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.resources import Resources
@@ -69,7 +70,7 @@ class _Actors:
     """`craft.trainer.together.Crew` of child actors in the bundles of a trial."""
 
     def __init__(self, key: str, settings: WorkerSettings, resources: Resources) -> None:
-        self.followers, self.host = resources.count - 1, ray.util.get_node_ip_address()
+        self.followers = resources.count - 1
         self._key, self._settings, self._resources = key, settings, resources
         self._group: Any = ray.util.get_current_placement_group()
         self._actors: list[Any] = []
@@ -81,6 +82,10 @@ class _Actors:
         placed = [PlacementGroupSchedulingStrategy(self._group, bundle) for bundle in range(1, self.followers + 1)]
         self._actors = [remote.options(**options, scheduling_strategy=bundle).remote() for bundle in placed]
         self.places = [_place(), *ray.get([actor.place.remote() for actor in self._actors])]
+
+    @property
+    def host(self) -> str:
+        return LOOPBACK if len({machine for machine, _ in self.places}) == 1 else ray.util.get_node_ip_address()
 
     def start(self, parts: Sequence[Part]) -> list[Future[None]]:
         if not self._actors:

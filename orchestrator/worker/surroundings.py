@@ -136,7 +136,7 @@ def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Cal
             with ticking(heartbeat.beat), settings.surrounded(part.run):
                 follow(part, train_of(settings.train), scratch / "run", on_step, store)
     except Exception as error:
-        leave_cause(store, part.rank, error)
+        leave_cause(store, part.meeting, part.rank, error)
         raise
 
 

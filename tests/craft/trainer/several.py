@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import torch
 
+from craft.processes import LOOPBACK
 from craft.results import Progress, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
@@ -34,7 +35,7 @@ Points = list[dict[str, float]]
 class Forked:
     """`craft.trainer.together.Crew` of forked processes; each one has `folder/RANK`."""
 
-    host = "localhost"
+    host = LOOPBACK
 
     def __init__(self, count: int, train: Train, folder: Path) -> None:
         self.followers, self._train, self._folder = count - 1, train, folder
