@@ -146,7 +146,7 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool = False)
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{path}: files of examples end in {', '.join(SUFFIXES)}")
+        raise DataError(f"{path}: files of rows end in {', '.join(SUFFIXES)}; save a spreadsheet as CSV")
     if not path.is_file():
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
         advice = f"its folder holds: {', '.join(names[:12]) or 'nothing'}" if names is not None else "nor is its folder there"

@@ -73,7 +73,8 @@ def compare_trials(first: Finished, second: Finished, summaries: Sequence[Summar
     paired = all(credits.keys() == scores.keys() for scores, credits, _ in (first, second))
     luck = difference(first[1], second[1], first[2]) if paired else None
     tasks = sorted({task for task, _ in first[0].keys() & second[0].keys()})
-    return compare(first[0], second[0], luck, luck_of_both(summaries[0], summaries[1], tasks))
+    rounding = max(summary.rounding for summary in summaries)
+    return compare(first[0], second[0], luck, luck_of_both(summaries[0], summaries[1], tasks), rounding)
 
 
 def _sentence(

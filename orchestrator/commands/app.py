@@ -163,7 +163,8 @@ COMMANDS = (
         "orchestrator.commands.results:judge",
         (
             ("judge trainings.csv", "which configuration of your own trainings is enough?"),
-            ("judge optuna.csv --minimize --compare 'rank 8' 'rank 16'", "a loss; and the difference of two, seed by seed"),
+            ("judge trials.csv --score value --minimize", "a study of Optuna, whose table does not have its direction"),
+            ("judge trainings.csv --by rank,lr --compare 'rank 8, lr 0.001' 'rank 16, lr 0.001'", "and the difference of two"),
         ),
     ),
     Row(

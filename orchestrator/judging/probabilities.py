@@ -150,6 +150,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
         trained = [row for row in group if not _is_base(row[0])] or group
         fewest = min(len(scores) for _, scores in trained)
         variances, freedom, shared = _variances([scores for _, scores in trained])
+        # Scores that were rounded may be equal by chance: their spread is at least that of the rounding.
+        variances = np.maximum(variances, [summary.rounding**2 / 12 for summary, _ in trained])
         for summary in (summary for summary, _ in group if _is_base(summary)):
             # No seed changes it, so it says nothing of their spread, and what a seed does to all others does not cancel.
             intervals[summary.configuration] = _interval(summary, 0.0, 1.0, 0.0)
@@ -262,7 +264,7 @@ def _interval(summary: Summary, variance: float, freedom: float, shared: float) 
     seeds, total = summary.score.n, variance + shared
     degrees = total**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if total else freedom
     half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(total / seeds), summary.score.mean
-    half = math.hypot(half, 1.96 * math.sqrt(_choice(summary)))
+    half = max(math.hypot(half, 1.96 * math.sqrt(_choice(summary))), summary.rounding / 2)
     low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
     least, most = summary.range
     return Interval(mean, max(low, min(least, mean)), min(high, max(most, mean)), seeds)

@@ -88,15 +88,16 @@ class Comparison:
         return f"No difference between {first} and {second} is shown: {gap} ({ends})."
 
 
-def interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
-    """Computes mean and Student's t interval of independent values. A NaN among them makes all of the result NaN."""
+def interval(values: Iterable[float], confidence: float = 0.95, least: float = 0.0) -> Interval:
+    """Computes mean and Student's t interval of independent values whose standard deviation is at least `least`. A NaN among
+    them makes all of the result NaN."""
     sample = np.asarray(list(values), dtype=float)
     if not sample.size:
         return Interval(math.nan, math.nan, math.nan, 0)
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean, math.nan, math.nan, 1)
-    half = _t_quantile(sample.size - 1, confidence) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    half = _t_quantile(sample.size - 1, confidence) * max(float(sample.std(ddof=1)), least) / math.sqrt(sample.size)
     return Interval(mean, mean - half, mean + half, int(sample.size))
 
 
@@ -128,7 +129,9 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in shared_seeds}
 
 
-def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = None, choice: float = 0.0) -> Comparison:
+def compare(
+    first: Scores, second: Scores, luck: tuple[float, float] | None = None, choice: float = 0.0, rounding: float = 0.0
+) -> Comparison:
     """Compares the scores of the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
     p-value over the seeds.
 
@@ -139,16 +142,18 @@ def compare(first: Scores, second: Scores, luck: tuple[float, float] | None = No
         luck: how far the luck of the examples reaches that no seed shows (`luck.difference`), if known. Of one seed it is all
             of the interval.
         choice: the variance of the difference by the choices of tuned settings (`luck.luck_of_both`).
+        rounding: the step of scores that were rounded: differences that it made equal spread as it does.
     """
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
-    gap = interval(differences)
+    least = rounding / math.sqrt(6)
+    gap = interval(differences, least=least)
     if gap.n > 1 or (luck is not None and gap.n):
-        seeds = 0.0 if gap.n == 1 else gap.half
+        seeds = 0.0 if gap.n == 1 else max(gap.half, rounding)
         below, above = (math.hypot(seeds, reach, 1.96 * math.sqrt(choice)) for reach in luck or (0.0, 0.0))
         gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
-    return Comparison(gap, _p_value(differences), tasks, luck, choice)
+    return Comparison(gap, _p_value(differences, least), tasks, luck, choice)
 
 
 def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = "") -> tuple[float, float]:
@@ -190,12 +195,12 @@ def _t_quantile(freedom: int, confidence: float) -> float:
     return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
-def _p_value(differences: list[float]) -> float:
+def _p_value(differences: list[float], least: float) -> float:
     from scipy.special import stdtr
 
     if len(differences) < 2:
         return math.nan
-    spread = float(np.std(differences, ddof=1))
+    spread = max(float(np.std(differences, ddof=1)), least)
     mean = float(np.mean(differences))
     if spread == 0:
         return 1.0 if mean == 0 else 0.0

@@ -24,8 +24,9 @@ from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
-GUESSING, RANGE, UNIT = "random_guessing", "range", "size_unit"
-"""Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts."""
+GUESSING, RANGE, UNIT, ROUNDING = "random_guessing", "range", "size_unit", "rounding"
+"""Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts; the
+points between two scores as they were rounded."""
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
 
@@ -69,6 +70,7 @@ class Summary:
     range: tuple[float, float] = (0.0, 100.0)
     unit: str = "parameters"
     metric: str = ""
+    rounding: float = 0.0
     source: str | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     credits: Credits = field(default_factory=dict, repr=False, compare=False)
@@ -224,6 +226,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         range=_range([result.facts for _, result in reported]),
         unit=next((str(result.facts[UNIT]) for _, result in reported if UNIT in result.facts), "parameters"),
         metric=shared_metric(name_score(result.facts) for _, result in reported),
+        rounding=max((float(result.facts.get(ROUNDING, 0.0)) for _, result in reported), default=0.0),
         scores=scores,
         planned=len(entries),
         finished=len(finished),

@@ -147,7 +147,8 @@ def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> 
     luck = difference(credits[0], credits[1], graded) if metric == "score" else None
     shared = sorted({task for task, _ in scores[0].keys() & scores[1].keys()})
     choice = luck_of_both(sides[0].summary, sides[1].summary, shared) if metric == "score" else 0.0
-    return compare(scores[0], scores[1], luck, choice)
+    rounding = max(side.summary.rounding for side in sides)
+    return compare(scores[0], scores[1], luck, choice, rounding)
 
 
 def _differences(*sides: Side) -> Iterator[str]:

@@ -256,7 +256,8 @@ def _intervals(summaries: Sequence[Summary]) -> str:
     if seeds < 2:
         few = f"; more scored examples{how} would narrow it more than more seeds" if limits == "examples" else ""
         return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
-    text = "± is the 95 % interval over seeds and examples"
+    examples = any(sum(summary.sampling) or summary.credits for summary in complete)
+    text = f"± is the 95 % interval over seeds{' and examples' if examples else ''}"
     text += ", of one seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
     if limits == "examples":
         return f"{text}; more scored examples{how} would narrow it more than more seeds"

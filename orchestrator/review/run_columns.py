@@ -1,156 +1,411 @@
-"""What the columns of somebody's table of trainings are, guessed by their names."""
+"""What each column of a table of trainings is: as the call says, or by the one canonical name of its part, and else a question.
+
+Rows, Call  -->  read_columns  -->  Columns, or Unclear: what is not certain, and the commands that would say it
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import islice, product
 from typing import Any
 
-from craft.tasks.files import DataError, Rows, is_number
+import numpy as np
+from numpy.typing import NDArray
 
-Held = dict[str, list[Any]]
+from craft.tasks.files import DataError, Rows, is_number
+from craft.words import list_some, printable
+from orchestrator.plan.parameters import text
 
 
 def _words(text: str) -> list[str]:
     return text.split()
 
 
-HIGHER = _words(
-    "score value accuracy acc match em f1 matthews mcc auc auroc spearman pearson correlation bleu rouge chrf reward average"
+SHARES = _words("accuracy acc accuracy_score exact_match em")
+"""Scores that are the share of right rows: the number of rows tells how far they are luck."""
+HIGHER = SHARES + _words(
+    "balanced_accuracy f1 f1_score f1_macro f1_micro macro_f1 micro_f1 mcc matthews matthews_correlation auc auroc roc_auc "
+    "pearson pearsonr spearman spearmanr bleu rouge1 rouge2 rouge_l chrf reward win_rate"
 )
-LOWER = _words("loss nll perplexity ppl rmse mse mae error wer cer bpb")
-"""Last words of the names of scores, the likeliest first; of LOWER the lowest is the best."""
-PARAMETERS = _words(
-    "trainable_parameters num_trainable_parameters num_trainable_params trainable_params parameters params num_parameters "
-    "num_params n_parameters n_params total_parameters total_params num_total_params"
+LOWER = _words("loss nll log_loss cross_entropy perplexity ppl rmse mse mae wer cer bpb error_rate")
+SPLIT = re.compile(r"(?:(train|training)|eval|test|val|valid|validation|dev)_")
+PARTS = {
+    "score": (HIGHER, LOWER),
+    "size": (
+        _words("trainable_params trainable_parameters num_trainable_params num_trainable_parameters n_trainable_params"),
+        _words("params parameters num_params num_parameters n_params n_parameters param_count parameter_count"),
+    ),
+    "seed": (_words("seed random_seed random_state rng_seed training_seed data_seed fold repeat replicate"),),
+    "task": (_words("task task_name dataset dataset_name benchmark"),),
+    "examples": (_words("eval_samples eval_examples test_samples test_examples reported_examples scored_examples n_test"),),
+    "answers": (_words("answers answers_file answers_path"),),
+    "status": (_words("status state"),),
+    "seconds": (_words("seconds train_runtime train_time training_time"),),
+}
+"""Canonical names of parts, those of a score also behind a split; a later list counts where a table has none of the first."""
+SETTINGS = _words(
+    "configuration method peft_type adapter model base_model model_name model_name_or_path optimizer optim scheduler "
+    "lr_scheduler_type lr learning_rate rank ranks r alpha dropout batch_size weight_decay warmup_ratio warmup_steps betas "
+    "modules target_modules projections layers num_layers hidden_size max_steps num_train_epochs train_examples dtype"
 )
-COSTS = _words("size model_size adapter_bytes file_size bytes flops cost memory train_time train_runtime")
-TIMES = _words("seconds train_time train_runtime training_time runtime")
-RANKS = _words("rank r lora_r lora_rank")
-SEEDS = _words("seed random_seed random_state training_seed data_seed fold repeat repetition replicate")
-TASKS = _words("task task_name dataset dataset_name benchmark")
-EXAMPLES = _words("reported_examples examples scored_examples eval_samples eval_examples test_examples n_test")
-ANSWERS = _words("answers answers_file answers_path")
-STATES = _words("status state")
-NAMES = _words("label experiment_name name run_name runname")
-GIVEN = re.compile(r"(params?|parameters?|config|hparams)[._/]")
-"""How the names of settings begin where a tracker says which are: MLflow, Optuna, W&B."""
-MEASURED = re.compile(r"(metrics?|summary|values?|user_attrs)[._/]")
-ABOUT = re.compile(
-    r"|_.*|.*_?id|number|notes|user|tags|group|created(_at)?|sweep|hostname|commit|duration|runtime|experiment|artifact_uri|"
-    r"(start|end|created|updated)_time|datetime_.*|source_.*|.*(path|url|version|timestamp|date)|stop_reason|error(_msg)?"
+"""Names of settings, also behind another word (`lora_rank`)."""
+PROGRESS = _words("epoch step global_step train_step iteration iter training_iteration checkpoint ckpt")
+RUN = _words("run_id id trial_id uuid")
+ABOUT = RUN + _words(
+    "name run_name experiment_id experiment_name job_id sweep_id number index row notes user tags group created created_at "
+    "updated sweep hostname commit duration runtime experiment artifact_uri start_time end_time timestamp date pid done "
+    "url error error_msg error_message stop_reason output_dir logging_dir log_dir logdir save_dir job_type experiment_tag "
+    "source_name source_type direction study_direction"
 )
-"""Names of what is about a run: no setting and no measurement."""
-MEASURES = {*_words("seconds minutes hours time runtime second memory bytes flops norm epoch step size"), *HIGHER, *LOWER}
+MEASURED = _words("minutes hours runtime time memory bytes flops std stderr sem train_loss")
+TRACKED = re.compile(r"(params?|parameters?|config|hparams|(metrics?|summary|values?|user_attrs|system_attrs|tags))([./_])")
+"""How MLflow and W&B (with a point) and Optuna (with `_`) begin the names of settings, and of what else a run has."""
+FINISHED = _words("finished complete completed success succeeded done terminated")
+STOPPED = _words("pruned stopped early_stopped")
+FAILED = _words(
+    "failed fail failure error errored crashed killed preempted oom timeout aborted cancelled canceled lost diverged running "
+    "waiting scheduled pending paused queued created interrupted"
+)
+EMPTY = {"", "nan", "none", "null", "<na>", "nat"}
+COMMANDS = 4
+"""The most commands that a question ends with."""
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns of a table by their part in it, None where no column has it.
+class Call:
+    """What a caller says of a table's columns. A text names one, or several with commas between."""
 
-    `configuration` are settings that distinguish configurations, `label` is their name for people, `unit` what the size counts,
-    `answers` the files with the score of each example.
+    score: str | None = None
+    minimize: bool | None = None
+    size: str | None = None
+    seed: str | None = None
+    task: str | None = None
+    by: str | None = None
+    ignore: str | None = None
+    independent: bool = False
+
+    def command(self, source: str) -> str:
+        """Returns the command that says so."""
+        said = asdict(self) | {"maximize": self.minimize is False}
+        options = [f"--{name}" if value is True else f"--{name} {shlex.quote(value)}" for name, value in said.items() if value]
+        return " ".join(["craft-sweeps judge", shlex.quote(source), *options])
+
+
+class Unclear(DataError):
+    """A table that is not judged before its caller says more.
+
+    Args:
+        questions: what is not certain, each with the changes of the call that would answer it.
+        commands: commands that come before the completed ones.
     """
 
-    score: str
-    minimize: bool
-    size: str | None
-    unit: str
-    seed: str | None
-    task: str | None
-    examples: str | None
-    answers: str | None
-    status: str | None
-    seconds: str | None
-    label: str | None
-    configuration: tuple[str, ...]
-
-    @property
-    def sentences(self) -> list[str]:
-        """How the table was read, for people."""
-        parts = {"size": self.size, "seed": self.seed, "task": self.task, "examples": self.examples}
-        parts |= {"answers": self.answers, "status": self.status}
-        read = [f"score: {self.score}, {'lower' if self.minimize else 'higher'} is better"]
-        read += [f"{part}: {name}" for part, name in parts.items() if name]
-        return [*read, f"a configuration is what has equal {', '.join(self.configuration)}"]
-
-
-def plain_name(name: str) -> str:
-    """Returns the last part of a column's name as a word: `seed` of `params.seed`, `params_seed` and `tags.craft.seed`."""
-    last = re.split(r"[./]", MEASURED.sub("", GIVEN.sub("", name)))[-1]
-    return last if last.startswith("_") else re.sub(r"[^a-z0-9]+", "_", last.lower()).strip("_")
-
-
-def guess(rows: Rows, score: str | None, size: str | None, seed: str | None, minimize: bool | None) -> Columns:
-    """Returns the parts of the columns.
-
-    Raises:
-        DataError: a column that the call names is not there; no column looks like a score, or like a configuration.
-    """
-    for name in filter(None, (score, size, seed)):
-        rows.column(name)
-    held = {name: cells for name, cells in rows.columns.items() if any(map(has_value, cells))}
-    score = score or _score(rows, held)
-    task, examples, answers, status, label = (_first(held, names) for names in (TASKS, EXAMPLES, ANSWERS, STATES, NAMES))
-    seed = seed or _first(held, SEEDS)
-    size = size or _first(held, [*PARAMETERS, *COSTS, *RANKS], numbers=True)
-    configuration = [*_configuration(held, {score, seed, task, examples, answers, status}, len(rows), seed)]
-    trials = {*zip(*(held[name] for name in (*configuration, task, seed) if name), strict=True)}
-    if label and (not configuration or (seed and len(trials) < len(rows))):
-        configuration = [label]  # the settings do not distinguish rows, and their names do
-    configuration = configuration or [name for name in [size] if name]
-    if not configuration:
-        raise DataError(f"{rows.source}: no column distinguishes configurations; add one called configuration")
-    pairs = {(*map(str, cells),) for cells in zip(*(held[name] for name in (*configuration, label) if name), strict=True)}
-    if len({pair[:-1] for pair in pairs}) < len(pairs) or len({pair[-1] for pair in pairs}) < len(pairs):
-        label = None
-    unit = "" if size is None else "parameters" if plain_name(size) in PARAMETERS else plain_name(size).replace("_", " ")
-    lower = plain_name(score).split("_")[-1] in LOWER if minimize is None else minimize
-    seconds = _first(held, TIMES, numbers=True)
-    return Columns(score, lower, size, unit, seed, task, examples, answers, status, seconds, label, tuple(configuration))
+    def __init__(
+        self, rows: Rows, call: Call, questions: Mapping[str, Sequence[Mapping[str, Any]]], commands: Sequence[str] = ()
+    ) -> None:
+        combined = islice(product(*(answers or ({},) for answers in questions.values())), COMMANDS)
+        calls = [replace(call, **{name: said for answer in answers for name, said in answer.items()}) for answers in combined]
+        commands = [*commands, *dict.fromkeys(each.command(rows.source) for each in calls if each != call)]
+        lines = [f"{rows.source} is not judged yet:", *(f"  {question}" for question in questions)]
+        lines += [f"Its columns: {list_some(list(rows.columns), 60)}", *(["Say it by"] if commands else [])]
+        super().__init__("\n".join([*lines, *(f"  {line}" for line in commands)]))
 
 
 def has_value(cell: Any) -> bool:
     """Returns whether a cell is not empty; one that is no number (NaN) is."""
-    return cell not in (None, "", "nan") and cell == cell
+    return cell is not None and cell == cell and not (isinstance(cell, str) and cell.strip().lower() in EMPTY)
 
 
-def _numbers(cells: Sequence[Any]) -> bool:
-    return all(is_number(str(cell)) for cell in cells if has_value(cell))
+def normal(cell: Any) -> Any:
+    """Returns a cell as it is compared with others: numbers as numbers, text without outer blanks, None if it is empty."""
+    if not has_value(cell):
+        return None
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return cell
+    written = text(cell).strip()
+    try:
+        return int(written)
+    except ValueError:
+        return float(written) if is_number(written) else printable(written)
 
 
-def _first(held: Held, names: Sequence[str], numbers: bool = False) -> str | None:
-    """Returns the column whose name comes first in `names`."""
-    fit = [name for name, cells in held.items() if plain_name(name) in names and not (numbers and not _numbers(cells))]
-    return min(fit, key=lambda name: names.index(plain_name(name)), default=None)
+class Column:
+    """A column: its name, without a tracker's prefix too (`title`), what the tracker says that it is, and its cells."""
+
+    def __init__(self, name: str, cells: Sequence[Any], optuna: bool) -> None:
+        self.name, self.cells, prefix = name, cells, TRACKED.match(name)
+        prefix = prefix if prefix and (prefix[3] != "_" or optuna) else None
+        self.title = name[prefix.end() :] if prefix else name
+        self.declared = prefix is not None and not prefix[2]
+        self.measured = bool(prefix[2]) if prefix else "/" in name
+        self.plain, self.last = (_snake(part) for part in (self.title, re.split(r"[./]", self.title)[-1]))
+        split = SPLIT.match(self.plain)
+        self.trained, self.metric = bool(split and split[1]), self.plain[split.end() if split else 0 :]
+
+    @cached_property
+    def coded(self) -> tuple[NDArray[np.int64], list[Any]]:
+        """The place of each cell among the distinct values, and these."""
+        places, raw = dict[Any, int](), dict[Any, int]()
+        for cell in self.cells:
+            if cell not in raw:
+                raw[cell] = places.setdefault(normal(cell), len(places))
+        return np.array([raw[cell] for cell in self.cells]), [*places]
+
+    def cell(self, row: int) -> Any:
+        return self.coded[1][self.coded[0][row]]
+
+    @property
+    def values(self) -> list[Any]:
+        """The distinct cells."""
+        return self.coded[1]
+
+    @property
+    def whole(self) -> bool:
+        """Whether its cells are whole numbers, as seeds are."""
+        return all(value is None or (not isinstance(value, str) and value == value // 1) for value in self.values)
+
+    @property
+    def numeric(self) -> bool:
+        return not any(isinstance(value, str) for value in self.values)
+
+    def may_be(self, part: str, *names: Sequence[str]) -> bool:
+        """Returns whether its name is among those of a part."""
+        name = self.metric if part == "score" else self.last
+        return any(name in each for each in names) and not (part == "score" and self.declared)
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether its name says that it is a setting."""
+        return any(f"_{self.last}".endswith(f"_{word}") for word in SETTINGS) and not self.measured
+
+    @property
+    def reason(self) -> str:
+        """Why its name says that it is no setting; empty if it does not."""
+        if self.last in PROGRESS:
+            return "how far a training was"
+        if self.last in ABOUT or re.fullmatch("unnamed_.*|datetime_.*|", self.plain) or self.title.startswith("_"):
+            return "about the run"
+        return "measured" if self.measured or self.last in MEASURED else ""
+
+    @property
+    def minimize(self) -> bool | None:
+        """Whether less of it is better; None where its name does not say it, or a loss is below 0."""
+        signed = any(value < 0 for value in self.values if isinstance(value, int | float))
+        return False if self.metric in HIGHER else True if self.metric in LOWER and not signed else None
 
 
-def _score(rows: Rows, held: Held) -> str:
-    """Returns the column of the score: of the likeliest kind, of a test rather than of a validation, never of training."""
-    order, ranked = [*HIGHER, *LOWER], []
-    for name, cells in held.items():
-        parts = re.split(r"[^a-z0-9]+", MEASURED.sub("", name.lower()))
-        if parts[-1] in order and "train" not in parts and not GIVEN.match(name) and _numbers(cells):
-            split = 0 if "test" in parts else 2 if {"search", "eval", "val", "valid", "validation", "dev"} & {*parts} else 1
-            ranked.append((order.index(parts[-1]), split, len(parts), name))
-    if not ranked:
-        raise DataError(f"{rows.source}: no column looks like a score; name it by --score: {', '.join(held)}")
-    return min(ranked)[-1]
+def _snake(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
 
 
-def _configuration(held: Held, used: set[str | None], rows: int, seed: str | None) -> Iterator[str]:
-    """Yields the columns that distinguish configurations: one called so, or the settings that differ."""
-    if column := _first(held, ["configuration"]):
-        yield column
-        return
-    declared, several = any(map(GIVEN.match, held)), seed is not None and len({*map(str, held[seed])}) > 1
-    for name, cells in held.items():
-        plain, texts = plain_name(name), {*map(str, cells)}
-        if len(texts) == 1 or name in used or plain in (*SEEDS, *TASKS) or (declared and not GIVEN.match(name)):
-            continue
-        # With several seeds a setting is the same in several rows, and a measurement is not.
-        unique = several and len(texts) == rows and not all(text.isdigit() for text in texts)
-        measured = plain in (*PARAMETERS, *COSTS, *TIMES, *EXAMPLES) or {*plain.split("_")} & MEASURES or unique
-        if declared or not ((measured and _numbers(cells)) or MEASURED.match(name) or ABOUT.fullmatch(plain) or plain in NAMES):
-            yield name
+def state_of(cell: Any) -> str:
+    """Returns a status as one word: `complete` of `TrialState.COMPLETE`."""
+    return _snake(str(cell).rsplit(".", 1)[-1].lower())
+
+
+def joined(columns: Iterable[Column], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the number of the combination of values that each of `rows` has, from 0."""
+    numbers = np.zeros(len(rows), np.int64)
+    for codes, values in (column.coded for column in columns):
+        numbers = np.unique(numbers * len(values) + codes[rows], return_inverse=True)[1]
+    return numbers
+
+
+def names_of(columns: Iterable[Column]) -> str:
+    """Returns the value of an option that names columns."""
+    csv.writer(line := io.StringIO(), lineterminator="").writerow(column.name for column in columns)
+    return line.getvalue()
+
+
+@dataclass
+class Columns:
+    """The columns of a table by their part in it. All parts but seeds and settings have one or none.
+
+    Attributes:
+        every: all of them by name.
+        left_out: why a column has no part, by name.
+        minimize: whether less of the score is better; None if that is not known.
+        finished: whether each row's training has finished.
+    """
+
+    every: dict[str, Column]
+    parts: dict[str, list[Column]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    minimize: bool | None = None
+    finished: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, bool))
+
+    def part(self, part: str) -> Column | None:
+        return next(iter(self.parts[part]), None)
+
+    @property
+    def free(self) -> list[Column]:
+        """The columns that have no part yet, and no reason to have none."""
+        taken = {column.name for columns in self.parts.values() for column in columns} | self.left_out.keys()
+        return [column for name, column in self.every.items() if name not in taken]
+
+    def leave(self, columns: Iterable[Column], why: str) -> None:
+        self.left_out |= {column.name: why for column in columns}
+
+    def named(self, said: str | None) -> list[Column]:
+        """Returns the columns that an option names."""
+        names = [] if said is None else [said] if said in self.every else next(csv.reader([said], skipinitialspace=True))
+        if unknown := [name for name in names if name not in self.every]:
+            raise DataError(f"there is no column {unknown[0]!r}; the columns are: {', '.join(self.every)}")
+        return [self.every[name] for name in names]
+
+    def fitting(self, part: str) -> list[Column]:
+        """Returns the columns whose names are of a part: of equal ones the first, and constant ones only where all are."""
+        for names in PARTS[part]:
+            fit = [column for column in self.free[::-1] if column.may_be(part, names)]
+            distinct = {column.coded[0].tobytes(): column for column in fit}.values()
+            if chosen := [column for column in distinct if len(column.values) > 1][::-1] or [*distinct][:1]:
+                return chosen
+        return []
+
+    @property
+    def fractions(self) -> list[Column]:
+        """The columns with fractions of which nothing says that they are settings or about the run: they may be scores."""
+        unsettled = [column for column in self.free if column.reason in ("", "measured") and column.last not in MEASURED]
+        unsettled = [column for column in unsettled if not (column.is_setting or column.declared or column.trained)]
+        return [column for column in unsettled if column.numeric and not column.whole]
+
+    @property
+    def sentences(self) -> list[str]:
+        """How each column was read, for people."""
+        names = {part: ", ".join(column.name for column in self.parts[part]) for part in (*PARTS, "settings")}
+        names["score"] += f", {'less' if self.minimize else 'more'} is better"
+        names["size"] = names["size"] or "none, so the best is looked for and not the smallest that is enough"
+        reasons = {why: [name for name in self.left_out if self.left_out[name] == why] for why in self.left_out.values()}
+        names["left out"] = "; ".join(f"{list_some(left, 12)} ({why})" for why, left in reasons.items())
+        return [f"{part}: {name or 'none'}" for part, name in names.items() if name or part in ("seed", "settings")]
+
+
+def read_columns(rows: Rows, call: Call) -> Columns:
+    """Returns the parts of the columns.
+
+    Raises:
+        DataError: a column that the call names is not there, or a cell of a part cannot be read.
+        Unclear: a part or a setting is not certain.
+    """
+    optuna = "number" in rows.columns and not {"state", "value", "values_0", "datetime_start"}.isdisjoint(rows.columns)
+    columns = Columns({name: Column(name, cells, optuna) for name, cells in rows.columns.items()})
+    questions = dict[str, list[dict[str, Any]]]()
+    columns.leave(columns.named(call.ignore), "--ignore")
+    columns.leave([column for column in columns.free if not any(map(has_value, column.cells))], "empty")
+    said = {part: columns.named(getattr(call, part, None)) for part in PARTS}
+    columns.parts = {part: fit for part, fit in said.items() if fit} | {"settings": columns.named(call.by)}
+    metrics = {column.plain: column for column in columns.free if column.metric in HIGHER + LOWER and not column.declared}
+    trained = [column for column in metrics.values() if column.trained or f"val_{column.plain}" in metrics]
+    columns.leave(trained, "a training's score")
+    for part in PARTS:
+        fit = said[part] or ([] if part == "seed" and call.independent else columns.fitting(part))
+        columns.parts[part] = fit
+        if len(fit) > 1 and not said[part] and part != "score":
+            option = part if hasattr(call, part) else "ignore"
+            answers = [names_of(fit)] * (part == "seed") + [column.name for column in fit]
+            questions[f"{part}: {', '.join(column.name for column in fit)} fit"] = [{option: name} for name in answers]
+        if part in ("score", "size") and fit:
+            columns.leave([c for c in columns.free if c.may_be(part, *PARTS[part])], f"another {part}")
+    _check_cells(columns, rows)
+    scores = columns.parts["score"]
+    columns.minimize = _direction(columns, call, scores[0]) if scores else None
+    if call.score or (len(scores) == 1 and (scores[0].metric in HIGHER or not columns.fractions)):
+        if columns.minimize is None:
+            questions[f"direction: is more or less of {scores[0].name} better?"] = [{"minimize": False}, {"minimize": True}]
+        questions |= {} if call.by else _find_settings(columns, rows)
+    else:
+        likely = [*scores, *columns.fractions] if len(scores) < 2 else scores
+        likely, why = likely or trained, "may be it" if likely else "is a training's" if trained else "no column may be it"
+        columns.parts["score"] = likely
+        questions |= {} if call.by else _find_settings(columns, rows)
+        by = {"by": names_of(columns.parts["settings"])} if len(likely) > 1 and columns.parts["settings"] else {}
+        sides = {column.name: _direction(columns, call, column) for column in likely}
+        questions[f"score: {' '.join(filter(None, (', '.join(sides), why)))}"] = [
+            {"score": name} | by | side
+            for name, known in sides.items()
+            for side in ([{}] if known is not None else [{"minimize": False}, {"minimize": True}])
+        ]
+    if questions:
+        raise Unclear(rows, call, questions)
+    columns.leave(columns.free, "not in --by")
+    return columns
+
+
+def _direction(columns: Columns, call: Call, score: Column) -> bool | None:
+    """Returns whether less of a score is better: as the call, its name or a column of the study says; None if none does."""
+    study = [columns.every[name].values for name in ("direction", "study_direction") if name in columns.every]
+    word = state_of(study[0][0]) if study and len(study[0]) == 1 else ""
+    says = (call.minimize, score.minimize, {"minimize": True, "maximize": False}.get(word))
+    return next((side for side in says if side is not None), None)
+
+
+def _check_cells(columns: Columns, rows: Rows) -> None:
+    """Finds the rows that have finished. Raises DataError for a status that is not known, and for a cell of a finished row that
+    is no score, size, seed or number of examples."""
+    allowed = {
+        "score": ("a number, or `failed` in a column called status", lambda value: abs(value) < 1e9),
+        "size": ("a number from 0, without signs between its digits", lambda value: value >= 0),
+        "seed": ("a whole number", lambda value: value == value // 1),
+        "examples": ("a whole number from 2", lambda value: value == value // 1 and value > 1),
+    }
+    columns.finished = np.ones(len(rows), bool)
+    for column in columns.parts["status"]:
+        codes, values = column.coded
+        states, known = [state_of(value or FINISHED[0]) for value in values], FINISHED + STOPPED + FAILED
+        for row in np.flatnonzero(np.isin(codes, [at for at, state in enumerate(states) if state not in known])).tolist():
+            raise DataError(f"{rows.place(row)}: {column.name}: {column.cells[row]!r} is none of {', '.join(known)}")
+        columns.finished = np.isin(codes, [at for at, state in enumerate(states) if state in FINISHED])
+    for part, (expected, fits) in allowed.items():
+        for column in columns.parts[part]:
+            codes, values = column.coded
+            wrong = [at for at, value in enumerate(values) if isinstance(value, str) or value is None or not fits(value)]
+            for row in np.flatnonzero(columns.finished & np.isin(codes, wrong)).tolist():
+                got = f"got {column.cells[row]!r}" if has_value(column.cells[row]) else "it is empty"
+                raise DataError(f"{rows.place(row)}: {column.name}: {got}; {expected}")
+
+
+def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any]]]:
+    """Finds the columns that distinguish configurations, those whose names say it, and asks for what is not certain."""
+    questions, size, places = dict[str, list[dict[str, Any]]](), columns.part("size"), np.flatnonzero(columns.finished)
+
+    def groups(*chosen: Column) -> int:
+        return int(joined(chosen, places).max(initial=-1)) + 1
+
+    equal = [column for column in columns.free if groups(column) < 2]
+    columns.leave(equal, "equal in all rows")
+    tracker = any(column.declared for column in columns.free) and not {"run_id", "number"}.isdisjoint(rows.columns)
+    for column in columns.free:
+        if why := column.reason or ("about the run" if tracker and not column.declared else ""):
+            columns.leave([column], why)
+    sure = [column for column in columns.free if column.is_setting or (column.declared and not column.whole)]
+    unsure = [column for column in columns.free if column not in sure and groups(*sure, column) > groups(*sure)]
+    settings = [column for column in columns.free if column in sure or column in unsure]
+    if unsure:
+        answers: list[dict[str, Any]] = [{"by": names_of(by)} for by in (sure, settings) if by]
+        answers += [{"seed": names_of([*columns.parts["seed"], column])} for column in unsure if column.whole]
+        questions[f"{names_of(unsure)}: settings, or measured, or what repeats a training?"] = answers
+    measured = [column for column in columns.every.values() if columns.left_out.get(column.name) == "measured"]
+    rest = [c for c in (*columns.free, *measured) if c not in settings and c.whole and c.last not in MEASURED]
+    rest = [column for column in rest if groups(column) > 1 and groups(*settings, column) == groups(*settings)]
+    if rest and size is None:
+        answers = [*({"size": column.name} for column in rest), {"ignore": names_of(rest)}]
+        questions[f"size: is it {names_of(rest)}?"] = answers
+    columns.leave([column for column in columns.free if column not in settings], "says no more than the settings")
+    columns.parts["settings"] = settings = settings or [column for column in equal if column.is_setting]
+    if not settings:
+        named = [column for column in columns.every.values() if column.last in ("name", "run_name") or column is size]
+        questions["settings: no column distinguishes configurations"] = [
+            {"by": column.name} | ({"size": column.name} if column is size else {}) for column in named
+        ]
+    elif size is not None and groups(*settings, size) > groups(*settings):
+        answers = [{"by": names_of([*settings, size]), "size": size.name}, {"by": names_of(settings)}]
+        questions[f"{size.name} differs between rows of a configuration: is a setting missing?"] = answers
+    elif not unsure and len(seeds := columns.parts["seed"]) == 1 and groups(*settings) == len(places) > groups(*seeds) > 1:
+        answers = [{"by": names_of(by)} for by in ([c for c in settings if groups(c) < len(places)], settings) if by]
+        questions["each row is a configuration of its own although seeds repeat"] = answers
+    return questions

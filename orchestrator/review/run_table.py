@@ -1,6 +1,6 @@
 """Somebody's table of trainings as a sweep that has run, so that what judges sweeps judges it.
 
-    rows  -->  Columns (guessed)  -->  Entry for each row  -->  State  -->  PastSweep
+    rows  -->  Columns  -->  a row for each training  -->  Entry  -->  State  -->  PastSweep
 
 Rows of `trials.csv` are read back as what they were. A share is shown in points, and a score of which less is better with its
 sign turned.
@@ -10,34 +10,54 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from craft.results import METRIC
+from craft.results import EXAMPLES, METRIC
 from craft.scoring.credits import credits_of
 from craft.tasks.files import DataError, Rows, is_number, read_rows
+from craft.words import printable
 from orchestrator.judging.front import SEEDS
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.metrics import SIZE
-from orchestrator.results.summary import RANGE, UNIT
-from orchestrator.results.tuning import EXAMPLES
+from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_columns import PARAMETERS, Columns, guess, has_value, plain_name
+from orchestrator.review.run_columns import (
+    HIGHER,
+    LOWER,
+    PARTS,
+    PROGRESS,
+    RUN,
+    SHARES,
+    STOPPED,
+    Call,
+    Columns,
+    Unclear,
+    joined,
+    names_of,
+    read_columns,
+    state_of,
+)
 from orchestrator.review.trials_file import is_trials_file, read_trials
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.entry import Entry, Status, TrialResult
 from orchestrator.state.events import SessionEnded, SessionStarted
 from orchestrator.state.state import State
 from orchestrator.state.trial import Trial
 
+Kept = list[tuple[int, tuple[int, ...]]]
+"""The rows of trainings, each with the numbers of its configuration, task and seed."""
 UNNAMED = "task"
 MISFIT = 0.51
 """By so many points a score that was rounded may differ from the mean of its answers."""
-ENDED = ("finished", "complete", "completed", "success", "succeeded", "done")
+SEED_COLUMN = re.compile(r"(?i)(.*?)[._ /-]?(seed|run|fold|rep|repeat)[._ ]?(\d+)")
+SPREAD_COLUMN = re.compile(r"(?i)(.*?)[._ ]?(std|sd|stdev|stddev)")
 
 
 @dataclass(frozen=True)
@@ -50,39 +70,34 @@ class RunTable:
     lacks: list[str]
 
 
-def read_table(
-    source: Path | Rows,
-    score: str | None = None,
-    size: str | None = None,
-    seed: str | None = None,
-    minimize: bool | None = None,
-    within: float | None = None,
-) -> RunTable:
+def read_table(source: Path | Rows, call: Call | None = None, within: float | None = None) -> RunTable:
     """Reads a table of trainings, one in a row.
 
     Args:
-        score, size, seed: names of columns, where they should not be guessed.
-        minimize: whether less of the score is better; guessed by its name if None.
+        call: what its columns are, where the table does not say it.
         within: the points that may be lost, `enough.within`; 1 if None.
 
     Raises:
         DataError: a row or a column cannot be read; the message says which.
     """
-    rows, columns, objectives = _flat(read_rows(source) if isinstance(source, Path) else source), None, {"score": "maximize"}
-    if is_trials_file(rows.columns) and (score, size, seed, minimize) == (None,) * 4:
-        entries, read, objectives[SIZE] = read_trials(rows), ["trials of craft-sweeps export"], "minimize"
+    call, objectives = call or Call(), {"score": "maximize", SIZE: "minimize"}
+    rows = _cleaned(read_rows(source) if isinstance(source, Path) else source)
+    if is_trials_file(rows.columns) and call == Call():
+        entries, read, lacks = read_trials(rows), ["trials of craft-sweeps export"], list[str]()
     else:
-        columns = guess(rows, score, size, seed, minimize)
-        scores = [float(cell) for cell in rows.column(columns.score) if has_value(cell) and is_number(str(cell))]
-        factor = 100.0 if max(map(abs, scores), default=0.0) <= (10 if columns.minimize else 1) else 1.0
+        _refuse_wide(rows, call)
+        columns = read_columns(rows, call)
+        factor, facts = _scaled(rows, columns)
+        kept, lacks = _trainings(rows, columns, call)
         folder = source.parent if isinstance(source, Path) else Path()
-        entries = _entries(rows, columns, scores, -factor if columns.minimize else factor, folder)
-        objectives |= {SIZE: "minimize"} if columns.size else {}
-        read = columns.sentences + ([f"1 point is 0.01 of {columns.score}"] if factor > 1 else [])
+        entries, read = _entries(rows, columns, kept, factor, facts, folder), columns.sentences
+        read[0] += ", shown times 100" if abs(factor) > 1 else ""
+        objectives = {name: side for name, side in objectives.items() if name == "score" or columns.part("size")}
+        lacks += _lacks(columns)
     if not any(entry.finished for entry in entries):
         raise DataError(f"{rows.source}: no row has a score")
     record = _record(rows.source, [*entries, *_missing(entries)], objectives).with_within(within)
-    return RunTable(record, read, [*_lacks(record, columns)])
+    return RunTable(record, read, [*lacks, *_few_seeds(record)])
 
 
 def rows_of(frame: Any) -> Rows:
@@ -92,88 +107,229 @@ def rows_of(frame: Any) -> Rows:
     return Rows("the table", {str(name): [record.get(name) for record in records] for name in names})
 
 
-def _flat(rows: Rows) -> Rows:
-    """Returns the rows with columns for what is in objects, under dotted names, and without runs that hold other runs."""
-    columns = rows.columns
-    if any(isinstance(cell, Mapping) for cells in columns.values() for cell in cells):
+def _cleaned(rows: Rows) -> Rows:
+    """Returns the rows with a column for each value of an object, under dotted names, and without runs that hold other runs."""
+    columns = {printable(name.strip()): cells for name, cells in rows.columns.items() if name.strip()}  # an index has no name
+    if any(isinstance(cell, Mapping | list | tuple) for cells in columns.values() for cell in cells):
         records = [flatten(dict(zip(columns, cells, strict=True))) for cells in zip(*columns.values(), strict=True)]
         columns = {name: [record.get(name) for record in records] for record in records for name in record}
-    parents, run_ids = {*columns.get("tags.mlflow.parentRunId", ())}, columns.get("run_id", [None] * len(rows))
-    places = [place for place, run in enumerate(run_ids) if run is None or run not in parents]
-    cells = {name: [column[place] for place in places] for name, column in columns.items() if name}  # an index has none
-    return Rows(rows.source, cells, [rows.number(place) for place in places])
+    parents = {*columns.get("tags.mlflow.parentRunId", ())}
+    places = [place for place, run in enumerate(columns.get("run_id", range(len(rows)))) if run not in parents]
+    cells = {name: [column[place] for place in places] for name, column in columns.items()} if parents else columns
+    return Rows(rows.source, cells, [rows.number(place) for place in places] if parents else rows.lines)
 
 
-def _entries(rows: Rows, columns: Columns, scores: Sequence[float], factor: float, folder: Path) -> list[Entry]:
-    """Returns a trial that has ended for each row; `folder` has the files of answers."""
-    facts, repeats = _facts(columns, [factor * score for score in scores], factor), Counter[tuple[Any, ...]]()
-    entries, places = list[Entry](), dict[tuple[Any, ...], int]()
-    for place in range(len(rows)):
-        cells = {name: column[place] for name, column in rows.columns.items() if has_value(column[place])}
-        settings = {plain_name(name): cells[name] for name in columns.configuration if name in cells}
-        if not settings and columns.score not in cells:
-            continue  # a run that only holds others
-        task, id_ = str(cells.get(columns.task or "", UNNAMED)), hashlib.sha256(repr(settings).encode()).hexdigest()[:10]
-        result = _result(rows.place(place), cells, columns, factor)
-        seed = int(_number(rows.place(place), cells, columns.seed)) if columns.seed else repeats[id_, task]
-        repeats[id_, task] += 1
-        if (first := places.setdefault((id_, task, seed), place)) != place:
-            equal = ", ".join(filter(None, (*columns.configuration, columns.task, columns.seed)))
-            hint = "a column called configuration would distinguish them"
-            raise DataError(f"{rows.place(place)}: it repeats line {rows.number(first)}, with equal {equal}; {hint}")
-        label = cells[columns.label] if columns.label else ", ".join(
-            f"{name.replace('_', ' ')} {text(cell)}" if is_number(str(cell)) else str(cell) for name, cell in settings.items()
-        )  # fmt: skip
-        if result.status == "finished" and columns.answers and columns.answers in cells:
-            file = folder / str(cells[columns.answers])
-            result = result.with_facts(**_answers(rows.place(place), file, columns.minimize, factor, result.metrics["score"]))
-        result = replace(result, key=f"row{place}", facts=facts | result.facts)
-        entries.append(Entry(Trial(result.key, id_, str(label), "", task, seed, "", settings), result, "ended", begun=True))
+def _reshaped(rows: Rows, code: str, *calls: Call) -> list[str]:
+    """Returns the commands that write a table of another shape, by `code` for the DataFrame `t`, and judge it."""
+    path = Path(rows.source)
+    kinds = {".jsonl": "json({0!r}, lines=True)", ".json": "json({0!r})", ".parquet": "parquet({0!r})"}
+    read = kinds.get(path.suffix.lower(), "csv({0!r}, sep=None, engine='python')").format(rows.source)
+    to = str(path.with_name(f"{path.stem}-rows.csv"))
+    program = f"import pandas as pd; t = pd.read_{read}; {code}.to_csv({to!r}, index=False)"
+    return [f"python -c {shlex.quote(program)}", *(call.command(to) for call in calls)]
+
+
+def _sides(call: Call, score: str) -> list[Call]:
+    """Returns the calls that judge by a new column."""
+    sure = score in HIGHER + LOWER or call.minimize is not None
+    return [call] if sure else [replace(call, score=score, minimize=side) for side in (False, True)]
+
+
+def _refuse_wide(rows: Rows, call: Call) -> None:
+    """Refuses tables whose seeds are columns, or that have means with their spread, with the commands that reshape them."""
+    numbered = [match for name in rows.columns if (match := SEED_COLUMN.fullmatch(name))]
+    wide = [match[0] for match in numbered if match[1] == numbered[0][1]]
+    others = [name for name in rows.columns if not SEED_COLUMN.fullmatch(name)]
+    if len(wide) > 1:
+        score = numbered[0][1] or "score"
+        code = f"t.melt({others}, {wide}, 'seed', {score!r}).assign(seed=lambda t: t.seed.str.extract(r'(\\d+)$')[0])"
+        raise Unclear(rows, call, {f"{', '.join(wide)}: a row is one training, with its seed in a column": []},
+                      _reshaped(rows, code, *_sides(call, score)))  # fmt: skip
+    long = next((name for name in rows.columns if name.lower() in ("metric", "metric_name", "measure")), None)
+    value = next((name for name in rows.columns if name.lower() in ("value", "metric_value")), None)
+    if long and value and call.score is None and len({*rows.columns[long]}) > 1:
+        index = [name for name in rows.columns if name not in (long, value)]
+        code = f"t.pivot(index={index}, columns={long!r}, values={value!r}).reset_index()"
+        raise Unclear(rows, call, {f"{long}: a row is one training, with a column for each score": []},
+                      _reshaped(rows, code, call))  # fmt: skip
+    for match in filter(None, map(SPREAD_COLUMN.fullmatch, rows.columns)):
+        means = [name for name in (f"{match[1]}_mean", f"mean_{match[1]}", match[1] or "mean") if name in rows.columns]
+        count = next((name for name in rows.columns if name.lower() in ("n", "seeds", "n_seeds", "num_seeds", "runs")), None)
+        if not means or call.by or "seed" in rows.columns:
+            continue
+        score, n = match[1] or "score", f"r[{count!r}]"
+        spread = f"r[{match[0]!r}] * (r.groupby(level=0).cumcount() - ({n} - 1) / 2) / ({n} * ({n} + 1) / 12) ** .5"
+        code = (
+            f"(r := t.loc[t.index.repeat(t[{count!r}])]).drop(columns={[means[0], match[0], count]})"
+            f".assign(**{{{score!r}: r[{means[0]!r}] + {spread}}})"
+        )
+        commands = _reshaped(rows, code, *_sides(replace(call, independent=True), score)) if count else []
+        needs = "" if count else "; it needs a column n with the number of seeds"
+        raise Unclear(rows, call, {f"{means[0]}, {match[0]}: a row is one training, and no mean of some{needs}": []}, commands)
+
+
+def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[Kept, list[str]]:
+    """Returns the row of each training with its configuration, task and seed as numbers; and sentences on rows left out.
+
+    Raises:
+        Unclear: two trainings of a configuration and task have one seed, or none.
+    """
+    if call.independent and columns.parts["task"]:
+        raise DataError(f"{rows.source}: --independent: trainings on several tasks need a seed that says which belong together")
+    every, seeds, score = np.arange(len(rows)), columns.parts["seed"], columns.parts["score"][0].coded[0]
+    run = [column for column in columns.every.values() if column.last in RUN][:1]
+    same = run or [column for column in columns.every.values() if column.last not in ("index", "number", "row", "unnamed_0")]
+    equal = joined(seeds or same, every)
+    repeat = (joined(run, every) if run else every) if call.independent else equal * 0 if not seeds else equal
+    parts = (joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat)
+    known = np.ones(len(rows), bool)
+    for column in (*columns.parts["settings"], *seeds):
+        known &= np.array([value is not None for value in column.values])[column.coded[0]]
+    kept, left = dict[tuple[int, ...], int](), {"attempts of finished trainings": 0, "rows of a training that is there": 0,
+                                                 "failed rows without settings or seed": 0}  # fmt: skip
+    for row, key in enumerate(zip(*(part.tolist() for part in parts), strict=True)):
+        if not (columns.finished[row] or known[row]):
+            left["failed rows without settings or seed"] += 1
+        elif (first := kept.setdefault(key, row)) != row:
+            both = bool(columns.finished[row] and columns.finished[first])
+            if both and not (score[first] == score[row] and equal[first] == equal[row]):
+                raise _clash(rows, columns, call, first, row)
+            left["rows of a training that is there" if both else "attempts of finished trainings"] += 1
+            kept[key] = row if columns.finished[row] else first
+    return [(row, key) for key, row in kept.items()], [f"Left out: {count} {what}" for what, count in left.items() if count]
+
+
+def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:
+    """Returns the refusal of two rows of one configuration, task and seed, with what may distinguish them."""
+    differ = [column for column in columns.every.values() if column.coded[0][first] != column.coded[0][row]]
+    steps = [column for column in differ if column.last in PROGRESS]
+    free = [column for column in differ if columns.left_out.get(column.name) in ("not in --by", "--ignore")]
+    seeds = columns.parts["seed"]
+    keys = [column.name for part in ("settings", "task", "seed") for column in columns.parts[part]]
+    last = f"t{f'.sort_values({steps[0].name!r})' if steps else ''}.drop_duplicates({keys}, keep='last')"
+    where = f"{rows.place(row)} and line {rows.number(first)}"
+    answers: list[dict[str, Any]] = [{"seed": names_of([*seeds, column])} for column in free if column.whole]
+    answers += [{"by": names_of([*columns.parts["settings"], column])} for column in free]
+    if steps:
+        why = f"differ in {steps[0].name}: they are one training, of which the last row counts"
+        return Unclear(rows, call, {f"{where} {why}": []}, _reshaped(rows, last, call))
+    if not seeds:
+        why = "repeat a configuration without a seed: are they independent trainings?"
+        return Unclear(rows, call, {f"{where} {why}": [*answers, {"independent": True}]})
+    why = "have equal settings and seed, and other scores: what distinguishes them, or does the last count?"
+    return Unclear(rows, call, {f"{where} {why}": answers}, [] if answers else _reshaped(rows, last, call))
+
+
+def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
+    """Returns by what scores are multiplied to be points of which more is better, and what is known of all results: the score's
+    name, the ends of its range, how it was rounded, and what the size counts.
+
+    Raises:
+        DataError: a score is outside the range of its kind, or shares and points are mixed.
+    """
+    (column,), size = columns.parts["score"], columns.part("size")
+    codes, values = column.coded
+    numbers = [value for value in values if isinstance(value, int | float)]
+    scores = np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)[codes]
+    scores[~columns.finished] = math.nan
+    low, high = (float(end(scores[columns.finished], initial=0.0)) for end in (np.min, np.max))
+    bounded = not columns.minimize and column.metric != "reward"
+    signed = column.metric.startswith(("mcc", "matthews", "pearson", "spearman"))
+    small, points = (scores > 0) & (scores <= 1), scores[scores > 1]
+    mixed = np.logical_and(small if small.sum() <= points.size else scores > 1, bounded and small.any() and points.size > 0)
+    mixed = mixed if mixed.any() and points.min() >= 10 * scores[small].max() else np.zeros(len(rows), bool)
+    outside = (scores > 100) | (scores < (-100 if signed else 0)) if bounded and column.metric in HIGHER else mixed
+    for row in np.flatnonzero(outside | mixed).tolist():
+        raise DataError(
+            f"{rows.place(row)}: {column.name}: got {column.cells[row]!r}, and others from {np.nanmin(scores):g} to {high:g}; "
+            "all as shares up to 1, or all as points up to 100"
+        )
+    factor = 100.0 if max(-low, high) <= (10 if columns.minimize else 1) else 1.0
+    digits = max((-int(Decimal(str(value)).as_tuple().exponent) for value in numbers), default=0)
+    bounded = bounded and factor * high <= 100 and (low >= 0 or (factor == 100 and low >= -100))
+    unit = "" if size is None else "parameters" if any(size.last in names for names in PARTS["size"]) else size.last
+    sign = ("-" if factor == 1 else f"-{factor:g} × ") if columns.minimize else ""
+    return -factor if columns.minimize else factor, {
+        METRIC: sign + column.plain,
+        RANGE: (0.0 if low >= 0 else -100.0, 100.0) if bounded else (-math.inf, math.inf),
+        UNIT: unit.replace("_", " "),
+        ROUNDING: factor * 10.0**-digits,
+    }
+
+
+def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    """Returns settings and label of each configuration, from its first row. Numbers have three digits if these distinguish."""
+    chosen = columns.parts["settings"]
+    titles = [column.title if [c.title for c in chosen].count(column.title) < 2 else column.name for column in chosen]
+    settings = {
+        key: {title: value for title, column in zip(titles, chosen, strict=True) if (value := column.cell(row)) is not None}
+        for key, row in firsts.items()
+    }
+    for digits in (3, 10):
+        labels = {
+            key: ", ".join(
+                value
+                if isinstance(value, str)
+                else f"{title.replace('_', ' ')} {text(float(f'{value:.{digits}g}') if isinstance(value, float) else value)}"
+                for title, value in values.items()
+            )
+            for key, values in settings.items()
+        }
+        if len({*labels.values()}) == len(labels):
+            break
+    return settings, labels
+
+
+def _entries(rows: Rows, columns: Columns, kept: Kept, factor: float, facts: Mapping[str, Any], folder: Path) -> list[Entry]:
+    """Returns a trial that has ended for each training; `folder` has the files of answers."""
+    settings, labels = _labels(columns, {key[0]: row for row, key in reversed(kept)})
+    ids = {key: hashlib.sha256(repr(values).encode()).hexdigest()[:10] for key, values in settings.items()}
+    (score,), seeds, entries = columns.parts["score"], columns.parts["seed"], list[Entry]()
+    lengths = dict[tuple[str, float], str]()
+    size, task, examples, answers, status, seconds = map(
+        columns.part, ("size", "task", "examples", "answers", "status", "seconds")
+    )
+    for row, (key, _, repeat) in kept:
+        seed = int(seeds[0].cell(row)) if len(seeds) == 1 else repeat
+        trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
+        counts = {SIZE: float(size.cell(row) or 0) if size else 0.0}
+        if columns.finished[row]:
+            points, time = factor * score.cell(row), seconds.cell(row) if seconds else None
+            known = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
+            if answers and answers.cell(row):
+                known = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
+                lengths.setdefault((trial.task, known[EXAMPLES]), str(answers.cell(row)))
+            result = TrialResult(
+                trial.key, "finished", {"score": points}, counts, seconds=float(time or 0), facts={**facts, **known}
+            )
+        else:
+            state = str(status.cell(row) if status else "")
+            ended: Status = "stopped" if state_of(state) in STOPPED else "failed"
+            result = TrialResult(trial.key, ended, {}, counts, error=state.lower())
+        entries.append(Entry(trial, result, "ended", begun=True))
+    for (name, length), file in lengths.items():
+        if others := {other: file for (task_name, other), file in lengths.items() if task_name == name and other != length}:
+            other, elsewhere = next(iter(others.items()))
+            raise DataError(
+                f"{rows.source}: {file} has {length:g} answers, {elsewhere} {other:g}; each is of the same examples"
+            )
     # Probabilities come from draws, which follow the order of configurations, and that of the rows means nothing.
-    return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.trial.label))
+    return sorted(entries, key=lambda entry: (entry.result.counts[SIZE] if entry.result else 0.0, entry.trial.label))
 
 
-def _result(place: str, cells: Mapping[str, Any], columns: Columns, factor: float) -> TrialResult:
-    state = str(cells.get(columns.status or "", ENDED[0])).lower()
-    if state not in ENDED:
-        counts = {SIZE: _number(place, cells, columns.size)} if columns.size and columns.size in cells else {}
-        return TrialResult("", "stopped" if state in ("pruned", "stopped") else "failed", {}, counts, error=state)
-    score, size = _number(place, cells, columns.score), _number(place, cells, columns.size) if columns.size else 0.0
-    seconds = _number(place, cells, columns.seconds) if columns.seconds and columns.seconds in cells else 0.0
-    scored = columns.examples and columns.examples in cells and not columns.minimize
-    examples = {EXAMPLES: _number(place, cells, columns.examples)} if scored and columns.examples else {}
-    return TrialResult("", "finished", {"score": factor * score}, {SIZE: size}, seconds=seconds, facts=examples)
-
-
-def _answers(place: str, file: Path, minimize: bool, factor: float, score: float) -> dict[str, Any]:
+def _answers(place: str, file: Path, factor: float, score: float) -> dict[str, Any]:
     """Returns what a file with the score of each example says of the luck of `score` with the examples."""
     rows = read_rows(file)
     name = next(iter(rows.columns)) if len(rows.columns) == 1 else "correct"
     if not all(is_number(str(cell)) for cell in rows.column(name)):
         raise DataError(f"{file}: {name}: numbers, 1 for a right answer and 0 for a wrong one, or a loss")
     values = np.array([float(cell) for cell in rows.column(name)])
-    values *= factor if minimize else 100.0 if np.abs(values).max() <= 1 else 1.0
+    values *= factor if factor < 0 else 100.0 if np.abs(values).max() <= 1 else 1.0
     if abs(values.mean() - score) > MISFIT:
         raise DataError(
             f"{place}: the mean of {file} is {values.mean():.2f}, its score {score:.2f}: is it of another training?"
         )
     return {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
-
-
-def _number(place: str, cells: Mapping[str, Any], name: str) -> float:
-    if name not in cells or not is_number(str(cells[name])):
-        trouble = f"got {cells[name]!r}" if name in cells else "it is empty"
-        raise DataError(f"{place}: {name}: {trouble}; a number, or `failed` in a column called status")
-    return float(cells[name])
-
-
-def _facts(columns: Columns, scores: Sequence[float], factor: float) -> dict[str, Any]:
-    """Returns what is known of all results: the score's name and the ends of its range, and what the size counts."""
-    low, high = min(scores, default=0.0), max(scores, default=0.0)
-    bounded = factor > 0 and high <= 100 and (low >= 0 or (factor == 100 and low >= -100))
-    sign = "" if factor > 0 else "-" if factor == -1 else f"{factor:g} × "
-    ends = (0.0 if low >= 0 else -100.0, 100.0) if bounded else (-math.inf, math.inf)
-    return {METRIC: sign + plain_name(columns.score), RANGE: ends, UNIT: columns.unit}
 
 
 def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -204,16 +360,20 @@ def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]
     return PastSweep(state, source, None, fetch)
 
 
-def _lacks(record: PastSweep, columns: Columns | None) -> Iterator[str]:
+def _lacks(columns: Columns) -> Iterator[str]:
+    share = columns.parts["score"][0].metric in SHARES
+    if columns.part("size") is None:
+        yield "No size: a column such as trainable_params would say which of those that are enough is the smallest"
+    if columns.part("examples") and not share:
+        yield f"The number of scored examples is not used: it says how far {', '.join(SHARES[:2])} are luck, and no other score"
+    elif not (columns.part("examples") or columns.part("answers")) and share:
+        yield f"No number of scored examples: a column {PARTS['examples'][0][0]} would put their luck into the intervals"
+
+
+def _few_seeds(record: PastSweep) -> Iterator[str]:
     seeds = [summary.score.n for summary in record.summaries if summary.complete]
     if single := seeds.count(1):
         few = "No seeds" if single == len(seeds) else f"No further seeds of {single} of {len(seeds)} configurations"
         yield f"{few}: with one number a configuration no probability can be given; two more seeds of each would give them"
     elif min(seeds, default=SEEDS) < SEEDS:
         yield f"{min(seeds)} seeds: a configuration is called enough from {SEEDS} on"
-    if columns is not None and columns.seed is None and not single:
-        yield "No column of seeds: rows of a configuration are paired in their order; seeds would pair what saw the same data"
-    if columns is not None and columns.size is None:
-        yield f"No size: a column such as {PARAMETERS[0]} would say which of those that are enough is the smallest"
-    if columns is not None and not (columns.examples or columns.answers or columns.minimize):
-        yield f"No number of scored examples: a column {EXAMPLES} would put the luck of the examples into the intervals"

@@ -39,7 +39,7 @@ def test_every_format_gives_the_same_rows(tmp_path, suffix):
         ("i.json", '[{"title": "a"},\n {"title" "b"}]', "i.json, line 2, column"),
         ("j.json", '{"title": "a"}', "j.json: expected a list of records, found dict"),
         ("k.parquet", "no parquet", "k.parquet is not a parquet file"),
-        ("l.txt", "a", "l.txt: files of examples end in .csv"),
+        ("l.txt", "a", "l.txt: files of rows end in .csv"),
         ("m.csv", "title,body,queue\na,b,c\na,b,c\n", "column 'queue' holds 1 different labels; classification needs 2"),
         ("n.csv", "title,body,queue\na,b,c\na,b,\n", "n.csv, line 3: column 'queue' holds ''; a label is expected"),
         ("o.csv", "title,body,queue\na,b,c\na,b,  \n", "o.csv, line 3: column 'queue' holds '  '; a label is expected"),

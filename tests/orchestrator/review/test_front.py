@@ -253,7 +253,7 @@ def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
     [
         ("glue/rte", 3, 277, None, 4.0, "examples", "over seeds and examples; more scored examples would narrow it more"),
         ("glue/rte", 3, 277, None, 0.2, "seeds", "more seeds would narrow it more than more scored examples"),
-        ("glue/rte", 3, 0, None, 0.0, "", "± is the 95 % interval over seeds and examples"),
+        ("glue/rte", 3, 0, None, 0.0, "", "± is the 95 % interval over seeds"),
         ("custom/mail", 3, 50, None, 4.0, "examples", "(a larger `validation` file, or data.custom.mail.reported)"),
         ("custom/mail", 1, 50, None, 4.0, "examples", "one seed: the interval is over examples alone"),
         ("custom/mail", 1, 50, None, 4.0, "examples", "more scored examples (a larger `validation` file"),

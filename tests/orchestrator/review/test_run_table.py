@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import PastSweep, read_folder
+from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import RunTable, read_table
 from orchestrator.review.trials_file import write_trials
 from orchestrator.state.entry import Entry, TrialResult
@@ -138,11 +141,11 @@ def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, 
     table = read_table(write(tmp_path / "plain.csv", plain_rows()))
     judged_like(table, sweep)
     assert table.read == [
-        "score: accuracy, higher is better",
+        "score: accuracy, more is better, shown times 100",
         "size: params",
         "seed: seed",
-        "a configuration is what has equal rank",
-        "1 point is 0.01 of accuracy",
+        "settings: rank",
+        "left out: method (equal in all rows)",
     ]
     assert [row.label for row in table.record.summaries] == ["rank 1", "rank 2", "rank 4", "rank 8"]
     lines = "".join(json.dumps({"config": {"rank": r}, "seed": s, "accuracy": v, "params": 100 * r}) + "\n"
@@ -199,7 +202,7 @@ def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) 
     frame = mlflow.search_runs(search_all_experiments=True)
     assert len(frame) > len(LEVELS) * len(SEEDS), "the runs of the sweep and of its configurations are among them"
     frame.to_csv(tmp_path / "runs.csv", index=False)
-    table = read_table(tmp_path / "runs.csv")
+    table = read_table(tmp_path / "runs.csv", Call(score="metrics.score", minimize=False, by="tags.craft.label"))
     judged_like(table, sweep)
     assert [row.label for row in table.record.summaries] == [row.label for row in sweep.summaries]
 
@@ -223,12 +226,14 @@ def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
     study = optuna.create_study(sampler=optuna.samplers.GridSampler({"rank": [*LEVELS, 16, 32], "seed": SEEDS}))
     study.optimize(objective, catch=ZeroDivisionError)
     study.trials_dataframe().to_csv(tmp_path / "optuna.csv")
-    table = read_table(tmp_path / "optuna.csv")
+    with pytest.raises(DataError, match="score value --minimize"):
+        read_table(tmp_path / "optuna.csv")
+    table = read_table(tmp_path / "optuna.csv", Call(score="value", minimize=False))
     by_label = {row.label: row for row in table.record.summaries}
     assert (by_label["rank 16"].stopped, by_label["rank 32"].failed) == (3, 3)
     complete = [row for row in table.record.summaries if row.complete]
     np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
-    assert table.read[0] == "score: value, higher is better"
+    assert table.read[0] == "score: value, more is better"
 
 
 def test_wandbs_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
@@ -243,7 +248,7 @@ def test_wandbs_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
     ]  # fmt: skip
     rows.append(rows[0] | {"Name": "lost-moon", "State": "crashed", "rank": 16, "eval/accuracy": "", "trainable_params": 1600})
     table = read_table(write(tmp_path / "wandb.csv", rows))
-    assert table.read[:2] == ["score: eval/accuracy, higher is better", "size: trainable_params"]
+    assert table.read[:2] == ["score: eval/accuracy, more is better, shown times 100", "size: trainable_params"]
     assert [row.failed for row in table.record.summaries] == [0, 0, 0, 0, 1]
     complete = [row for row in table.record.summaries if row.complete]
     np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
@@ -259,22 +264,20 @@ def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> Non
     for loss, score in zip(mine, theirs, strict=True):
         assert loss.score.mean == pytest.approx(2 * (score.score.mean - 100))
         assert loss.score.half == pytest.approx(2 * score.score.half), "no end is cut at 0 or 100"
-    assert read_table(tmp_path / "loss.csv", minimize=False).read[0] == "score: test_loss, higher is better"
+    assert read_table(tmp_path / "loss.csv", Call(minimize=False)).read[0].startswith("score: test_loss, more is better")
 
 
 def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> None:
     one = [row for row in plain_rows() if row["seed"] == 0]
     table = read_table(write(tmp_path / "one.csv", one))
-    assert table.lacks[0].startswith("No seeds: with one number a configuration no probability can be given")
+    assert table.lacks[-1].startswith("No seeds: with one number a configuration no probability can be given")
     assert table.record.answer is not None
     assert (table.record.answer.kind, table.record.answer.better) == ("one seed", None)
-    bare = [{"setting": f"s{r}", "accuracy": v} for r, _, v in trainings()]
-    table = read_table(write(tmp_path / "bare.csv", bare))
-    assert [line.partition(":")[0] for line in table.lacks] == [
-        "No column of seeds",
-        "No size",
-        "No number of scored examples",
-    ]
+    bare = [{"method": f"s{r}", "accuracy": v} for r, _, v in trainings()]
+    with pytest.raises(DataError, match="line 3 and line 2 repeat a configuration without a seed"):
+        read_table(write(tmp_path / "bare.csv", bare))
+    table = read_table(tmp_path / "bare.csv", Call(independent=True))
+    assert [line.partition(":")[0] for line in table.lacks] == ["No size", "No number of scored examples"]
     assert table.record.answer is not None
     best = max(LEVELS, key=lambda rank: np.mean([score_of(rank, seed) for seed in SEEDS]))
     assert table.record.answer.verdict.startswith(f"Enough: s{best}: "), "without sizes the likeliest is taken"
@@ -299,7 +302,7 @@ def test_a_configuration_that_lacks_a_task_is_not_ranked(tmp_path: Path) -> None
         (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
         (6, {"seed": ""}, "seed: it is empty"),
         (7, {"params": "many"}, "params: got 'many'; a number"),
-        (8, {"rank": 2, "seed": 1}, "repeats line 6"),
+        (8, {"rank": 2, "seed": 1, "params": 200}, "line 8 and line 6 have equal settings and seed"),
         (3, {"params": "", "rank": 99}, "params: it is empty"),
     ],
 )
@@ -311,16 +314,16 @@ def test_a_bad_row_is_refused_with_its_line(
     options = ["--score", "accuracy", "--size", "params"]
     assert main(["judge", str(write(tmp_path / "bad.csv", rows)), *options]) == 2
     printed = " ".join(capsys.readouterr().err.split())
-    assert f"bad.csv, line {line}: " in printed
+    assert f"bad.csv, line {line}" in printed
     assert said in printed
 
 
 def test_a_file_without_a_score_or_a_named_column_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "none.csv", [{"rank": 1, "seed": 0}])
-    with pytest.raises(ValueError, match="no column looks like a score; name it by --score: rank, seed"):
+    with pytest.raises(ValueError, match="score: no column may be it"):
         read_table(file)
-    with pytest.raises(ValueError, match="has no column 'acc'; its columns are: rank, seed"):
-        read_table(file, score="acc")
+    with pytest.raises(ValueError, match="no column 'acc'; the columns are: rank, seed"):
+        read_table(file, Call(score="acc"))
 
 
 def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,9 +347,157 @@ def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSw
          "curvature": 0.1 + r / 7 + s / 11, "seconds": "" if s == 1 else 60.0, "trainable_params": 100 * r}
         for r, s, v in trainings()
     ]  # fmt: skip
-    table = read_table(write(tmp_path / "page.csv", rows))
-    assert table.read[-1] == "a configuration is what has equal rank"
+    with pytest.raises(DataError, match="curvature: settings, or measured"):
+        read_table(write(tmp_path / "page.csv", rows))
+    table = read_table(tmp_path / "page.csv", Call(ignore="curvature"))
+    assert "settings: rank" in table.read
     assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
     assert table.record.answer is not None
     assert sweep.answer is not None
     assert table.record.answer.better == sweep.answer.better
+
+
+def refusal(tmp_path: Path, lines: str, call: Call | None = None) -> str:
+    """What is said of a table that is not judged."""
+    (tmp_path / "table.csv").write_text(lines)
+    with pytest.raises(DataError) as refused:
+        read_table(tmp_path / "table.csv", call)
+    return str(refused.value)
+
+
+def lines_of(head: str, cells: Callable[[int, int, float], str]) -> str:
+    return "\n".join([head, *(cells(rank, seed, round(value / 100, 5)) for rank, seed, value in trainings())])
+
+
+@pytest.mark.parametrize("name", ["value", "score", "loss_value", "neg_log_loss", "error_score", "brier_score"])
+def test_a_name_without_a_certain_direction_is_asked_for(name: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, lines_of(f"rank,seed,{name}", lambda rank, seed, value: f"{rank},{seed},{value}"))
+    for side, best in (("--minimize", "rank 1"), ("--maximize", "rank 8")):
+        assert re.search(rf"--score {name}( .*)? {side}", said)
+        record = read_table(tmp_path / "table.csv", Call(score=name, minimize=side == "--minimize")).record
+        assert record.answer is not None
+        assert record.answer.best == record.pick(best).summary.configuration
+
+
+def test_a_study_says_its_own_direction(tmp_path: Path) -> None:
+    head, cells = "number,value,params_rank,params_seed,state,study_direction", "{0},{2},{0},{1},TrialState.COMPLETE,MINIMIZE"
+    (tmp_path / "study.csv").write_text(lines_of(head, lambda *row: cells.format(*row)))
+    assert read_table(tmp_path / "study.csv", Call(score="value")).read[0].startswith("score: value, less is better")
+
+
+def test_an_attempt_that_failed_is_no_training(tmp_path: Path) -> None:
+    lines = lines_of("Name,State,rank,seed,accuracy", lambda r, s, v: f"sun-{r}-{s},finished,{r},{s},{v}")
+    lines += "\nlost,crashed,4,0,0.31\nlost,crashed,4,1,\nlost,failed,,,"
+    (tmp_path / "table.csv").write_text(lines)
+    table = read_table(tmp_path / "table.csv")
+    assert [(row.planned, row.finished) for row in table.record.summaries] == [(3, 3)] * 4
+    assert table.lacks[:2] == ["Left out: 2 attempts of finished trainings", "Left out: 1 failed rows without settings or seed"]
+
+
+def test_a_run_that_is_exported_again_is_counted_once(tmp_path: Path) -> None:
+    rows = "".join(f"{run},FINISHED,{rank},{score}\n" for run, rank, score in (("a", 1, 0.7), ("b", 4, 0.8), ("c", 16, 0.83)))
+    (tmp_path / "table.csv").write_text("run_id,status,params.rank,metrics.accuracy\n" + 3 * rows)
+    table = read_table(tmp_path / "table.csv")
+    assert [row.score.n for row in table.record.summaries] == [1, 1, 1]
+    assert table.lacks[0] == "Left out: 6 rows of a training that is there"
+
+
+@pytest.mark.parametrize("name", ["epoch", "global_step", "iteration"])
+def test_steps_of_a_training_are_no_seeds(name: str, tmp_path: Path) -> None:
+    rows = (f"{rank},{step},{0.7 + step / 1000 + rank / 100}" for rank in (1, 2) for step in (1, 2, 3))
+    said = refusal(tmp_path, "\n".join([f"rank,{name},val_accuracy", *rows]))
+    assert f"line 3 and line 2 differ in {name}: they are one training" in said
+    table = read_table(reshaped(said))
+    assert [row.score.mean for row in table.record.summaries] == pytest.approx([71.3, 72.3])
+
+
+def reshaped(said: str) -> Path:
+    """The table that the first command of a refusal writes."""
+    program = next(shlex.split(line)[2] for line in said.splitlines() if line.startswith("  python -c "))
+    exec(program, {})
+    return Path(re.findall(r"to_csv\('(.*?)'", program)[0])
+
+
+def test_seeds_in_columns_become_rows(tmp_path: Path, sweep: PastSweep) -> None:
+    rows = (",".join([str(rank), str(100 * rank), *(f"{score_of(rank, seed)}" for seed in SEEDS)]) for rank in LEVELS)
+    said = refusal(tmp_path, "\n".join(["rank,params,accuracy_seed0,accuracy_seed1,accuracy_seed2", *rows]))
+    assert "a row is one training, with its seed in a column" in said
+    judged_like(read_table(reshaped(said)), sweep)
+
+
+def test_means_become_rows_with_the_same_mean_and_spread(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
+    table = read_table(reshaped(said), Call(independent=True))
+    assert [(row.score.mean, row.score.n) for row in table.record.summaries] == [
+        (pytest.approx(82.5), 5),
+        (pytest.approx(81.5), 3),
+    ]
+    spread = np.std([*table.record.summaries[0].scores.values()], ddof=1)
+    assert spread == pytest.approx(0.7)
+
+
+def test_scores_in_rows_become_columns(tmp_path: Path) -> None:
+    rows = (
+        f"{rank},{seed},{name},{cell}" for rank, seed, v in trainings() for name, cell in (("accuracy", v), ("loss", 1 / v))
+    )
+    said = refusal(tmp_path, "\n".join(["rank,seed,metric,value", *rows]))
+    assert read_table(reshaped(said)).read[0] == "score: accuracy, more is better"
+
+
+def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:
+    rows = [
+        f"{rank},{level + noise:.4f},{rank}00" for rank, level in ((1, 0.78), (4, 0.79)) for noise in (-0.08, -0.02, 0.03, 0.07)
+    ]
+    answers = set()
+    for order in (rows, sorted(rows, key=lambda row: row.split(",")[1]), rows[::-1]):
+        assert "--independent" in refusal(tmp_path, "\n".join(["rank,accuracy,params", *order]))
+        answer = read_table(tmp_path / "table.csv", Call(independent=True)).record.answer
+        assert answer is not None
+        answers.add((answer.kind, answer.text))
+    assert len(answers) == 1
+    assert next(iter(answers))[0] == "unsure"
+
+
+def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two differences of a point between scores of two digits are equal by chance."""
+    (tmp_path / "table.csv").write_text("rank,seed,accuracy,params\n4,0,.8,4\n4,1,.82,4\n16,0,.81,16\n16,1,.83,16\n")
+    assert main(["judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 16", "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)["comparison"]
+    assert compared["difference"]["high"] - compared["difference"]["low"] > 2
+    assert compared["p_value"] > 0.1
+    equal = "\n".join(["rank,seed,accuracy", *(f"{rank},{seed},0.8{rank}" for rank in (1, 2) for seed in range(9))])
+    (tmp_path / "table.csv").write_text(equal)
+    assert all(row.score.half >= 0.5 for row in read_table(tmp_path / "table.csv").record.summaries)
+
+
+def test_only_shares_of_right_rows_have_the_luck_of_their_number(tmp_path: Path) -> None:
+    lines = lines_of("rank,seed,reward,eval_samples", lambda r, s, v: f"{r},{s},{200 * v},500")
+    (tmp_path / "table.csv").write_text(lines)
+    table = read_table(tmp_path / "table.csv")
+    assert all(row.sampling == (0, 0) for row in table.record.summaries)
+    assert "The number of scored examples is not used" in " ".join(table.lacks)
+
+
+def test_answers_of_other_examples_are_named(tmp_path: Path) -> None:
+    for name, count in (("a", 40), ("b", 30), ("c", 40)):
+        (tmp_path / f"{name}.csv").write_text("correct\n" + "1\n" * count)
+    said = refusal(tmp_path, "rank,seed,accuracy,answers\n1,0,1.0,a.csv\n1,1,1.0,b.csv\n2,0,1.0,c.csv\n")
+    assert "b.csv" in said
+    assert "30" in said
+
+
+def test_cells_of_a_strangers_table_are_no_commands_of_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "\x1b[2J\x1b]0;owned\x07"
+    lines = lines_of(f"method,task,seed,accuracy,note{bad}", lambda r, s, v: f"{bad}{r},t{bad},{s},{v},{bad}{s}")
+    (tmp_path / "table.csv").write_text(lines)
+    for options in ([], ["--ignore", "note" + bad.encode("unicode_escape").decode()], ["--score", bad]):
+        main(["judge", str(tmp_path / "table.csv"), *options])
+        out = "".join(capsys.readouterr())
+        assert "\x1b" not in out
+        assert "\x07" not in out
+
+
+def test_lists_are_settings(tmp_path: Path) -> None:
+    rows = [{"betas": [0.9, last], "seed": s, "accuracy": v} for last in (0.95, 0.999) for r, s, v in trainings() if r == 1]
+    table = judge_table(pd.DataFrame(rows))
+    assert [row.label for row in table.record.summaries] == ["0.9,0.95", "0.9,0.999"]

@@ -1,0 +1,260 @@
+"""A table that says the same in another way is judged alike, or refused with exit status 2 and a completed command.
+
+Every export of the same twelve trainings is changed in every way: names, scales, signs, rows and columns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from craft.tasks.files import DataError
+from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.run_columns import Call
+from orchestrator.review.run_table import read_table
+
+LEVELS = {1: 0.800, 2: 0.840, 4: 0.860, 8: 0.862}
+SEEDS = (0, 1, 2)
+Row = dict[str, Any]
+
+
+def _trainings() -> Iterator[tuple[int, int, float]]:
+    for rank, level in LEVELS.items():
+        for seed in SEEDS:
+            yield rank, seed, round(level + 0.003 * float(np.random.default_rng([rank, seed]).standard_normal()), 5)
+
+
+def _plain(rank: int, seed: int, score: float) -> Row:
+    return {"method": "lora", "rank": rank, "learning_rate": 1e-3, "seed": seed, "accuracy": score, "params": 100 * rank}
+
+
+def _mlflow(rank: int, seed: int, score: float) -> Row:
+    return {
+        "run_id": f"{rank:x}{seed}f", "experiment_id": "1", "status": "FINISHED", "artifact_uri": f"runs/{rank}-{seed}",
+        "start_time": f"2026-05-0{seed + 1} 10:{10 + rank}", "metrics.train_loss": 1 / rank + seed / 7,
+        "metrics.eval_loss": 1 - score, "metrics.eval_accuracy": score, "params.rank": rank, "params.seed": seed,
+        "params.output_dir": f"out/{rank}-{seed}", "params.trainable_params": 100 * rank,
+        "tags.mlflow.runName": f"sly-fox-{rank}{seed}",
+    }  # fmt: skip
+
+
+def _wandb(rank: int, seed: int, score: float) -> Row:
+    return {
+        "Name": f"sun-{rank}-{seed}", "State": "finished", "Notes": "-", "User": "me", "Created": f"2026-05-0{seed + 1}",
+        "Runtime": 61 + rank + seed, "rank": rank, "seed": seed, "output_dir": f"out/{rank}-{seed}", "_step": 10 * rank + seed,
+        "eval/accuracy": score, "eval/loss": 1 - score, "train/loss": 1 / rank + seed / 7, "trainable_params": 100 * rank,
+    }  # fmt: skip
+
+
+def _optuna(rank: int, seed: int, score: float) -> Row:
+    return {
+        "number": 3 * rank + seed, "value": score, "datetime_start": f"2026-05-0{seed + 1} 10:{10 + rank}", "params_rank": rank,
+        "params_seed": seed, "user_attrs_trainable_params": 100 * rank, "state": "COMPLETE",
+    }  # fmt: skip
+
+
+TABLES: dict[str, Callable[[int, int, float], Row]] = {"plain": _plain, "mlflow": _mlflow, "wandb": _wandb, "optuna": _optuna}
+SAYS = {"optuna": Call(score="value", minimize=False)}
+"""What the unchanged table needs to be told."""
+
+
+def _column(rows: list[Row], part: str) -> str:
+    """The name of the score, seed, size or rank in a table."""
+    ends = {"score": ("eval_accuracy", "eval/accuracy", "accuracy", "value"), "size": ("params",)}.get(part, (part,))
+    return next(name for end in ends for name in rows[0] if name.endswith(end))
+
+
+def _renamed(part: str, new: str) -> Callable[[list[Row]], list[Row]]:
+    def change(rows: list[Row]) -> list[Row]:
+        old = _column(rows, part)
+        prefix = old[: len(old) - len(re.split(r"params_|user_attrs_|[./]", old)[-1])] if part != "score" else ""
+        return [{prefix + new if name == old else name: cell for name, cell in row.items()} for row in rows]
+
+    return change
+
+
+def _celled(part: str, write: Callable[[Any], Any], which: Callable[[int], bool] = lambda _: True) -> Any:
+    """Changes the cells of a part in some rows."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        name = _column(rows, part)
+        return [row | {name: write(row[name])} if which(at) else row for at, row in enumerate(rows)]
+
+    return change
+
+
+def _with(**cells: Callable[[int, Row], Any]) -> Any:
+    return lambda rows: [row | {name: cell(at, row) for name, cell in cells.items()} for at, row in enumerate(rows)]
+
+
+def _rank(row: Row) -> int:
+    return int(row[_column([row], "rank")])
+
+
+def _seed(row: Row) -> int:
+    return int(row[_column([row], "seed")])
+
+
+def _epochs(name: str) -> Any:
+    def change(rows: list[Row]) -> list[Row]:
+        score = _column(rows, "score")
+        return [row | {name: epoch, score: row[score] - 0.01 * (2 - epoch)} for row in rows for epoch in (0, 1, 2)]
+
+    return change
+
+
+def _attempts(state: str, kept: bool) -> Any:
+    """A crashed attempt beside every third training."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        status = next((name for name in rows[0] if name.lower() in ("status", "state")), "status")
+        rows = [{status: "finished"} | row for row in rows]
+        lost = [row | {status: state, _column([row], "score"): 0.31 if kept else math.nan} for row in rows[::3]]
+        names = [name for name in ("run_id", "Name", "number") if name in rows[0]]
+        return [row | dict.fromkeys(names, f"9{at}") for at, row in enumerate(lost)] + rows
+
+    return change
+
+
+def _without(part: str) -> Any:
+    return lambda rows: [{name: cell for name, cell in row.items() if name != _column(rows, part)} for row in rows]
+
+
+def _shares(rows: list[Row]) -> list[Row]:
+    return _celled("score", lambda score: round(100 * score, 3))(rows)
+
+
+CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
+    "same": lambda rows: rows,
+    "reversed": lambda rows: rows[::-1],
+    "by score": lambda rows: sorted(rows, key=lambda row: row[_column(rows, "score")]),
+    "columns turned": lambda rows: [dict(reversed(row.items())) for row in rows],
+    "points": _shares,
+    "mixed scale": _celled("score", lambda score: 100 * score, lambda at: at > 8),
+    "one in points": _celled("score", lambda score: 100 * score, lambda at: at == 4),
+    "percent signs": _celled("score", lambda score: f"{100 * score:.2f}%"),
+    "one percent sign": _celled("score", lambda score: f"{100 * score:.2f}%", lambda at: at == 4),
+    "decimal commas": _celled("score", lambda score: f"{score:.5f}".replace(".", ",")),
+    "one word": _celled("score", lambda _: "OOM", lambda at: at == 5),
+    "one empty": _celled("score", lambda _: "", lambda at: at == 5),
+    "infinite": _celled("score", lambda _: "inf", lambda at: at == 5),
+    "blanks": lambda rows: [{f" {name} ": f" {cell} " for name, cell in row.items()} for row in rows],
+    "sizes in thousands": _celled("size", lambda size: f"{1000 * size:,}"),
+    "one size in k": _celled("size", lambda size: f"{size / 1000}k", lambda at: at == 0),
+    "a size below 0": _celled("size", lambda size: -size, lambda at: at == 0),
+    "large seeds": _celled("seed", lambda seed: 2**60 + seed),
+    "seeds as fractions": _celled("seed", float),
+    "a seed in words": _celled("seed", lambda seed: f"s{seed}"),
+    "ranks as fractions": _celled("rank", lambda rank: f"{rank}.0", lambda at: at % 2 == 0),
+    "ranks with exponents": _celled("rank", lambda rank: f"{rank}e0", lambda at: at % 3 == 0),
+    "a seed short": lambda rows: rows[:-1],
+    "each row twice": lambda rows: rows + rows,
+    "thrice in a file": lambda rows: [row for row in rows for _ in range(3)],
+    "once again, better": lambda rows: [*rows, rows[0] | {_column(rows, "score"): 0.95}],
+    "epochs": _epochs("epoch"),
+    "steps": _epochs("global_step"),
+    "rounds": _epochs("round"),
+    "failed attempts": _attempts("failed", kept=False),
+    "crashed attempts": _attempts("crashed", kept=True),
+    "a status of one's own": _attempts("kaputt", kept=True),
+    "an index": _with(**{"Unnamed: 0": lambda at, _: at}),
+    "numbers of rows": _with(row=lambda at, _: at),
+    "precision and recall": _with(
+        precision=lambda at, row: round(row[_column([row], "score")] - 0.01, 2),
+        recall=lambda at, row: round(row[_column([row], "score")] + 0.01, 2),
+    ),
+    "another metric": _with(f1=lambda at, row: 1.6 - row[_column([row], "score")]),
+    "a training's": _with(train_accuracy=lambda at, row: 0.99 - 0.001 * _rank(row)),
+    "Keras": _with(
+        val_accuracy=lambda at, row: row[_column([row], "score")], accuracy=lambda at, row: 0.99 - 0.001 * _rank(row)
+    ),
+    "a validation's": _with(validation_accuracy=lambda at, row: 0.99 - 0.001 * _rank(row)),
+    "paths": _with(output_dir=lambda at, row: f"out/{at}"),
+    "unknown paths": _with(place=lambda at, row: f"out/{at}"),
+    "notes": _with(notes=lambda at, row: f"run {at}", created_at=lambda at, row: f"2026-05-{at + 1}"),
+    "alpha": _with(lora_alpha=lambda at, row: 2 * _rank(row)),
+    "all parameters": _with(total_params=lambda at, row: 10**6 + 100 * _rank(row)),
+    "folds": lambda rows: [row | {"fold": fold} for row in rows for fold in (0, 1)],
+    "parts": lambda rows: [row | {"part": part} for row in rows for part in (0, 1)],
+    "one column more of text": _with(variant=lambda at, row: "ab"[at % 2]),
+    "no seed": _without("seed"),
+    "no size": _without("size"),
+    "no rank": _without("rank"),
+    **{f"score {name}": _renamed("score", name) for name in (
+        "acc", "test_accuracy", "eval_acc", "Accuracy", "sst2_accuracy", "metric", "value", "score", "top1", "neg_log_loss",
+        "training_accuracy", "error_score", "train_acc", "quality",
+    )},
+    **{f"seed {name}": _renamed("seed", name) for name in ("Seed", "random_state", "run", "fold", "trial", "s", "data_seed")},
+    **{f"size {name}": _renamed("size", name) for name in ("num_params", "weights", "total_params", "Trainable params", "n")},
+    **{f"rank {name}": _renamed("rank", name) for name in ("lora_r", "r", "dim", "size_of_it", "group", "bottleneck")},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> PastSweep:
+    file = tmp_path_factory.mktemp("truth") / "plain.csv"
+    pd.DataFrame([_plain(*row) for row in _trainings()]).to_csv(file, index=False)
+    return read_table(file).record
+
+
+INCOMPLETE = ("no rank", "rounds", "once again, better", "unknown paths", "folds")
+"""Tables that lack what the verdict needs: their commands say something else, or cannot say it."""
+
+
+def _parse(command: str) -> Call:
+    """The call that a command line says."""
+    words, said = shlex.split(command)[3:], dict[str, Any]()
+    while words:
+        name = words.pop(0).removeprefix("--")
+        flag = {"minimize": {"minimize": True}, "maximize": {"minimize": False}, "independent": {"independent": True}}.get(name)
+        said |= flag or {name: words.pop(0)}
+    return Call(**said)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in TABLES if kind != "plain")])
+def test_a_changed_table_is_judged_alike_or_refused(kind: str, change: str, truth: PastSweep, tmp_path: Path) -> None:
+    rows = CHANGES[change]([TABLES[kind](*row) for row in _trainings()])
+    file, call = tmp_path / "changed.csv", SAYS.get(kind, Call())
+    call = call if call.score in (None, *rows[0]) else Call()
+    pd.DataFrame(rows).to_csv(file, index=False)
+    record, said = None, ""
+    try:
+        record = read_table(file, call).record
+    except DataError as refusal:
+        said = str(refusal)
+    if record is not None:
+        assert _agree(record, truth, change), [(row.label, row.planned, row.score.mean) for row in record.summaries]
+        return
+    commands = [_parse(line) for line in re.findall(r"^  (craft-sweeps judge .*)$", said, re.M) if "-rows" not in line]
+    reshapes = "python -c" in said
+    assert re.search(r"changed.csv, line \d+: ", said) or commands or reshapes, said
+    if commands and not reshapes and change not in INCOMPLETE:
+        assert any(_says(file, each, truth, change) for each in commands), said
+
+
+def _says(file: Path, call: Call, truth: PastSweep, change: str) -> bool:
+    try:
+        return _agree(read_table(file, call).record, truth, change)
+    except DataError:
+        return False
+
+
+def _agree(record: PastSweep, truth: PastSweep, change: str) -> bool:
+    """Whether both say the same of the same configurations."""
+    mine, theirs = record.summaries, truth.summaries
+    if change == "a seed short":
+        return [row.planned for row in mine] == [3, 3, 3, 2]
+    names = ("score", "p_enough", "p_front") if change not in ("no size", "no seed", "a validation's") else ("score",)
+    names = names if "train" not in change.partition(" ")[2] or mine[0].score.mean > 0 else ("p_enough", "p_front")
+    names = (*names, "trainable_parameters") if change not in ("no size", "sizes in thousands") else names
+    numbers = [sorted(tuple(row.value(name) for name in names) for row in rows) for rows in (mine, theirs)]
+    return len(mine) == len(theirs) and bool(np.allclose(*numbers, rtol=1e-4, atol=1e-9))
