@@ -18,6 +18,7 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
+from orchestrator.judging.answer import describe_running, is_heard
 from orchestrator.review.run_table import read_table
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,10 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
 def answer_text(frame: Frames) -> str:
     """Returns a sweep's answer, if it has one, and why trials were added."""
     added = [f"Added: {decision.why}" for decision in frame.state.decisions]
-    return "\n".join([*([frame.answer.text] if frame.answer is not None else []), *added])
+    answer, now = frame.answer, time.time()
+    if answer is not None and is_heard(frame.state, now):
+        answer = answer.running(describe_running(frame.state, now))
+    return "\n".join([*([answer.text] if answer is not None else []), *added])
 
 
 def safe_spec(panel: Panel, view: View) -> dict[str, Any]:

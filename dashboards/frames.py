@@ -9,10 +9,10 @@ trials           run, key, sweep, configuration, label, method, task, seed, prot
                  `tunes`: its scores only chose settings for another configuration
 ===============  ====================================================================================================
 
-A configuration's `state` is `done` when all its trials have finished. `partial` (some trials still run), `waiting` (for seeds
-that the sweep got later) and `incomplete` (some failed or were stopped) have a value over the trials that finished; no front
-uses it. Without a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Candidates,
-whose trials only tune, are no configurations here. A configuration has a `Summary` next to its row.
+A configuration's `state` is `done` when it is complete, whatever seeds it got later. `partial` (some trials still run) and
+`incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without a value it is
+`running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Candidates, whose trials only tune, are no
+configurations here. A configuration has a `Summary` next to its row.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Frames:
 
     @cached_property
     def answer(self) -> Answer | None:
-        """The sweep's answer so far."""
+        """The sweep's answer so far; None before a session has begun."""
         return find_answer(self.judged, self.state) if self.state.started is not None else None
 
     @cached_property
@@ -188,7 +188,7 @@ def _refused(event: Refused) -> Summary:
 
 def _state(summary: Summary, trials: Iterable[Entry], sweep: State) -> str:
     status, scored = status_of(summary, [*trials], sweep.ended is None), math.isfinite(summary.score.mean)
-    if status == "finished":
+    if summary.complete:
         return "done" if scored else "failed"
     if status in ("incomplete", "stopped", "failed"):
         return "incomplete" if scored else "failed" if status == "incomplete" else status

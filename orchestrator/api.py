@@ -110,8 +110,9 @@ class Result:
         return _table(finished, (*OF_TRIAL, *OF_RESULT, "metric.score"))
 
     @property
-    def answer(self) -> Answer | None:
-        """Which configuration is enough, and what to run next; None before any is complete. `answer.text` has it in words."""
+    def answer(self) -> Answer:
+        """Which configuration is enough, or in `kind` why there is no answer, and what to run next; `answer.text` has it in
+        words."""
         return self.record.answer
 
     @property
@@ -148,7 +149,7 @@ class Result:
     def _repr_html_(self) -> str:
         columns = ["label", "score", "score_low", "score_high", "trainable_parameters", "on_front"]
         table = self.front[[name for name in columns if name in self.front]].to_html(index=False)
-        return f"{table}<pre>{self.answer.text if self.answer else ''}</pre>"
+        return f"{table}<pre>{self.answer.text}</pre>"
 
 
 def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:

@@ -134,7 +134,7 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
         shutil.copytree(source, adapter.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     adapter = replace(adapter, reasons=(*adapter.reasons, describe_form(source, adapter.folder, run, form)))
     summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
-    origin = Origin(record.name, summary, adapter.entry, adapter.reasons, record.answer.verdict if record.answer else "")
+    origin = Origin(record.name, summary, adapter.entry, adapter.reasons, record.answer.verdict)
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(adapter.folder))
     answers = record.predictions(adapter.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{adapter.entry.trial.label}, seed {adapter.entry.trial.seed}", answers):

@@ -82,8 +82,9 @@ def run(
 ) -> int:
     """Run a sweep and show its front of score against parameters.
 
-    Exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C,
-    143 by SIGTERM, 129 because its terminal was closed (within 15 s; trials keep their last checkpoints, --resume continues).
+    Exit status: 0 the sweep or its budget has ended, with an answer or, in answer.kind, why there is none; 1 trials have failed
+    or the session broke off; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 because its
+    terminal was closed (within 15 s; trials keep their last checkpoints, --resume continues).
     """
     if quiet and verbose:
         raise SweepError(["--quiet and --verbose exclude each other"])
@@ -176,9 +177,8 @@ def more(
 
     record = read_folder(find_folder(sweep, storage)).with_within(within)
     answer, console = record.answer, plain_screen(quiet=as_json)
-    if answer is None or not answer.command:
-        reason = answer.text if answer else f"no configuration of {record.name} is complete, and no command continues it"
-        raise NothingMeets(f"{reason}\nNothing is proposed that a command could run.")
+    if not answer.command:
+        raise NothingMeets(f"{answer.text}\nNothing is proposed that a command could run.")
     console.print(answer.text)
     command = shlex.split(answer.command)
     start = next((start for start in STARTS if command[: len(start)] == start), None)

@@ -49,8 +49,8 @@ class Verdict:
             {summary.configuration: summary for summary in summaries},
             members | {names.KNEE: frozenset([knee] if knee else [])},
             knee,
-            "\n\n".join(filter(None, (answer.markdown if answer else "", table))),
-            answer.text if answer else "",
+            "\n\n".join((answer.markdown, table)),
+            answer.text,
             _closing_numbers(state),
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from craft.words import percent, points
+from craft.words import list_some, percent, plural, points
 from orchestrator.judging.control import HEAD, above_guessing, not_shown_to_beat_head
 from orchestrator.judging.experiments import (
     describe_action,
@@ -23,12 +23,13 @@ from orchestrator.judging.experiments import (
     other_rates,
     pace_of,
     rate_end,
+    resized,
     seconds_of_seed,
     untried_of,
 )
 from orchestrator.judging.front import SEEDS, enough_of, judge_state
 from orchestrator.judging.luck import helps_most, limit, rows_help
-from orchestrator.judging.next_step import LIKELY, Action, most_gain
+from orchestrator.judging.next_step import LIKELY, Action, Untried, soonest
 from orchestrator.judging.probabilities import find_falls
 from orchestrator.results.intervals import spread
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized
@@ -38,9 +39,11 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
 
-Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head"]
-UNLIKELY = 0.2
-"""The probability of settling the answer below which an action would hardly do so."""
+SILENT_SECONDS = 300.0
+"""After so long without a word, a driver that is not on this machine is taken to be gone."""
+WORTH = 0.2
+"""The probability of settling the answer from which on an action is proposed."""
+Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head", "unfinished", "failed", "no score"]
 REASONS = {
     "enough": "the answer: the smallest that is enough",
     "unsure": "the answer: the likeliest to be enough, which is not decided",
@@ -57,9 +60,11 @@ class Answer:
 
     Attributes:
         kind: `enough`: one configuration is; `unsure`: none with the wanted probability; `one seed`, `means`: there are none;
-            `random guessing`: nothing is above it; `head`: no adapter is shown to be better than none.
-        configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is.
-        best: the id of the configuration with the highest expected score.
+            `random guessing`: nothing is above it; `head`: no adapter is shown to be better than none. Why there is no answer:
+            `unfinished`: no configuration is complete; `failed`: none can be; `no score`: the score is no objective.
+        configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is; empty
+            without an answer.
+        best: the id of the configuration with the highest expected score; empty without an answer.
         better: the probability that any is better than `configuration` by more than `within` points; None if not known.
         verdict: what is known, a heading and sentences.
         unknown: what is not known; empty if all is.
@@ -78,6 +83,14 @@ class Answer:
     command: str = ""
     decides: float | None = None
 
+    def running(self, words: str) -> Answer:
+        """Returns the answer so far of a sweep that runs: nothing is to be done but to wait.
+
+        Args:
+            words: how long it runs, in a sentence (`describe_running`).
+        """
+        return replace(self, unknown="", proposal=words, command="", decides=None)
+
     @property
     def text(self) -> str:
         """The answer for a terminal: a paragraph for what is known and one for what is not, and the command in its own line."""
@@ -93,28 +106,69 @@ class Answer:
         return " ".join(filter(None, (self.unknown, self.proposal)))
 
 
-def answer_of(state: State) -> tuple[list[Summary], Answer | None]:
-    """Returns the judged configurations of a sweep, and its answer; None if none is complete."""
+def is_heard(state: State, now: float) -> bool:
+    """Returns whether a session's log was written lately, so that its driver most likely runs; `now` in seconds since 1970."""
+    times = [event.time for event in (state.started, state.underway) if event is not None]
+    works = state.ended is None and any(not entry.ended for entry in state.requested)
+    return works and bool(times) and now - max(times) < SILENT_SECONDS
+
+
+def describe_running(state: State, now: float) -> str:
+    """Returns that a sweep runs and how long it still does, as far as its log says that at `now`, in seconds since 1970."""
+    limit, underway, lefts = state.sweep.budget.wall_clock_seconds, state.underway, list[float]()
+    if limit is not None and state.started is not None:
+        lefts.append(limit - (now - state.started.time))
+    if underway is not None and underway.left is not None and not (state.sweep.search.until and lefts):
+        lefts.append(underway.left - (now - underway.time))
+    left = describe_price(min(lefts, default=0.0)).strip(" ()")
+    return f"It is running{f', {left} left' if left else ''}."
+
+
+def answer_of(state: State) -> tuple[list[Summary], Answer]:
+    """Returns the judged configurations of a sweep, and its answer."""
     return (summaries := judge_state(state)), find_answer(summaries, state)
 
 
-def find_answer(summaries: Sequence[Summary], state: State) -> Answer | None:
-    """Returns the answer over judged configurations; None if none is complete or the score is no objective."""
+def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
+    """Returns the answer over judged configurations."""
     complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
-    if not complete or state.sweep.objectives.get("score") != "maximize":
-        return None
     incomplete = [summary for summary in summaries if not summary.complete]
+    # What people stopped, or what failed for good, is not continued by the command.
+    unfinished = any(not entry.ended for entry in state.requested) or any(map(_may_score, incomplete))
+    rest = ("Next: finish the sweep:", state.again) if unfinished and state.again else ("", "")
+    if state.sweep.objectives.get("score") != "maximize":
+        return Answer("no score", "", "", None, "No answer: the score is no objective of this sweep.", "", *rest)
+    if not complete:
+        failed = [summary for summary in summaries if summary.failed]
+        if failed and not unfinished:
+            many = sum(summary.failed for summary in failed)
+            verdict = f"No answer: {many} {plural(many, 'trial')} failed ({_reason(failed)}), and no configuration is complete."
+            return Answer("failed", "", "", None, verdict)
+        return Answer("unfinished", "", "", None, "No answer yet: no configuration has finished its trials.", "", *rest)
     reply = _judge(complete, summaries, state, "among them" if incomplete else "in this sweep")
-    if not incomplete:
-        return reply
     # A configuration that is tuned has no trials of its own before one of its candidates is chosen.
     total = len(complete) + len({summary.tunes or summary.configuration for summary in incomplete})
-    reply = replace(reply, verdict=f"Complete: {len(complete)} of {total}. Among these: {reply.verdict}")
-    if not any(map(_may_score, incomplete)):
+    among = f"Complete: {len(complete)} of {total}. Among these: " if incomplete else ""
+    reply = replace(reply, verdict=f"{among}{reply.verdict}{_lost(complete)}")
+    if not unfinished:
         return reply
-    return replace(
-        reply, unknown="Not known: how the others score.", proposal="Next: finish the sweep:", command=state.again, decides=None
-    )
+    unknown = "Not known: how the others score." if incomplete else "Seeds that have not ended everywhere do not count yet."
+    return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], decides=None)
+
+
+def _reason(failed: Sequence[Summary]) -> str:
+    reason = next((row.reasons[0] for row in failed if row.reasons), "no reason is on record")
+    return reason.splitlines()[0][:100]
+
+
+def _lost(complete: Sequence[Summary]) -> str:
+    """Returns a sentence on added seeds that failed; empty if none did."""
+    lost = [summary for summary in complete if summary.lost]
+    if not lost:
+        return ""
+    many = sum(len(summary.lost) for summary in lost)
+    named = list_some([full_label(row) + f" (seed {', '.join(map(str, row.lost))})" for row in lost], 3)
+    return f" {many} added {plural(many, 'seed')} failed ({_reason(lost)}), and what is left counts: {named}."
 
 
 def _may_score(summary: Summary) -> bool:
@@ -152,11 +206,22 @@ def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state
     by_one = " by this one seed" if head.score.n < 2 else ""
     other = f", {_named(best)}, {_score(best)}" if best is not head else ""
     verdict = f"No adapter is shown to be better than none{by_one}: {_named(head)} has {_score(head)}, the best of all{other}."
-    verdict += " As trained here, adapters gain nothing."
+    verdict += _open_gain(complete, head)
     return Answer(
         "head", head.configuration, best.configuration, head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH], verdict,
         *_other_settings(complete, best, state),
     )  # fmt: skip
+
+
+def _open_gain(complete: Sequence[Summary], head: Summary) -> str:
+    """Returns a sentence on the gain over the head alone that the intervals of the differences do not rule out."""
+    below = head.score.mean - head.score.low
+    scores = [row.score for row in complete if row is not head]
+    gains = [score.mean - head.score.mean + math.hypot(score.high - score.mean, below) for score in scores]
+    gain = max((gain for gain in gains if math.isfinite(gain)), default=math.nan)
+    if math.isnan(gain):
+        return " No gain is ruled out."
+    return f" A gain of {points(max(0.1, float(number(gain, 1))))} is not ruled out."
 
 
 def _other_settings(complete: Sequence[Summary], best: Summary, state: State) -> tuple[str, str, str]:
@@ -172,7 +237,7 @@ def _other_settings(complete: Sequence[Summary], best: Summary, state: State) ->
         return unknown, "", ""
     seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
     proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / pace_of(state))}:"
-    return unknown, proposal, more_command(state.again, settings)
+    return unknown, proposal, more_command(state, settings)
 
 
 def _without_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
@@ -210,22 +275,27 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, 
     verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, scope, name is not None)
     verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
     doubt = _smaller(complete, p_enough, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
-    actions, larger, observed = further(complete, chosen, best, state.sweep)
-    action = most_gain(actions)
+    actions, larger, observed = further(complete, chosen, best, state.sweep, lambda row: _can_run(row, complete, state))
+    action = soonest(actions, least=WORTH)
     ends = _at_end(complete, best, state, larger)
     unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
     decides: float | None = None
-    unlikely = action is None or (action.kind == "seeds" and action.decides < LIKELY)
-    if doubt and unlikely and helps_most(complete, observed.errors.tolist()) == "examples":
+    if doubt and (action is None or action.decides < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
         proposal = rows_help(complete)
     elif unknown and action is not None:
-        may = f"{'may' if action.decides >= UNLIKELY else 'would hardly'} settle it ({percent(action.decides)})"
-        gain = f", which {'would most likely settle it' if action.decides >= LIKELY else may}"
+        likely = action.decides >= LIKELY
+        gain = ", which would most likely settle it" if likely else f", which may settle it ({percent(action.decides)})"
         place = chosen if action.kind == "smaller" else best
         proposal, command = describe_action(action, complete, place, state, gain)
-        decides = action.decides if action.more else None
+        decides = action.decides
     ids, better = (chosen.configuration, best.configuration), 1 - p_enough[chosen.configuration]
     return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
+
+
+def _can_run(row: Untried, complete: Sequence[Summary], state: State) -> bool:
+    """Returns whether the sweep's file can have a size, where there is a command that continues the sweep."""
+    factor = 2 if row.kind == "larger" else 0.5
+    return not state.again or bool(more_command(state, resized(state.sweep, complete[row.base], factor)))
 
 
 def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, scope: str, sure: bool) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from craft.methods import METHODS
@@ -15,11 +17,14 @@ from orchestrator.judging.front import SEEDS
 from orchestrator.judging.next_step import Action, Kind, Untried, propose
 from orchestrator.judging.posterior import Evidence
 from orchestrator.judging.probabilities import evidence
+from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.load import check
+from orchestrator.sweepfile.settings import Bounds
 from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
@@ -58,23 +63,39 @@ def another_size(parameters: Mapping[str, Any], summary: Summary, factor: float)
     return {} if new is None else {key: new}
 
 
-def more_command(again: str, settings: Settings) -> str:
-    """Returns the command that continues the sweep with these settings; empty where none continues it."""
-    flags = [f"--set {shlex.quote(f'{key}={_yaml(value)}')}" for key, value in settings.items()]
-    return " ".join([again, *flags]) if again and settings else ""
+def more_command(state: State, settings: Settings) -> str:
+    """Returns the command that continues the sweep with these settings; empty where none continues it, or the file may not have
+    them."""
+    if not state.again or not settings or not _loads(state, settings):
+        return ""
+    # A sweep that continues until it is answered needs no setting to do so.
+    new = {key: value for key, value in settings.items() if (key, state.sweep.search.until) != ("search.until", value)}
+    flags = [f"--set {shlex.quote(f'{key}={_yaml(value)}')}" for key, value in new.items()]
+    return " ".join([state.again, *flags])
 
 
-def adds_to_front(sweep: Sweep) -> bool:
-    """Returns whether more seeds are given to what may be on the front alone."""
-    return sweep.replication is not None and not sweep.tunes
+def _loads(state: State, settings: Settings) -> bool:
+    """Returns whether the sweep's effective file has no mistake with these settings."""
+    assert state.started is not None
+    document: Any = copy.deepcopy(state.started.sweep)
+    for key, value in settings.items():
+        # `compare: fair` has been written out: its seeds are those of `replication`.
+        written = "replication.seeds" if key == "seeds" and state.sweep.compare else key
+        *path, last = written.split(".")
+        section = document
+        for part in path:
+            section = section[int(part)] if isinstance(section, list) else section.setdefault(part, {})
+        section[last] = value
+    return not check(document)[1]
 
 
 def more_seeds(sweep: Sweep, count: int) -> Settings:
-    """Returns the settings that add so many seeds."""
-    further = sweep.replication.seeds if sweep.replication is not None else ()
-    seeds = sweep.seeds + further if adds_to_front(sweep) else sweep.reported_seeds
-    new = [seed for seed in range(len(seeds) + count) if seed not in seeds][:count]
-    return {"replication.seeds" if further and not sweep.compare else "seeds": [*seeds, *new]}
+    """Returns the settings that add so many seeds of all configurations."""
+    rule = sweep.replication
+    reported, key = sweep.reported_seeds, "replication.seeds" if rule is not None and not sweep.compare else "seeds"
+    used = {*sweep.seeds, *reported, *(rule.seeds if rule is not None else ())}
+    new = [seed for seed in range(len(used) + count) if seed not in used][:count]
+    return {key: [*(rule.seeds if rule is not None else reported), *new]}
 
 
 def further(
@@ -88,10 +109,13 @@ def further(
     """
     observed = evidence(complete, sweep.objectives, sweep.enough.within)
     assert observed is not None
-    untried = list(filter(may, untried_of(complete, chosen, best))) if observed.has_trend else []
+    bounds = sweep.constraints.get(SIZE, Bounds(min=0))
+    least, most = bounds.min or 0.0, math.inf if bounds.max is None else bounds.max
+    beyond = untried_of(complete, chosen, best) if observed.has_trend else []
+    untried = [replace(row, allowed=least <= row.size <= most and may(row)) for row in beyond]
     trained = [summary.source or summary.configuration for summary in complete]
     seconds = {name: seconds_of_seed([row], complete) for name, row in zip(trained, complete, strict=True)}
-    actions, better = propose(observed, untried, trained, seconds, sweep.enough, SEEDS)
+    actions, better = propose(observed, untried, trained, seconds, sweep.enough, SEEDS, MOST_SEEDS)
     return (
         actions,
         next((probability for row, probability in zip(untried, better, strict=True) if row.kind == "larger"), None),
@@ -232,12 +256,16 @@ def _yaml(value: Any) -> str:
     return json.dumps(value, separators=(", ", ": ")).replace('"', "") if isinstance(value, list) else json.dumps(value)
 
 
-def describe_seeds(action: Action, complete: Sequence[Summary]) -> str:
-    """Returns which configurations get how many more seeds, such as `two more seeds of A and B`."""
+def describe_seeds(action: Action, complete: Sequence[Summary], group: str = "") -> str:
+    """Returns which configurations get how many more seeds, such as `two more seeds of A and B`.
+
+    Args:
+        group: the configurations in words, instead of their names.
+    """
     count = max(action.more)
     rows = [summary for summary, more in zip(complete, action.more, strict=False) if more]
     names = list(dict.fromkeys(full_label(summary) for summary in rows))
-    group = f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names)
+    group = group or (f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names))
     return f"{COUNTS[count]} more {plural(count, 'seed')} of {group}"
 
 
@@ -251,14 +279,24 @@ def describe_action(action: Action, complete: Sequence[Summary], place: Summary,
     """Returns a sentence on an action, and its command.
 
     Args:
-        gain: what more seeds give, the end of the sentence.
+        gain: what it gives, the end of the sentence.
     """
-    time = describe_price(action.seconds / pace_of(state))
-    if action.kind == "seeds":
-        # A file gives seeds to all; to some it does by `until`.
-        all_alike = all(action.more[: len(complete)])
-        settings = more_seeds(state.sweep, max(action.more)) if all_alike else {"search.until": "answered"}
-        return f"Next: run {describe_seeds(action, complete)}{time}{gain}.", more_command(state.again, settings)
-    settings = resized(state.sweep, place, 2 if action.kind == "larger" else 0.5)
-    sentence = f"Next: run a {action.kind} size of {full_label(place)}{time}, which tells most for its time."
-    return sentence, more_command(state.again, settings)
+    time, sweep = describe_price(action.seconds / pace_of(state)), state.sweep
+    if action.kind != "seeds":
+        settings = resized(sweep, place, 2 if action.kind == "larger" else 0.5)
+        sentence = f"Next: run a {action.kind} size of {full_label(place)}{time}{gain}."
+    elif sweep.search.until or not all(action.more[: len(complete)]):
+        # A file gives seeds to all; to some it does by `until`, which adds no more than decide.
+        settings = {"search.until": "answered"}
+        most = "up to " if max(action.more) > 1 else ""
+        sentence = f"Next: run {most}{describe_seeds(action, complete)}{time}{gain}."
+    else:
+        settings = more_seeds(sweep, max(action.more))
+        front = sweep.replication is not None and not sweep.tunes
+        sentence = f"Next: run {describe_seeds(action, complete, 'what may be on the front' if front else '')}{time}{gain}."
+    if sweep.budget.trials is not None:
+        trained = {row.source or row.configuration: more for row, more in zip(complete, action.more, strict=False)}
+        added = sum(trained.values()) if action.kind == "seeds" else max(action.more, default=0)
+        needed = len(state.trainings) + added * len(sweep.task_names)
+        settings = {**settings, "budget.trials": max(needed, sweep.budget.trials)}
+    return sentence, more_command(state, settings)

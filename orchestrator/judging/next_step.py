@@ -1,6 +1,6 @@
-"""What to run next: the action from which the answer gains most certainty for a minute of training.
+"""What to run next: the action that is likeliest to decide the answer for a minute of training.
 
-    certainty    the probability that the configuration called the smallest that is enough is that one in truth
+    decided      one configuration is enough, by the three seeds that the rule asks for, and no smaller one may be
     actions      more seeds of those whose scores decide; a larger size; a smaller size
 
 Each action is tried on the posterior (`orchestrator.judging.probabilities.Evidence`): a truth is drawn from it, the trials
@@ -26,10 +26,8 @@ MORE_SEEDS = (1, 2, 3, 5, 8)
 DRAWS = 200
 LARGE = 1000
 """From so many configurations on nothing is proposed: it would take minutes to weigh."""
-LEAST_GAIN, LIKELY = 0.02, 0.7
-"""An action is worth a sentence if it is expected to add so much certainty, or decides with this probability."""
-LEAST_PROBABILITY = 0.1
-"""An action is worth its time if it decides with this probability."""
+LEAST_PROBABILITY, LIKELY = 0.1, 0.7
+"""The probabilities of deciding from which on an action is worth its time, and most likely decides."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +37,27 @@ class Action:
     Attributes:
         more: the seeds that it adds, for each configuration.
         seconds: its training time, all machines together.
-        gain: the certainty that it is expected to add.
         decides: the probability that the answer is complete afterwards.
     """
 
     kind: Kind
     more: tuple[int, ...]
     seconds: float
-    gain: float = 0.0
     decides: float = 0.0
 
 
 @dataclass(frozen=True)
 class Untried:
     """A configuration that could be tried, with its parameters and the seconds of one seed. `base` and `next_one` are
-    the places of the configuration that it continues and of the next one of its method (`Evidence.beyond`)."""
+    the places of the configuration that it continues and of the next one of its method (`Evidence.beyond`). `allowed` says
+    whether the sweep can run it."""
 
     kind: Kind
     size: float
     seconds: float
     base: int
     next_one: int | None
+    allowed: bool = True
 
 
 def with_untried(evidence: Evidence, untried: Sequence[Untried]) -> Evidence:
@@ -79,14 +77,6 @@ def with_untried(evidence: Evidence, untried: Sequence[Untried]) -> Evidence:
         luck=extended(evidence.luck, float(np.median(evidence.luck))),
         beyond=tuple((candidate.base, candidate.next_one) for candidate in untried),
     )
-
-
-def certainty(scores: Numbers, size: Numbers, within: float) -> float:
-    """Returns how often, over draws, the smallest configuration that is enough is the one that it is most often."""
-    order = np.argsort(size, kind="stable")
-    ordered = scores[:, order]
-    smallest = (ordered >= ordered.max(axis=1, keepdims=True) - within).argmax(axis=1)
-    return float(np.bincount(smallest).max()) / len(scores)
 
 
 def is_decided(scores: Numbers, evidence: Evidence, rule: Enough, least_seeds: int) -> bool:
@@ -130,17 +120,12 @@ def foresee(evidence: Evidence, more: Sequence[int], random: np.random.Generator
 
 
 def weigh(action: Action, evidence: Evidence, tried: int, rule: Enough, least_seeds: int) -> Action:
-    """Returns the action with its expected gain and the probability that it decides among the first `tried` configurations."""
-    random = np.random.default_rng(0)
-    certainty_before = certainty(evidence.draw(), evidence.size, rule.within)
-    after, decided = [], []
-    for foreseen in foresee(evidence, action.more, random):
-        scores = foreseen.draw(DRAWS)
-        after.append(certainty(scores, foreseen.size, rule.within))
-        compared = slice(tried) if action.kind == "seeds" else slice(None)
+    """Returns the action with the probability that it decides among the first `tried` configurations."""
+    compared, decided = slice(tried) if action.kind == "seeds" else slice(None), list[bool]()
+    for foreseen in foresee(evidence, action.more, np.random.default_rng(0)):
         part = replace(foreseen, size=foreseen.size[compared], seeds=foreseen.seeds[compared])
-        decided.append(is_decided(scores[:, compared], part, rule, least_seeds))
-    return replace(action, gain=float(np.mean(after)) - certainty_before, decides=float(np.mean(decided)))
+        decided.append(is_decided(foreseen.draw(DRAWS)[:, compared], part, rule, least_seeds))
+    return replace(action, decides=float(np.mean(decided)))
 
 
 def propose(
@@ -150,6 +135,7 @@ def propose(
     seconds: Mapping[str, float],
     rule: Enough,
     least_seeds: int,
+    most_seeds: int,
 ) -> tuple[list[Action], NDArray[np.float64]]:
     """Returns what may be run next, weighed; and the probability of each untried configuration to be better by more than
     `within` than all that were tried.
@@ -157,19 +143,23 @@ def propose(
     Args:
         trained: by place, the training that another seed would repeat; sizes of one training share it.
         seconds: the time of one seed of each training.
+        most_seeds: the most that some configurations get, where not all do.
     """
     tried, extended = len(evidence.size), with_untried(evidence, untried)
     scores = extended.draw()
     better = (scores[:, tried:] > scores[:, :tried].max(axis=1, keepdims=True) + rule.within).mean(axis=0)
     few, actions = int(max(evidence.seeds)), list[Action]()
-    again = {trained[place] for place in in_doubt(scores[:, :tried], evidence.size, rule)}
+    shown = evidence.draw()  # the draws of the probabilities that people see
+    again = {trained[place] for place in in_doubt(shown, evidence.size, rule)}
     chosen = np.array([name in again for name in trained] + [False] * len(untried), dtype=int)
-    if not is_decided(scores[:, :tried], evidence, rule, least_seeds):  # else more seeds would say nothing new
+    if not is_decided(shown, evidence, rule, least_seeds):  # else more seeds would say nothing new
         counts = [count for count in MORE_SEEDS if max(evidence.seeds[chosen[:tried] > 0]) + count >= least_seeds]
+        if not chosen[:tried].all():  # seeds of some are added by `search.until`, which has a limit
+            counts = [count for count in counts if max(evidence.seeds[chosen[:tried] > 0]) + count <= most_seeds]
         price = sum(seconds[name] for name in again)
         actions = [Action("seeds", tuple((count * chosen).tolist()), count * price) for count in counts]
     for place, candidate in enumerate(untried):
-        if candidate.kind == "larger" and better[place] <= 1 - rule.sure:
+        if not candidate.allowed or (candidate.kind == "larger" and better[place] <= 1 - rule.sure):
             continue
         more = np.zeros(len(extended.size), dtype=int)
         more[tried + place] = few
@@ -179,21 +169,10 @@ def propose(
     return [weigh(action, extended, tried, rule, least_seeds) for action in actions], better
 
 
-def most_gain(actions: Sequence[Action]) -> Action | None:
-    """Returns the action with the largest expected gain for its time; None if none gains."""
-    worth = [action for action in actions if action.gain >= LEAST_GAIN or action.decides >= LIKELY]
-    # A proposal that would most likely leave the answer open is the last to be made.
-    return max(
-        worth,
-        key=lambda action: (action.decides >= LIKELY, max(action.gain, LEAST_GAIN) / price_of(action, actions)),
-        default=None,
-    )
-
-
-def soonest(actions: Sequence[Action], seconds: float) -> Action | None:
-    """Returns the action that is likeliest to decide for its time; None if none of at most so many seconds has
-    LEAST_PROBABILITY."""
-    worth = [action for action in actions if action.decides >= LEAST_PROBABILITY and not action.seconds > seconds]
+def soonest(actions: Sequence[Action], seconds: float = math.inf, least: float = LEAST_PROBABILITY) -> Action | None:
+    """Returns the action that is likeliest to decide for its time; None if none of at most so many seconds has the probability
+    `least`."""
+    worth = [action for action in actions if action.decides >= least and not action.seconds > seconds]
     return max(worth, key=lambda action: action.decides / price_of(action, actions), default=None)
 
 

@@ -10,9 +10,9 @@ configurations with the same tasks: empirical Bayes, Smyth 2004 (Statistical App
 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals and leaves the
 probabilities alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations cancels
 between them too. The part of it that a configuration has for itself is in the probabilities where credits are stored
-(`orchestrator.judging.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone,
-and one seed has no probabilities, because what another seed would change is 2 to 50 times as much as examples tell in some
-sweeps.
+(`orchestrator.judging.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone.
+Where all have one seed there are no probabilities, because what another seed would change is 2 to 50 times as much as examples
+tell in some sweeps. Beside configurations with more seeds, one seed has their common variance.
 
 `expected` is the mean of the same posterior. A score that was chosen for being high is too high on average (the winner's
 curse); the posterior's mean is not.
@@ -103,7 +103,7 @@ def front_probabilities(seeds: Sequence[Sequence[float]], costs: ArrayLike, para
 
 def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
     """Returns for each complete configuration, by id, the probability that no other true score is better by more than `points`;
-    empty if one of them has a single seed."""
+    empty if all have a single seed."""
     complete = _complete(summaries)
     observed = evidence(complete, objectives, points)
     if observed is None:
@@ -113,8 +113,8 @@ def within_best(summaries: Sequence[Summary], objectives: Objectives, points: fl
 
 
 def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
-    """Returns the summaries with intervals added to the complete ones. If each of these has two seeds or more, and every
-    objective but the score is exact, they also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
+    """Returns the summaries with intervals added to the complete ones. If some of these have two seeds or more, and every
+    objective but the score is exact, all also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
     stored, the luck of the examples in it, `example_luck`."""
     complete = _complete(summaries)
     intervals = _moderated(complete)[0]
@@ -122,11 +122,9 @@ def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rul
     return [
         replace(
             summary,
-            metrics=summary.metrics | {"score": intervals[summary.configuration]},
+            metrics=summary.metrics | ({"score": intervals[name]} if (name := summary.configuration) in intervals else {}),
             counts=summary.counts | counts.get(summary.configuration, {}),
         )
-        if summary.configuration in intervals
-        else summary
         for summary in summaries
     ]
 
@@ -135,33 +133,58 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
     return [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
 
 
-def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
-    """Returns, by configuration, the interval of its score and, for two seeds or more, the variance of its mean with the
-    degrees of freedom."""
+def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float, float]]]:
+    """Returns, by configuration, the interval of its score and, where others with its tasks have two seeds or more, its mean
+    without the effects of its seeds, the variance of that and the degrees of freedom.
+
+    One seed has the variance that is common to the others; its interval is over the examples alone.
+    """
     groups: dict[frozenset[str], list[tuple[Summary, dict[int, float]]]] = {}
     for summary in complete:
-        seeds = by_seed(summary.scores, summary.tasks)
-        if len(seeds) > 1:
-            groups.setdefault(frozenset(summary.tasks), []).append((summary, seeds))
+        groups.setdefault(frozenset(summary.tasks), []).append((summary, by_seed(summary.scores, summary.tasks)))
     single = [summary for summary in complete if summary.score.n == 1 and any(summary.sampling)]
     intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
-    errors: dict[str, tuple[float, float]] = {}
+    errors: dict[str, tuple[float, float, float]] = {}
     for group in groups.values():
         trained = [row for row in group if not _is_base(row[0])] or group
-        fewest = min(len(scores) for _, scores in trained)
-        variances, freedom, shared = _variances([scores for _, scores in trained])
+        several = [row for row in trained if len(row[1]) > 1]
+        if not several:
+            continue
+        variances, freedom, shared = _variances([scores for _, scores in several])
         # Scores that were rounded may be equal by chance: their spread is at least that of the rounding.
-        variances = np.maximum(variances, [summary.rounding**2 / 12 for summary, _ in trained])
+        variances = np.maximum(variances, [summary.rounding**2 / 12 for summary, _ in several])
+        spread = {summary.configuration: place for place, (summary, _) in enumerate(several)}
+        common, least = float(variances.mean()), max(1.0, float((freedom - [len(row[1]) - 1 for row in several]).max()))
+        means, imbalances = _without_effects([scores for _, scores in trained], shared, common)
         for summary in (summary for summary, _ in group if _is_base(summary)):
             # No seed changes it, so it says nothing of their spread, and what a seed does to all others does not cancel.
             intervals[summary.configuration] = _interval(summary, 0.0, 1.0, 0.0)
-            errors[summary.configuration] = shared / fewest, fewest - 1.0
-        for (summary, scores), variance, degrees in zip(trained, variances.tolist(), freedom.tolist(), strict=True):
-            intervals[summary.configuration] = _interval(summary, variance, degrees, shared)
-            # What the seeds that others lack do to all does not cancel.
-            imbalance = shared * (1 / fewest - 1 / len(scores))
-            errors[summary.configuration] = variance / len(scores) + imbalance, degrees
+            fewest = min(len(scores) for _, scores in several)
+            errors[summary.configuration] = summary.score.mean, shared / fewest, fewest - 1.0
+        for (summary, scores), mean, imbalance in zip(trained, means.tolist(), imbalances.tolist(), strict=True):
+            variance, degrees = common, least
+            if (place := spread.get(summary.configuration)) is not None:
+                variance, degrees = float(variances[place]), float(freedom[place])
+                intervals[summary.configuration] = _interval(summary, variance, degrees, shared)
+            errors[summary.configuration] = mean, variance / len(scores) + imbalance, degrees
     return intervals, errors
+
+
+def _without_effects(scores: Sequence[dict[int, float]], shared: float, variance: float) -> tuple[Numbers, Numbers]:
+    """Returns the means of configurations without what their seeds do to all, as far as this is known, and the variance that
+    this leaves between configurations with different seeds: the posterior of effects of variance `shared`."""
+    seeds = sorted({seed for by in scores for seed in by})
+    table = np.array([[by.get(seed, math.nan) for seed in seeds] for by in scores])
+    weights = ~np.isnan(table) / (~np.isnan(table)).sum(axis=1, keepdims=True)
+    means = np.nanmean(table, axis=1)
+    if not shared or not variance:
+        return means, np.zeros(len(means))
+    present = (~np.isnan(table)).astype(float)
+    information = np.diag(present.sum(axis=0)) - present.T @ weights + np.eye(len(seeds)) * max(variance / shared, 1e-6)
+    effects = np.linalg.solve(information, np.nansum(table - means[:, None], axis=0))
+    lopsided = weights - weights.mean(axis=0)
+    left = variance * np.einsum("ij,jk,ik->i", lopsided, np.linalg.inv(information), lopsided)
+    return means - weights @ effects, left
 
 
 def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
@@ -219,9 +242,9 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
-    variances, degrees = np.array([errors[summary.configuration] for summary in complete]).T
+    means, variances, degrees = np.array([errors[summary.configuration] for summary in complete]).T
     return Evidence(
-        np.array([summary.score.mean for summary in complete]),
+        means,
         variances,
         degrees,
         np.array([summary.score.n for summary in complete]),

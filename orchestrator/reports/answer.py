@@ -28,14 +28,15 @@ class AnswerPart(Part):
     kind: Kind = Field(
         description="`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: "
         "there are no probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. "
-        "`head`: no adapter is shown to be better than none."
+        "`head`: no adapter is shown to be better than none. Why there is no answer: `unfinished`: no configuration has "
+        "finished its trials. `failed`: none will. `no score`: the score is no objective."
     )
     configuration: str = Field(
         description="The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by "
-        "the means (`one seed`, `means`), the best (`random guessing`), or the control (`head`)."
+        "the means (`one seed`, `means`), the best (`random guessing`), or the control (`head`). Empty without an answer."
     )
-    label: str = Field(description="The name of that configuration for people.")
-    best: str = Field(description="The id of the configuration with the highest expected score.")
+    label: str = Field(description="The name of that configuration for people. Empty without an answer.")
+    best: str = Field(description="The id of the configuration with the highest expected score. Empty without an answer.")
     within: float = Field(description="The points of the score below the true best that are allowed.")
     sure: float = Field(description="The least probability of that, from 0.5 to 1.")
     p_better: Number = Field(
@@ -45,18 +46,22 @@ class AnswerPart(Part):
     verdict: str = Field(description="What is known, in sentences.")
     unknown: str = Field(description="What is not known, in sentences. Empty if all is.")
     proposal: str = Field(description="What to run next, and how long that takes. Empty if there is nothing to propose.")
-    command: str = Field(description="The command that runs it. Empty if there is none.")
+    command: str = Field(description="The command that runs it. Empty if there is none, and while a driver runs the sweep.")
     p_decides: Number = Field(description="The probability, from 0 to 1, that it says all that is unknown. Null if not known.")
     text: str = Field(description="The answer as the terminal shows it.")
 
     @classmethod
-    def of(cls, answer: Answer | None, summaries: Sequence[Summary], rule: Enough) -> AnswerPart | None:
-        """Returns the part for an answer over these configurations; None without an answer."""
-        if answer is None:
-            return None
+    def of(cls, answer: Answer, summaries: Sequence[Summary], rule: Enough) -> AnswerPart:
+        """Returns the part for an answer over these configurations."""
         labels = {summary.configuration: full_label(summary) for summary in summaries}
         probabilities = {"p_better": answer.better, "p_decides": answer.decides}
-        return cls.fill(answer, label=labels[answer.configuration], within=rule.within, sure=rule.sure, **probabilities)
+        label = labels.get(answer.configuration, "")
+        return cls.fill(answer, label=label, within=rule.within, sure=rule.sure, **probabilities)
+
+    def running(self, words: str) -> AnswerPart:
+        """Returns the answer so far, as `Answer.running` has it."""
+        text = f"{self.verdict}\n{words}"
+        return self.model_copy(update={"unknown": "", "proposal": words, "command": "", "p_decides": None, "text": text})
 
 
 MANY = 500

@@ -75,7 +75,7 @@ class FrontReport(Report):
     knee: str | None = Field(description="The id of the knee of the front: above it, more parameters add little.")
     caption: str = Field(description="The line under the table of the terminal: what the intervals are over.")
     legend: str = Field(description="What the probabilities are about. Empty if there are none.")
-    answer: AnswerPart | None = Field(description="The sweep's answer. Null before any configuration is complete.")
+    answer: AnswerPart = Field(description="The sweep's answer, or in `kind` why there is none.")
     read: list[str] = Field([], description="`judge`: how the columns of the table were read, in sentences.")
     lacks: list[str] = Field([], description="`judge`: what the table lacks, and what it would add, in sentences.")
     comparison: CompareReport | None = Field(None, description="`judge`: the verdict on the two that --compare names.")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from orchestrator.judging.answer import REASONS, describe_running
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
 from orchestrator.record.resume import check_name
@@ -134,7 +135,9 @@ class StatusReport(Report):
     failed: list[FailedPart] = Field(description="The trials that have failed, cuts aside that failed with their training.")
     budget: BudgetPart = Field(description="The limits at which the sweep ends before its plan does.")
     added: list[str] = Field(description="What `search.until` has added, in order: what runs, and for what.")
-    answer: AnswerPart | None = Field(description="The answer so far. Null before any configuration is complete.")
+    answer: AnswerPart | None = Field(
+        description="The answer so far, or in `kind` why there is none. Null before a session has begun."
+    )
     next: list[Command] = Field(description="What can be done next.")
 
 
@@ -154,6 +157,9 @@ def status_report(
     phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
     if phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=updated))
+    answer = judged.answer
+    if answer is not None and state.ended is None and (alive or phase == "running"):
+        answer = answer.running(describe_running(state, current_time))
     began = state.started.time if state.started is not None else None
     until = current_time if phase == "running" else updated if phase == "lost" else None
     ended = state.ended if phase != "lost" else None
@@ -180,7 +186,7 @@ def status_report(
         failed=[_failed(entry) for entry in state.requested if _has_failed(entry, state)],
         budget=_budget(state, passed if phase == "running" else None),
         added=[decision.why for decision in state.decisions],
-        answer=judged.answer,
+        answer=answer,
         next=_next(state, "running" if alive else phase, folder, judged),
     )
 
@@ -249,6 +255,6 @@ def _next(state: State, phase: Phase, folder: Path, judged: Judged) -> list[Comm
         commands["know more"] = judged.answer.command
     if judged.has_front:
         commands["see the front"] = f"craft-sweeps front {place}"
-    if judged.answer is not None and judged.answer.kind != "random guessing":
+    if judged.answer is not None and judged.answer.kind in REASONS:
         commands["take an adapter"] = f"craft-sweeps take {place} --to adapter"
     return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

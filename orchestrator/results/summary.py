@@ -1,9 +1,12 @@
 """A configuration's trials summed up: its value on every metric, with intervals, and whether it lies on the front.
 
 This is the shape that everything after training reads: the terminal's table, the files of the front, the
-configurations' runs in MLflow. A configuration counts on the front only when every trial planned for it has finished. One with
-failed, stopped or missing trials is marked incomplete: its score, if it has one, is over the seeds that finished *every* task,
-never over fewer tasks, and the seeds that are missing are counted where the score is shown.
+configurations' runs in MLflow. A configuration counts on the front only when every trial planned for it at first has finished.
+One with failed, stopped or missing trials is marked incomplete: its score, if it has one, is over the seeds that finished
+*every* task, never over fewer tasks, and the seeds that are missing are counted where the score is shown.
+
+Seeds that are added later never make it incomplete. A seed counts once it has ended in all configurations that got it at the
+same time, so that all are ranked by the same seeds; where it failed, the configuration keeps those that it has.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class Summary:
     `examples` is the fewest that a task was scored on, and `random_guessing` the score of the most frequent class. `enough`
     marks the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty
     without sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the
-    configuration from whose adapters its own are cut.
+    configuration from whose adapters its own are cut. `planned` and `finished` are the trials by which it is judged; `to_come`
+    are trials added later that do not count yet, and `lost` the added seeds that failed or were stopped.
     """
 
     configuration: str
@@ -72,6 +76,8 @@ class Summary:
     metric: str = ""
     rounding: float = 0.0
     source: str | None = None
+    to_come: int = 0
+    lost: tuple[int, ...] = ()
     keys: tuple[str, ...] = field(default=(), repr=False)
     credits: Credits = field(default_factory=dict, repr=False, compare=False)
 
@@ -83,8 +89,7 @@ class Summary:
     @property
     def status(self) -> str:
         """How it ended: `finished`, `failed`, `stopped`, or `incomplete` if it has not, or only tunes."""
-        ended = "finished" if self.complete else "incomplete"
-        return "failed" if self.failed else "stopped" if self.stopped else ended
+        return "finished" if self.complete else "failed" if self.failed else "stopped" if self.stopped else "incomplete"
 
     @property
     def all_finished(self) -> bool:
@@ -122,10 +127,35 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
         if entry.trial.serves is None:  # a training for a size alone is no row
             grouped.setdefault(entry.trial.configuration, []).append(entry)
     tuning, configurations = _tuning(entries), {entry.key: entry.trial.configuration for entry in entries}
-    summaries = {name: _summary(group, group[0].trial.planned, tuning.get(name)) for name, group in grouped.items()}
+    counted = _counted(grouped)
+    summaries = {name: _summary(group, counted[name], tuning.get(name)) for name, group in grouped.items()}
     trials = {name: group[0].trial for name, group in grouped.items()}
     sources = {name: configurations.get(trial.training) for name, trial in trials.items() if trial.is_cut}
     return [replace(summary, source=sources.get(name)) for name, summary in summaries.items()]
+
+
+def _counted(groups: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
+    """Returns the trials by which each configuration is judged: its first ones, and of those that were added later each seed,
+    or new task, that has ended in all configurations and finished in this one."""
+    first = {name: min(entry.wave for entry in group) for name, group in groups.items()}
+    tasks = {name: {entry.trial.task for entry in group if entry.wave == first[name]} for name, group in groups.items()}
+    added: dict[tuple[str, tuple[int, str, int | None]], list[Entry]] = {}
+    for name, group in groups.items():
+        for entry in group:
+            if entry.wave > first[name]:
+                known = entry.trial.task in tasks[name]
+                part = (entry.wave, *(("", entry.trial.seed) if known else (entry.trial.task, None)))
+                added.setdefault((name, part), []).append(entry)
+    open_parts = {part for (_, part), entries in added.items() if not all(entry.ended for entry in entries)}
+    counted = {name: [entry for entry in group if entry.wave == first[name]] for name, group in groups.items()}
+    for (name, part), entries in added.items():
+        if part not in open_parts and all(entry.finished for entry in entries):
+            counted[name] += entries
+    for name, entries in counted.items():
+        if all(entry.ended and entry.trial.added for entry in entries):  # a whole configuration was added
+            failed = {entry.trial.seed for entry in entries if not entry.finished}
+            counted[name] = [entry for entry in entries if entry.trial.seed not in failed] or entries
+    return counted
 
 
 def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) -> str:
@@ -200,10 +230,14 @@ def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> d
     return {name: {task: text(row.get(name)) for task, row in by_task.items()} for name in names if by_task}
 
 
-def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Tuning | None) -> Summary:
-    ended = [(entry, entry.result) for entry in entries if entry.result is not None]
-    finished = [(entry, result) for entry, result in ended if result.status == "finished"]
-    first = entries[0].trial
+def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning | None) -> Summary:
+    """Returns the summary of a configuration with these trials, of which `entries` count."""
+    ended = [(entry, entry.result) for entry in every if entry.result is not None]
+    counted = {entry.key for entry in entries}
+    finished = [(entry, result) for entry, result in ended if result.status == "finished" and entry.key in counted]
+    beside = [entry for entry in every if entry.key not in counted]
+    lost = {entry.trial.seed for entry in beside if entry.ended and not entry.finished}
+    first = every[0].trial
     tasks = list(dict.fromkeys(entry.trial.task for entry in entries))
     by_metric: dict[str, dict[tuple[str, int], float]] = {}
     for entry, result in finished:
@@ -221,7 +255,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
-        counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
+        counts=_counts(finished, first.planned) | _examples(reported, len(tasks)),
         sampling=_sampling(reported, len(tasks)),
         range=_range([result.facts for _, result in reported]),
         unit=next((str(result.facts[UNIT]) for _, result in reported if UNIT in result.facts), "parameters"),
@@ -238,7 +272,9 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         notes=tuple(dict.fromkeys(f"{entry.trial.task}: {note}" for entry, result in finished for note in result.notes)),
         tunes=first.group,
         tuning=tuning if first.is_reported else None,
-        keys=tuple(entry.key for entry in entries),
+        to_come=sum(entry.trial.seed not in lost for entry in beside),
+        lost=tuple(sorted(lost)),
+        keys=tuple(entry.key for entry in every),
         credits={
             (entry.trial.task, entry.trial.seed): read_credits(result.facts[CREDITS])
             for entry, result in finished

@@ -77,9 +77,11 @@ def metric_among(summaries: Sequence[Summary]) -> str:
 
 
 def describe_trials(summary: Summary) -> str:
-    """Counts the trials: `3/3`, or `2/3, 1 failed` with the first reason; `1/1, only tunes` for a candidate."""
+    """Counts the trials by which it is judged, and those that do not count: `3/3`, `1/1, 1 to come`, or `2/3, 1 failed` with
+    the first reason; `1/1, only tunes` for a candidate."""
     parts = [f"{summary.finished}/{summary.planned}", *(["only tunes"] if summary.tunes else [])]
-    parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
+    counts = ((summary.failed, "failed"), (summary.stopped, "stopped"), (summary.to_come, "to come"))
+    parts += [f"{count} {word}" for count, word in counts if count]
     text = ", ".join(parts)
     if summary.reasons:
         reason = summary.reasons[0].splitlines()[0]

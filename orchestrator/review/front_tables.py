@@ -74,13 +74,12 @@ def terminal_table(
     return table
 
 
-def show_front(summaries: Sequence[Summary], sweep: Sweep, answer: Answer | None, title: str, console: Console) -> None:
+def show_front(summaries: Sequence[Summary], sweep: Sweep, answer: Answer, title: str, console: Console) -> None:
     """Prints the table, the line under it and the answer."""
     if any(summary.finished or summary.failed for summary in summaries):
         console.print(terminal_table(summaries, sweep.objectives, title, sweep.enough.within))
         console.print(caption(summaries, sweep.objectives), markup=False)
-    if answer is not None:
-        console.print(answer.text, markup=False, soft_wrap=True, style="bold")
+    console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, within: float = WITHIN, limit: int = 40) -> str:

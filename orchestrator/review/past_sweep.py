@@ -7,6 +7,7 @@ sweeps know nothing else.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,10 +17,11 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import list_some, nearest
-from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.answer import Answer, describe_running, find_answer, is_heard
 from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import SweepFolder, sweeps_in
+from orchestrator.record.lock import holder_of
 from orchestrator.record.resume import check_name
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import Pick, pick
@@ -75,10 +77,19 @@ class PastSweep:
         """Its configurations; those on the front are marked."""
         return judge_state(self.state)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a driver runs it; of a sweep in a store, as far as its log says that."""
+        holder = holder_of(self.folder) if self.folder is not None else None
+        if self.state.ended is not None or self.state.started is None:
+            return False
+        return is_heard(self.state, time.time()) if self.folder is None else holder is not None and holder.is_alive is not False
+
     @cached_property
-    def answer(self) -> Answer | None:
-        """Which configuration is enough, and what to run next; None if none is complete."""
-        return find_answer(self.summaries, self.state)
+    def answer(self) -> Answer:
+        """Which configuration is enough, and what to run next; of a running sweep the answer so far."""
+        answer = find_answer(self.summaries, self.state)
+        return answer.running(describe_running(self.state, time.time())) if self.is_running else answer
 
     def with_within(self, within: float | None) -> PastSweep:
         """Returns the sweep judged by another `enough.within`, in points; itself for None.

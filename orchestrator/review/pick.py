@@ -17,7 +17,7 @@ from orchestrator.judging.answer import REASONS, Answer
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.front import SEEDS, enough_of, knee
 from orchestrator.judging.probabilities import within_best
-from orchestrator.results.metrics import label_of, number
+from orchestrator.results.metrics import P_ENOUGH, label_of, number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
@@ -58,6 +58,8 @@ def pick(
     if rule == "answer":
         return _answered(summaries, enough, answer)
     if rule == "enough":
+        if not any(P_ENOUGH in row.counts for row in _complete(summaries)):
+            raise NothingMeets("nothing is known to be enough, because there are no probabilities: --pick answer, or best")
         return _smallest_within(summaries, objectives, enough)
     if name == "smallest-within":
         return _smallest_within(summaries, objectives, enough.model_copy(update={"within": _amount(rule, amount)}))
@@ -121,11 +123,8 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
 
 
 def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | None) -> Pick:
-    _complete(summaries)
-    if answer is None:
-        raise NothingMeets("this sweep has no answer, because the score is none of its objectives: --pick best")
-    if answer.kind not in REASONS:
-        raise NothingMeets(f"{answer.verdict} Name a configuration, or --pick best")
+    if answer is None or answer.kind not in REASONS:
+        raise NothingMeets(f"{answer.verdict if answer else 'There is no answer.'} Name a configuration, or --pick best")
     reason = REASONS[answer.kind].format(within=points(enough.within))
     return Pick(next(row for row in summaries if row.configuration == answer.configuration), reason)
 
@@ -138,7 +137,7 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
         close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - enough.within]
         chosen = min(close, key=lambda summary: (summary.value(SIZE), -summary.value(SEARCH), summary.label))
         reason = f"the smallest whose mean search score is within {margin} of the best ({_score(best)})"
-        single = min(summary.score.n for summary in candidates) < 2
+        single = max(summary.score.n for summary in candidates) < 2
         return Pick(chosen, f"{reason}; {'with one seed there are' if single else 'this sweep has'} no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {margin} of the best"

@@ -156,7 +156,7 @@ def refusal(dropped: Dropped, protocol: str) -> Refused:
 
 def entries_of(trials: Iterable[PlannedTrial], state: State) -> list[Entry]:
     """Returns the trials as the state knows them; one that it does not know waits."""
-    return [state.entries.get(trial.key) or Entry(trial.trial) for trial in trials]
+    return [state.entries.get(trial.key) or Entry(trial.trial, wave=state.waves + 1) for trial in trials]
 
 
 class Added(Staged):

@@ -2,10 +2,12 @@
 
     trials that have ended  -->  decided?  -- no -->  the step that is likeliest to decide for its time  -->  `Decided`
 
-A step is more seeds of the configurations whose scores decide, a size beyond the ends of what was tried, or the next learning
-rate where the best one is at the end of three or more. Before it gives up, each configuration that may be enough has three
-seeds. It ends when one configuration is enough and no smaller one may be, when no step that the budget allows decides with a
-probability of LEAST_PROBABILITY, or when nothing is above random guessing.
+After one seed of all, those that one seed leaves in doubt get a second (`contenders`). A further step is more seeds of the
+configurations whose scores decide, a size beyond the ends of what was tried, or the next learning rate where the best one is at
+the end of three or more. No step starts that does not fit into what is left of the budget. Before it gives up, each
+configuration that may be enough has three seeds. It ends when one configuration is enough and no smaller one may be, when no
+step decides with a probability of LEAST_PROBABILITY, or when nothing is above random guessing. What has failed gets no more
+seeds.
 
 What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all of
 them, and not from the order in which they did.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from craft.words import percent, plural
 from orchestrator.judging.control import above_guessing
@@ -29,10 +31,16 @@ from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.search.strategy import Added, Stages, build, entries_of
+from orchestrator.state.entry import Entry
 from orchestrator.state.events import Decided
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
+
+SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.0
+"""Before seeds show it: the standard deviation of a score over seeds, in points; the part of the error by the examples that two
+configurations do not share; and the standard errors by which one is clearly behind."""
 
 
 class UntilAnswered(Added):
@@ -51,23 +59,33 @@ class UntilAnswered(Added):
     def _decide(self, state: State, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]) -> Decided | str:
         """Returns the next step after trials that have all ended, or why there is none."""
         sweep = self._plan.sweep
-        summaries = mark_front(summarize_entries(entries_of(trials, state)), sweep.objectives, sweep.enough)
+        entries = entries_of(trials, state)
+        summaries = mark_front(summarize_entries(entries), sweep.objectives, sweep.enough)
         complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
-        if not complete or not above_guessing(complete):
+        failed = failures(entries)
+        if not complete:
+            return f"Not answered: {failed or 'no configuration is complete'}"
+        if not above_guessing(complete):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
+        failed = f"; {failed}: --retry-failed runs them again" if failed else ""
         points = sum(decision.point is not None and not decision.request for decision in state.decisions)
         steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)
 
-        def fits(step: Decided) -> bool:
-            return self._is_affordable(self._after(step, trials, configurations)[0])
+        def fits(step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:
+            return step is not None and bool(step.seeds) and self._fits(state, step, base, complete, trials, configurations)
 
-        if not all(P_ENOUGH in row.counts for row in complete):
-            step = steps.another_seed(complete, 2, "one seed gives no probabilities")
-            exact = "Not answered: there are probabilities only where every objective but the score is exact"
-            return exact if step is None else step if fits(step) else "Not answered: budget.trials allows no more"
+        if not any(P_ENOUGH in row.counts for row in complete):
+            if max(row.score.n for row in complete) > 1:
+                return "Not answered: there are probabilities only where every objective but the score is exact"
+            rows = contenders(complete, sweep.enough)
+            for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
+                if fits(step := steps.another_seed(rows[:many], 2, "one seed gives no probabilities")):
+                    return step
+            open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
+            return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
         p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
-        if (step := steps.rate(best)) is not None and fits(step):
+        if fits(step := steps.rate(best), best):
             return step
         name = enough_of(complete, sweep.enough)
         candidate = max(complete, key=lambda row: (row.configuration == name, p_enough[row.configuration], -row.value(SIZE)))
@@ -78,34 +96,75 @@ class UntilAnswered(Added):
         )
         possible = {}
         for action in actions:
-            step = steps.of(action, best if action.kind == "larger" else candidate)
+            base = None if action.kind == "seeds" else best if action.kind == "larger" else candidate
             few = all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
             # What is decided is so among what was tried: a larger size may be better than all of it.
-            if few and (action.kind == "larger" or not decided) and fits(step):
+            if few and (action.kind == "larger" or not decided) and fits(step := steps.of(action, base), base):
                 possible[action] = step
-        chosen = soonest([*possible], self._seconds_left(state))
-        if chosen is not None:
+        if (chosen := soonest([*possible])) is not None:
             return possible[chosen]
         if decided:
-            return f"Answered: {full_label(candidate)} is enough, and it is decided"
+            return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
         likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
         step = steps.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
-        seconds = {row.configuration: row.value("seconds") * len(row.tasks) for row in complete}
-        if step is not None and fits(step) and sum(seconds.get(name, 0.0) for name in step.seeds) <= self._seconds_left(state):
+        if fits(step):
             return step
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
         no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
         if name is not None:
-            return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too"
-        return f"Not answered: {no_step} which one is enough"
+            return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
+        return f"Not answered: {no_step} which one is enough{failed}"
 
-    def _seconds_left(self, state: State) -> float:
-        """Returns the seconds of training for which the session has time, by the events that there are."""
+    def _fits(
+        self,
+        state: State,
+        step: Decided,
+        base: Summary | None,
+        complete: Sequence[Summary],
+        trials: Sequence[PlannedTrial],
+        configurations: Sequence[Configuration],
+    ) -> bool:
+        """Returns whether a step keeps to what the budget leaves of trials and, by the events that there are, of time.
+
+        Args:
+            base: the configuration whose training takes as long as that of one that is added.
+        """
+        if not self._is_affordable(self._after(step, trials, configurations)[0]):
+            return False
         limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
         if limit is None or started is None:
-            return math.inf
+            return True
         passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
-        return (limit - max(0.0, passed)) * pace_of(state)
+        left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
+        each = {name: (rows.get(name) or base) for name in step.seeds}
+        seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
+        total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
+        return not max(seconds.values(), default=0.0) > left and not total > left * pace_of(state)
+
+
+def contenders(complete: Sequence[Summary], rule: Enough) -> list[Summary]:
+    """Returns the configurations that one seed leaves in doubt, the best first: those that are behind the best by no more than
+    is allowed and what luck of seeds and examples may do. There are three at least, because they show how seeds spread."""
+    best = max(complete, key=lambda row: row.score.mean)
+
+    def noise(row: Summary) -> float:
+        return math.hypot(SPREAD, PRIVATE * max(row.sampling) / 1.96)
+
+    ordered = sorted(complete, key=lambda row: (-row.score.mean, row.value(SIZE)))
+    reach = [rule.within + CLEAR * math.hypot(noise(row), noise(best)) for row in ordered]
+    return [row for place, row in enumerate(ordered) if place < SEEDS or row.score.mean >= best.score.mean - reach[place]]
+
+
+def failures(entries: Sequence[Entry]) -> str:
+    """Returns how many trainings have failed, with a reason; empty if none has."""
+    trained = [entry for entry in entries if not entry.trial.is_cut]
+    failed = [entry for entry in trained if entry.result is not None and entry.result.status == "failed"]
+    if not failed:
+        return ""
+    be, have = ("was", "has") if len(failed) == 1 else ("were", "have")
+    added = f" that {be} added" if all(entry.trial.added for entry in failed) else ""
+    reason = (failed[0].result and failed[0].result.error) or "no reason is on record"
+    return f"{len(failed)} {plural(len(failed), 'trial')}{added} {have} failed ({reason.splitlines()[0][:100]})"
 
 
 class _Steps:
@@ -135,7 +194,7 @@ class _Steps:
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
         """Returns the step that gives a seed to each of these configurations that has fewer than `count`; None if none has."""
-        few = [row for row in rows if row.score.n < count]
+        few = [row for row in rows if row.score.n < count and not row.lost]
         seeds = {_trained(row): self._new(_trained(row), 1) for row in few}
         why = f"one more seed of {len(few)} {plural(len(few), 'configuration')}, because {why}"
         return Decided(why=why, seeds=seeds) if few else None
@@ -152,14 +211,12 @@ class _Steps:
         parameters = another_size(configuration.parameters, base, 2 if kind == "larger" else 0.5) if configuration else {}
         return self._added(base, parameters, {}, f"a {kind} size: {says}") if parameters else None
 
-    def of(self, action: Action, base: Summary) -> Decided:
-        """Returns the step of an action."""
+    def of(self, action: Action, base: Summary | None) -> Decided | None:
+        """Returns the step of an action, without seeds of what has failed."""
         says = f"{percent(action.decides)} to decide{describe_price(action.seconds)}"
-        if action.kind != "seeds":
-            step = self.size(action.kind, base, says)
-            assert step is not None
-            return step
-        rows = [row for row, more in zip(self._complete, action.more, strict=False) if more]
+        if base is not None:
+            return self.size(action.kind, base, says)
+        rows = [row for row, more in zip(self._complete, action.more, strict=False) if more and not row.lost]
         seeds = {_trained(row): self._new(_trained(row), max(action.more)) for row in rows}
         return Decided(why=f"{describe_seeds(action, self._complete)}: {says}", seeds=seeds)
 

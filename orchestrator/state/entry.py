@@ -81,6 +81,7 @@ class Entry:
         adapter: the local folder of its adapter, relative to the sweep's folder where it is inside.
         seconds: the time of its runs that have ended, until it has a result.
         changed: when its phase last changed, in seconds since 1970.
+        wave: the number of the request for trials (`Wanted`) that asked for it first.
     """
 
     trial: Trial
@@ -92,6 +93,7 @@ class Entry:
     adapter: str | None = None
     seconds: float = 0.0
     changed: float = 0.0
+    wave: int = 0
 
     @property
     def key(self) -> str:

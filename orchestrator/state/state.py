@@ -43,6 +43,7 @@ class State:
         name: the sweep's.
         entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
+        waves: the number of requests for trials that had new ones.
         proposals: what the searcher drew, in order.
         decisions: what was added for the answer, or by a person's proposal, in order.
         refused: configurations that break a constraint, by id.
@@ -59,6 +60,7 @@ class State:
     opened: float = 0.0
     entries: Mapping[str, Entry] = field(default_factory=dict)
     wanted: Mapping[str, None] = field(default_factory=dict)
+    waves: int = 0
     proposals: tuple[Proposed, ...] = ()
     decisions: tuple[Decided, ...] = ()
     refused: Mapping[str, Refused] = field(default_factory=dict)
@@ -169,7 +171,9 @@ def _reopened(state: State, event: Reopened) -> State:
 
 
 def _wanted(state: State, event: Wanted) -> State:
-    state = state._with(replace(state.entries.get(trial.key, Entry(trial)), trial=trial) for trial in event.trials)
+    waves = state.waves + any(trial.key not in state.entries for trial in event.trials)
+    described = [replace(state.entries.get(trial.key, Entry(trial, wave=waves)), trial=trial) for trial in event.trials]
+    state = state._with(described, waves=waves)
     return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
 
 

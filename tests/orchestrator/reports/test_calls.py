@@ -51,7 +51,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("status done", {"report": "status", "sweep": "done"}),
         ("status absent", {"report": "error", "kind": "no such sweep", "exit_status": 2}),
         ("front done", {"report": "front", "sweep": "done"}),
-        ("front runs/begun", {"report": "front", "answer": None}),
+        ("front runs/begun", {"report": "front", "knee": None}),
         ("front done --within 0", {"report": "error", "exit_status": 2}),
         ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
         ("compare done begun", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
@@ -81,6 +81,8 @@ def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any],
     VALIDATOR.validate(report)
     assert {name: report[name] for name in expected} == expected
     assert status == report.get("exit_status", 1 if "runs/begun" in call else 0)  # a front of nothing is no answer
+    if "runs/begun" in call:
+        assert (report["answer"]["kind"], report["answer"]["configuration"]) == ("unfinished", "")
     assert status in EXITS
     if report["report"] == "take":
         (adapter,) = report["adapters"]

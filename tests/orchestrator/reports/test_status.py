@@ -80,7 +80,7 @@ CASES: dict[str, Case] = {
         {"phase": "running", "driver.alive": True, "trainings.running": 2, "trials.running": 3, "trainings_planned": 3,
          "running.0.step": 10, "running.0.total_steps": 30, "running.0.search_score": 60.0, "running.1.total_steps": None,
          "seconds_left": 300.0 - (NOW - 1.79e9 - 5), "seconds_passed": 99.0, "budget.seconds_left": 3501.0, "budget.trials": 9,
-         "answer": None, "next": []},
+         "answer.kind": "unfinished", "answer.command": "", "answer.proposal": "It is running, about 3 min left.", "next": []},
         ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running, 0 failed, 0/1 cuts done (training)",
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
         running, GONE,
         {"phase": "lost", "driver.alive": False, "ended": None, "trainings.running": 0, "trainings.waiting": 3, "running": [],
          "updated": 1.79e9 + 5, "seconds_left": None, "next.0.command": AGAIN},
-        ["demo: interrupted: its driver is gone", f"continue it: {AGAIN}"],
+        ["demo: interrupted: its driver is gone", f"Next: finish the sweep:\n  {AGAIN}"],
     ),
     "lost without a word": (running, None, {"phase": "lost", "driver.process": None}, []),
     "failed": (
@@ -126,7 +126,7 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write(log)
     report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
     fields = checked(report)
-    if name != "empty":
+    if name != "empty" and holder is not HERE and holder is not AWAY:
         assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
     assert {path: value(fields, path) for path in expected} == expected
     shown = printed(lambda console: show_status(report, console))
@@ -176,7 +176,8 @@ def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_pa
             report = status_report(state, tmp_path / "demo", holder, NOW)
             checked(report)
             record = read_folder(tmp_path / "demo")
-            assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
+            if holder is None:
+                assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
             printed(lambda console, report=report: show_status(report, console))  # type: ignore[misc]
             assert report.trials.total == sum(
                 getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")

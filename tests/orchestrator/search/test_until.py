@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from orchestrator.judging.answer import answer_of
 from orchestrator.judging.probabilities import _variances, moderate
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
+from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import SweepError
@@ -154,3 +156,80 @@ def test_variances_of_different_seeds_are_those_of_least_squares() -> None:
     expected, sure = moderate(squares / freedom, freedom)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     np.testing.assert_allclose(degrees, sure, rtol=1e-9)
+
+
+def failing(test: Callable[[int, int], bool], retryable: bool) -> Callable[[Job], Sequence[Outcome]]:
+    """Lets the trainings fail whose rank and seed pass the test."""
+
+    def end(job: Job) -> Sequence[Outcome]:
+        if test(job.training.run.parameters["rank"], job.training.run.seed):
+            return [Outcome(TrialResult(job.key, "failed", error="boom", retryable=retryable))]
+        return outcomes(job, levelling, lambda trial: 1000.0 * rank(trial.run))
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("test", "retryable", "note", "kind"),
+    [
+        (lambda rank, seed: rank == 8 and seed == 1, False, "1 trial that was added has failed .boom.", "unsure"),
+        (lambda rank, seed: seed > 0, True, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
+        (lambda rank, seed: seed > 0, False, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
+        (lambda rank, seed: True, False, "Not answered: 5 trials have failed .boom.", "failed"),
+        (lambda rank, seed: rank > 16, False, "Answered: LoRA r8", "enough"),
+    ],
+)
+def test_an_added_seed_that_fails_leaves_the_answer_that_there_was(
+    tmp_path: Path, test: Callable[[int, int], bool], retryable: bool, note: str, kind: str
+) -> None:
+    plan = plan_of(tmp_path, [1, 2, 4, 8, 16], seeds="[0]")
+    said = list[str]()
+    for _ in range(3):
+        notes = list[str]()
+        run_some(plan, tmp_path / "s", failing(test, retryable), notes=notes)
+        said.append(notes[-1])
+    assert len(set(said)) == 1, "every session says the same"
+    assert re.search(note, said[-1]), said
+    assert "decided" not in said[-1] or "failed" not in said[-1]
+    state = read_state(SweepFolder(tmp_path / "s").record)
+    summaries, answer = answer_of(state)
+    assert answer.kind == kind
+    if kind != "failed":
+        assert all(row.complete for row in summaries if row.finished)
+        assert ("seed 1" in answer.text or "seed failed" in answer.text) == any(row.lost for row in summaries)
+
+
+def test_at_no_point_of_a_step_an_answer_is_lost(tmp_path: Path) -> None:
+    """The driver is killed after each trial: rows keep the seeds that all of them have."""
+    plan, many = plan_of(tmp_path, [1, 2, 4, 8, 16], seeds="[0]"), 0
+    seeds = dict.fromkeys(range(5), 0)
+    for ended in range(1, 40):
+        if not run_some(plan, tmp_path / "s", lambda job: outcomes(job, levelling), at_most=1):
+            break
+        summaries, answer = answer_of(read_state(SweepFolder(tmp_path / "s").record))
+        complete = [row for row in summaries if row.complete]
+        if ended >= 5:
+            assert len(complete) >= 5
+            assert answer.kind not in ("unfinished", "failed")
+            assert [row.score.n for row in complete[:5]] >= [*seeds.values()][:5], "no seed is taken away"
+            seeds = {place: row.score.n for place, row in enumerate(complete[:5])}
+            if max(seeds.values()) == 1:
+                assert answer.kind == "one seed", "no probability in the middle of a seed"
+        many = ended
+    assert many > 8
+
+
+def test_a_second_seed_goes_where_it_fits_and_first_where_one_seed_leaves_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.search.until.pace_of", lambda state: 1.0)
+
+    def second(limit: str) -> list[int]:
+        plan = plan_of(tmp_path, [1, 2, 4, 8, 16], f"budget: {{{limit}}}\n", seeds="[0]")
+        state, _, _ = run(plan, tmp_path / re.sub(r"\W", "", limit), levelling)
+        return sorted(entry.trial.parameters["rank"] for entry in state.requested if entry.trial.seed == 1)
+
+    assert second("wall_clock: 1h") == [4, 8, 16], "1 and 2 are far behind"
+    assert second("wall_clock: 20s") == [8, 16], "a training takes 9 s"
+    assert second("wall_clock: 10s") == []
+    assert second("trials: 7") == [8, 16]
