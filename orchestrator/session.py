@@ -9,6 +9,7 @@ gets the front before the page is made; and the record says how the session ende
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,9 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.state.events import Filed, SessionEnded
 from orchestrator.state.state import State
+from orchestrator.tools.quiet import screen_descriptor
 from orchestrator.tools.secrets import redact
+from orchestrator.tools.signals import BEGUN_AGAIN, begin_again
 from orchestrator.tracking.client import check_store
 from orchestrator.tracking.follower import Follower
 from orchestrator.tracking.uri import TrackingError, resolve_uri
@@ -49,8 +52,14 @@ QUICK_SECONDS = 3.0
 PAGE_SECONDS = 120.0
 
 
-def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str) -> SweepOutcome:
+def run_session(
+    plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str, restart: Sequence[str] = ()
+) -> SweepOutcome:
     """Runs what remains of `plan`, records it, and shows and files the front.
+
+    Args:
+        again: the command that continues the sweep, for people.
+        restart: the arguments of Python that do so in place of this process, once, where Ray's processes on this machine died.
 
     Raises:
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
@@ -74,6 +83,9 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             show_rest(outcome, _leave(follower, SHIP_STOPPED_SECONDS), folder.path, console, again)
             if outcome.trouble:
                 session.display.say(outcome.trouble)
+            if outcome.trouble and restart and options.address is None and BEGUN_AGAIN not in os.environ:
+                session.display.say("The sweep begins again by itself, once, from its last checkpoints.")
+                begin_again(restart, screen_descriptor())
 
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)

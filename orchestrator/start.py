@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ class Call:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use.
         again: the command that continues the sweep, for people.
+        own_process: whether the process is this call's alone, so that another one may take its place.
         until_answered: whether the sweep continues until its answer is decided.
         hours: the hours of the session, instead of the file's.
     """
@@ -72,8 +74,17 @@ class Call:
     cpus: int | None = None
     verbosity: Verbosity = "normal"
     again: str = ""
+    own_process: bool = False
     until_answered: bool = False
     hours: float | None = None
+
+    @property
+    def restart(self) -> list[str]:
+        """The arguments of Python that continue the sweep in place of this process; none if it may not be replaced."""
+        words = shlex.split(self.again)
+        if not self.own_process or CONTINUE in os.environ or "run" not in words or "***" in self.again:
+            return []
+        return ["-m", "orchestrator", *words[words.index("run") :], *(["--json"] if "--json" in sys.argv else [])]
 
     @property
     def remote(self) -> str | None:
@@ -174,7 +185,7 @@ def run_plan(plan: Plan, call: Call, overrides: Sequence[Override], resume: bool
             overrides=tuple(overrides),
             verbosity=call.verbosity,
         )
-        return run_session(plan, options, call.tracking_uri or sweep.tracking.uri, console, call.again)
+        return run_session(plan, options, call.tracking_uri or sweep.tracking.uri, console, call.again, call.restart)
 
 
 def _make_plan(sweep: Sweep, lines: list[str], console: Console) -> Plan:

@@ -58,7 +58,7 @@ def apply(
     later = again(["craft-sweeps", "run"], [sweep, *overrides, *(["--name", name] if name else [])])
     call = Call(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume=True, address=address,
-        verbosity="quiet" if as_json else "normal", again=later,
+        verbosity="quiet" if as_json else "normal", again=later, own_process=True,
     )  # fmt: skip
     console = screen(quiet=as_json, lasting=True)
 

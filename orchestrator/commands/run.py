@@ -91,7 +91,7 @@ def run(
     call = Call(
         sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
         max_concurrent, cpus, "quiet" if quiet or as_json else "verbose" if verbose else "normal", again(*context.obj),
-        until_answered, hours,
+        True, until_answered, hours,
     )  # fmt: skip
     console = screen(quiet or as_json, lasting=True)
     if plan:

@@ -119,6 +119,11 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
             os.dup2(screen.fileno(), 2)
 
 
+def screen_descriptor() -> int:
+    """Returns the file descriptor of the screen; that of stderr where nothing is sent to a log."""
+    return _screens[-1].fileno() if _screens else 2
+
+
 def log_to_root(names: tuple[str, ...]) -> None:
     """Removes the handlers of these loggers, which write to the screen, and passes their messages to the root logger."""
     for name in names:

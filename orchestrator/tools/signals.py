@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,7 +26,20 @@ GRACE_BROKEN_SECONDS = 2.0
 """The same if Ray's own processes are dead, so that there is nothing to wait for."""
 MENDING_SECONDS = 20.0
 """Time that a driver may wait for a dead Ray when nobody asked it to stop; Ray itself would end it after 60 seconds."""
-LAST_WORDS_SECONDS = 6.0
+LAST_WORDS_SECONDS, UNASKED_SECONDS = 6.0, 30.0
+"""Time for the last words, if somebody waits for the end and if nobody does."""
+BEGUN_AGAIN = "CRAFT_BEGUN_AGAIN"
+"""The environment variable of a process that has taken the place of one whose Ray had died."""
+
+
+def begin_again(arguments: Sequence[str], stderr: int) -> None:
+    """Replaces this process by `python ARGUMENTS`. Its threads end, and with the main one the children that Ray started.
+
+    Args:
+        stderr: the file that the new process writes its errors to.
+    """
+    os.dup2(stderr, 2)
+    os.execve(sys.executable, [sys.executable, *arguments], os.environ | {BEGUN_AGAIN: "1"})
 
 
 class Stop:
@@ -90,7 +104,7 @@ class Stop:
             self._look(why is not None)
             if time.monotonic() > self._deadline:
                 why = "stopped" if self.asked or why is None else why
-                _within(LAST_WORDS_SECONDS, lambda why=why: last_words(why))  # type: ignore[misc]
+                _within(LAST_WORDS_SECONDS if self.asked else UNASKED_SECONDS, lambda why=why: last_words(why))  # type: ignore[misc]
                 os._exit(128 + self.signal if self.signal else 1)
 
     def _hear(self, number: int) -> None:

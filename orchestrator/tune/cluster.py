@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.driver.options import check_answers, check_socket_room, cluster_address
@@ -46,12 +49,25 @@ DRIVER_ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+PATIENT_ENVIRONMENT = {
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_health_check_failure_threshold": "10",
+    "RAY_health_check_initial_delay_ms": "60000",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_worker_register_timeout_seconds": "600",
+}
+"""For this machine's own cluster. On a busy machine Ray's processes answer late, and by Ray's own limits of 10 to 60 s they
+count as dead: the raylet then ends itself, and all trials with it."""
 WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
 PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
 ALWAYS_WARN = ("ray.tune.analysis.experiment_analysis", "ray._private.authentication.authentication_token_setup")
 """Loggers that warn in every run: of each trial, which writes no `result.json`; that a cluster asks for a token."""
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
+FATAL_LINE = re.compile(r"^\[[^]]+ [CE] \d+ \d+\] \(\w+\) \S+ +(.+)$", re.MULTILINE)
+TAIL_BYTES = 1 << 16
 ASK_SECONDS = 2.0
 JOIN_SECONDS = 120.0
 HEAD_SECONDS = 25.0
@@ -75,8 +91,10 @@ class Cluster:
         This machine's own: one of the processes it cannot live without has died. Another: its head has not answered for a
         while. One that keeps its state may come back; Ray would end the driver after a minute.
         """
-        if self._node is not None and self._broken is None and any(kind in VITAL for kind, _ in self._node.dead_processes()):
-            self._broken = "Ray's own processes on this machine died"
+        if self._node is not None and self._broken is None:
+            logs, dead = Path(self._node.get_session_dir_path(), "logs"), self._node.dead_processes()
+            reasons = [describe_death(kind, process.returncode, logs) for kind, process in dead if kind in VITAL]
+            self._broken = f"Ray's own processes on this machine died: {'; '.join(reasons)}" if reasons else None
         if self._head is not None:
             self._ask(self._head)
             silent = self._asked - self._answered
@@ -125,6 +143,22 @@ class Cluster:
             )
 
 
+def describe_death(kind: str, status: int, logs: Path) -> str:
+    """Says how one of Ray's own processes ended, and why by the last fatal line of its log."""
+    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    if status in (-signal.SIGKILL, -signal.SIGTERM):
+        why = "; the system does so when memory runs out" if status == -signal.SIGKILL else ""
+        return f"{kind} was ended by {signal.Signals(-status).name}{why} ({load})"
+    try:
+        with (logs / f"{kind}.out").open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = FATAL_LINE.findall(stream.read().decode(errors="replace"))
+    except OSError:
+        lines = []
+    why = lines[-1].rpartition("Check failed: ")[2][:300].strip() if lines else f"it ended with status {status}"
+    return f"{kind}: {why} ({load})"
+
+
 def machines() -> list[dict[str, float]]:
     """Returns the resources of each machine of the joined cluster, by Ray's names."""
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
@@ -148,6 +182,9 @@ def refuse_running_ray() -> None:
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one of this machine alone with `cpus` of its cores."""
     os.environ.update(DRIVER_ENVIRONMENT)
+    # Ray Tune puts these, secret keys among them, into each trial's runtime environment, which Ray writes into a log that
+    # everybody may read. Workers have the environment of their machine, and what trials need is in `runtime_env`.
+    class_cache.ENV_VARS_TO_PROPAGATE.clear()
     for name in ALWAYS_WARN:
         logging.getLogger(name).setLevel(logging.ERROR)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -170,7 +207,9 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
             ) from error
     else:
         check_socket_room()
-        _need_no_home()
+        keep_token()
+        for name, value in PATIENT_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **common)
     log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
     cluster = Cluster(started_here=not address)
@@ -180,18 +219,28 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         cluster.leave()
 
 
-def _need_no_home() -> None:
-    """Puts a new cluster's token into the environment if Ray cannot write it to the home folder, as in a container."""
-    token_file = Path("~/.ray/auth_token").expanduser()
-    if token_file.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+def keep_token() -> None:
+    """Makes the token by which a new cluster guards its ports, and keeps it from other users, who could run code by it. Without
+    a home folder that can be written, as in a container, it is in the environment."""
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token" or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         return
+    file, token = Path("~/.ray/auth_token").expanduser(), secrets.token_hex(32)
+    own = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        token_file.parent.mkdir(parents=True, exist_ok=True)
-        writable = os.access(token_file.parent, os.W_OK)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():  # Ray makes it readable for everybody
+            file.chmod(0o600)
+            return
+        with open(own, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
+            stream.write(token)
+        with suppress(FileExistsError):  # another sweep was first
+            os.link(own, file)
     except OSError:
-        writable = False
-    if not writable:
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        if not os.access(file, os.R_OK):
+            os.environ["RAY_AUTH_TOKEN"] = token
+    finally:
+        with suppress(OSError):
+            own.unlink()
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:

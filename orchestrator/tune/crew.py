@@ -222,7 +222,7 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        with gathered(config["key"], settings, _resources(config)) as shared, drain_notice() as must_leave:
+        with gathered(config["key"], settings, resources_of(config)) as shared, drain_notice() as must_leave:
             work(config["key"], config["job"], shared, report, must_leave)
 
     return run
@@ -239,8 +239,9 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """Returns what Tune places a job by."""
-    return share(_resources(config))
+    return share(resources_of(config))
 
 
-def _resources(config: dict[str, Any]) -> Resources:
+def resources_of(config: dict[str, Any]) -> Resources:
+    """Returns what a job asks for."""
     return Resources.model_validate_json(config["resources"])

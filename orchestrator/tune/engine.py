@@ -26,16 +26,21 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from craft.results import Leave
+from craft.words import format_duration
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.receiving import receive
 from orchestrator.plan.trial import Job
-from orchestrator.tune.crew import INSIDE
+from orchestrator.tune.crew import INSIDE, resources_of
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import stderr_left
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+LONGEST_TICK = 5.0
+"""No more seconds of silence are counted for one tick: a driver that was stopped itself has missed reports that wait for it."""
+HEARTBEATS = 2
+"""The driver ends a process after so many heartbeats of silence. A process that can still run has ended itself after one."""
 NO_CHECKPOINT = -1
 """The number before the first checkpoint of a Tune trial."""
 
@@ -134,9 +139,15 @@ class Recording(_NotPickled, tune.Callback):
         self._next_tick = 0.0
         self._failures: Counter[str] = Counter()
         self._lost_at: dict[str, int] = {}
+        self._last_tick, self._silence = time.monotonic(), Counter[str]()
+        self._silent: dict[str, str] = {}
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._silence.pop(trial.config["key"], None)
         self._driver.record_start(trial.config["key"])
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        self._silence.pop(trial.config["key"], None)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._driver.stopping():
@@ -162,7 +173,25 @@ class Recording(_NotPickled, tune.Callback):
         clock_seconds = time.monotonic()
         if clock_seconds >= self._next_tick:
             self._next_tick = clock_seconds + TICK_SECONDS
+            self._end_silent(trials, min(clock_seconds - self._last_tick, LONGEST_TICK))
+            self._last_tick = clock_seconds
             self._driver.tick()
+
+    def _end_silent(self, trials: Sequence[Any], seconds: float) -> None:
+        """Ends the processes that are stopped for good (a frozen container, a debugger), so that they cannot end themselves.
+
+        Args:
+            seconds: since the last call.
+        """
+        for trial in trials:
+            if trial.status != trial.RUNNING:
+                continue
+            key, limit = trial.config["key"], HEARTBEATS * 60 * resources_of(trial.config).heartbeat_minutes
+            self._silence[key] += seconds
+            if limit and self._silence[key] > limit and (actor := trial.temporary_state.ray_actor) is not None:
+                self._silent[key] = f"no sign of life for {format_duration(limit)}, so its process was ended"
+                del self._silence[key]
+                ray.kill(actor)
 
     def _is_excused(self, key: str, error: BaseException | None) -> bool:
         """Returns whether a machine was lost or taken away, which is no failure of a trial that gets further.
@@ -183,7 +212,7 @@ class Recording(_NotPickled, tune.Callback):
         self._driver.record_failure(key, self._why(key, error), tries=self._failures.pop(key), by_itself=by_itself)
 
     def _why(self, key: str, error: BaseException | None) -> str:
-        return crash.describe(error, stderr_left(self._driver.folder.scratch, key))
+        return self._silent.pop(key, None) or crash.describe(error, stderr_left(self._driver.folder.scratch, key))
 
 
 class Stopper(_NotPickled, tune.Stopper):

@@ -86,13 +86,14 @@ class _Attempt:
     ) -> None:
         self._job, self._settings, self._report, self._scratch = job, settings, report, scratch
         self._heartbeat, self._must_leave = heartbeat, must_leave
+        self._reported = time.monotonic()
         self._evaluations: list[dict[str, Any]] = []
         self._began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
 
     def run(self) -> None:
         """Runs the job to its end."""
         job, storage = self._job, self._settings.storage
-        self._heartbeat.beat()
+        self._beat()
         checkpoint, broken = newest_whole(storage, job.key, self._scratch / "fetched")
         # A driver that died between a checkpoint and its report received none of these; one that knows them ignores them.
         self._evaluations = stored_evaluations(checkpoint) if checkpoint else []
@@ -118,7 +119,7 @@ class _Attempt:
         gpu = settings.require_gpu()
         train = settings.train if settings.crew is None else together(job.training, settings, gpu)
         # Preparing the machine and building the method take long for a large model, and have no steps.
-        with ticking(self._heartbeat.beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
+        with ticking(self._beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
             outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, train)
         self._heartbeat.stop()
         result = outcomes[0].result
@@ -135,7 +136,7 @@ class _Attempt:
         """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
         missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
         if missing:
-            with ticking(self._heartbeat.beat), self._settings.surrounded(self._job.training.run):
+            with ticking(self._beat), self._settings.surrounded(self._job.training.run):
                 checkpoint = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
             self._heartbeat.stop()
         self._report({"results": [stored_result(checkpoint), *stored_cuts(checkpoint).values()]}, checkpoint)
@@ -153,12 +154,23 @@ class _Attempt:
         self._heartbeat.beat()
 
     def _on_outlook(self, outlook: Outlook) -> None:
+        self._send({"outlook": asdict(outlook)})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Reports between two evaluations."""
         self._heartbeat.stop()
-        self._report({"outlook": asdict(outlook)}, None)
+        self._report(message, None)
+        self._reported = time.monotonic()
         self._heartbeat.beat()
 
-    def _on_step(self, step: int, total_steps: int) -> None:
+    def _beat(self) -> None:
+        """Beats, and gives the driver, which ends a process without a sign of life, one where nothing else is reported."""
         self._heartbeat.beat()
+        if self._heartbeat.seconds and time.monotonic() - self._reported > self._heartbeat.seconds / 2:
+            self._send({"alive": True})
+
+    def _on_step(self, step: int, total_steps: int) -> None:
+        self._beat()
         if why := self._must_leave():
             raise Leave(why)
 

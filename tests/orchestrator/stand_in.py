@@ -91,6 +91,8 @@ def stand_in(
                 eaten = []
                 while True:
                     eaten.append(bytearray(64 * 2**20))
+            if how == "stops once" and first == 0 and step == 2:
+                os.kill(os.getpid(), 19)
             if how == "hangs" and step == 2:
                 time.sleep(600)
             time.sleep(seconds)
@@ -204,10 +206,11 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     from orchestrator import session
     from orchestrator.commands import run
     from orchestrator.run import main
-    from orchestrator.start import run_plan
+    from orchestrator.start import Call, run_plan
     from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
+    Call.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
     runner.Session.run = functools.partialmethod(runner.Session.run, train=train)  # type: ignore[assignment]
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]

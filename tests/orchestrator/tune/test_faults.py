@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.record.folder import SweepFolder
@@ -78,6 +79,21 @@ def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Call
     assert "tried micro-batches of 16 x 1, 8 x 2, 4 x 4, 2 x 8, 1 x 16" in (failed.error or "")
     assert "resources.memory: 1.0 GiB" in (failed.error or "")
     assert failed.retryable
+
+
+def test_a_process_that_is_stopped_for_good_is_ended_and_its_trial_continues(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    how = {(1, 0): "stops once"}
+    process = driver(
+        tmp_path, ranks=[1, 2], behaviour=how, resources="{cpu: 1, heartbeat_minutes: 0.6}", seconds=0.5, session=True
+    )
+    out, screen = process.communicate(timeout=400)
+    assert process.returncode == 0, out + screen
+    assert "no sign of life for 1 min 12 s, so its process was ended" in screen
+    assert sorted(result.metrics["score"] for result in results_of(tmp_path / "test").values()) == [61.0, 62.0]
+    stopped, *_ = [int(line.split()[4]) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("start 1 0")]
+    wait_for(lambda: not psutil.pid_exists(stopped), seconds=30)
 
 
 @pytest.fixture

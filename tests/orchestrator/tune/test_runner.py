@@ -18,7 +18,6 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune import cluster
 from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 
 pytestmark = pytest.mark.patient  # real Ray starts, a trial hangs until its heartbeat is missed, and others are tried again
@@ -188,13 +187,3 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
         assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
         for stored in Path(result.facts["adapter"]).glob("*.safetensors"):
             assert stored.read_bytes() == (alone.adapter / stored.name).read_bytes()
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_home_that_cannot_be_written_needs_no_token_file(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = {"HOME": str(tmp_path) if there else "/proc/nowhere"}
-    monkeypatch.setattr(cluster.os, "environ", environment)
-    cluster._need_no_home()
-    assert ("RAY_AUTH_TOKEN" in environment) != there

@@ -1,0 +1,199 @@
+"""This machine's own cluster: what Ray writes down for everybody to read, how long it waits, and why it has died."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray.tune.execution import class_cache
+
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.log import read_state
+from orchestrator.tools.signals import BEGUN_AGAIN
+from orchestrator.tune import cluster
+from orchestrator.tune.cluster import PATIENT_ENVIRONMENT, describe_death, joined, keep_token
+from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import ROOT, starts, wait_for
+
+
+def test_the_names_of_ray_that_are_used_here_exist() -> None:
+    assert isinstance(class_cache.ENV_VARS_TO_PROPAGATE, set)
+    assert "ENV_VARS_TO_PROPAGATE" in inspect.getsource(class_cache._ActorClassCache.get)
+    core = Path(ray.__file__).parent / "core/src/ray"
+    binaries = (core / "raylet/raylet").read_bytes() + (core / "gcs/gcs_server").read_bytes()
+    python = (Path(ray.__file__).parent / "_private/node.py").read_bytes()
+    assert [name for name in PATIENT_ENVIRONMENT if name.encode() not in binaries + python] == []
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cluster.os, "environ", {"HOME": str(tmp_path)})
+    return tmp_path
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0])
+def test_no_other_user_may_read_the_token(home: Path, mask: int) -> None:
+    file, before = home / ".ray" / "auth_token", os.umask(mask)
+    try:
+        keep_token()
+        token = file.read_text()
+        assert len(token) == 64
+        assert mode(file) == 0o600
+        file.chmod(0o644)  # as Ray makes it
+        keep_token()
+    finally:
+        os.umask(before)
+    assert (mode(file), file.read_text(), [*file.parent.iterdir()]) == (0o600, token, [file])
+    assert "RAY_AUTH_TOKEN" not in cluster.os.environ
+
+
+@pytest.mark.parametrize("given", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"])
+def test_a_token_of_the_user_s_own_and_a_cluster_without_one_are_left_alone(home: Path, given: str) -> None:
+    cluster.os.environ[given] = "disabled"
+    keep_token()
+    assert not (home / ".ray").exists()
+
+
+def test_a_home_that_cannot_be_written_needs_no_token_file(home: Path) -> None:
+    cluster.os.environ["HOME"] = "/proc/nowhere"
+    keep_token()
+    assert len(cluster.os.environ["RAY_AUTH_TOKEN"]) == 64
+
+
+FATAL = (
+    "[2026-11-28 09:08:06,330 I 4992 5030] (raylet) agent_manager.cc:81: Monitor agent process with name runtime_env_agent\n"
+    "[2026-11-28 09:08:23,941 C 4992 4992] (raylet) node_manager.cc:3576:  An unexpected system state has occurred. You have "
+    "likely discovered a bug. Check failed: status.has_value() Timed out waiting for file /tmp/ray/metrics_agent_port_f7\n"
+    "*** StackTrace Information ***\n/raylet(+0xff770a) [0x55db1c28d70a] ray::operator<<()\n"
+)
+AGENT = (
+    "[2026-11-28 09:08:23,941 E 4992 4992] (raylet) agent_manager.cc:86: The raylet exited immediately because one Ray agent "
+    "failed, agent_name = runtime_env_agent.\n\nThe raylet fate shares with the agent.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "said"),
+    [
+        (-signal.SIGABRT, FATAL, "raylet: status.has_value() Timed out waiting for file /tmp/ray/metrics_agent_port_f7"),
+        (1, AGENT, "raylet: The raylet exited immediately because one Ray agent failed, agent_name = runtime_env_agent"),
+        (-signal.SIGKILL, AGENT, "raylet was ended by SIGKILL; the system does so when memory runs out"),
+        (-signal.SIGTERM, FATAL, "raylet was ended by SIGTERM"),
+        (3, "nothing", "raylet: it ended with status 3"),
+        (3, None, "raylet: it ended with status 3"),
+    ],
+)
+def test_why_a_process_of_ray_died_is_said_in_its_words(tmp_path: Path, status: int, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "raylet.out").write_text("x" * 100_000 + "\n" + text)
+    assert describe_death("raylet", status, tmp_path).startswith(said)
+    assert f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores" in describe_death("raylet", status, tmp_path)
+
+
+REPLACED = """
+import ctypes, os, signal, subprocess, sys, threading, time
+from orchestrator.tools.signals import BEGUN_AGAIN, begin_again
+
+def die_with_parent():
+    ctypes.CDLL("libc.so.6").prctl(1, signal.SIGKILL)
+
+child = subprocess.Popen(["sleep", "100"], preexec_fn=die_with_parent)
+screen = os.dup(2)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+program = "import os, sys; print(sys.argv[1:], os.environ['CRAFT_BEGUN_AGAIN'], os.getpid()); sys.stderr.write('on the screen')"
+print(os.getpid(), child.pid, flush=True)
+threading.Thread(target=begin_again, args=(["-c", program, "run", "--resume"], screen)).start()
+time.sleep(100)
+"""
+
+
+def test_a_process_that_begins_again_keeps_its_number_and_its_screen_and_its_children_end() -> None:
+    done = subprocess.run([sys.executable, "-c", REPLACED], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    first, second = done.stdout.splitlines()
+    pid, child = first.split()
+    assert second == f"['run', '--resume'] 1 {pid}"
+    assert done.stderr == "on the screen"
+    assert done.returncode == 0
+    wait_for(lambda: not psutil.pid_exists(int(child)), seconds=10)
+    assert BEGUN_AGAIN == "CRAFT_BEGUN_AGAIN"
+
+
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Ray's folder of temporary files, with a short path."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder)
+
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN", "HF_TOKEN", "WANDB_API_KEY")
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_no_key_of_the_environment_is_in_a_file_while_a_sweep_runs(
+    tmp_path: Path, ray_folder: Path, driver: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEYS:
+        monkeypatch.setenv(name, f"s3cret-{name}")
+    process = driver(tmp_path, ranks=[1], seconds=1, session=True)
+    wait_for(lambda: "step 1 0 1" in log_of(tmp_path), process)
+    files = [file for folder in (tmp_path, ray_folder) for file in folder.rglob("*") if file.is_file()]
+    assert any(file.name == "runtime_env_agent.log" for file in files)
+    assert [file for file in files if b"s3cret-" in file.read_bytes()] == []
+    process.communicate(timeout=240)
+
+
+def log_of(folder: Path) -> str:
+    log = folder / "log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_ray_that_dies_on_this_machine_is_named_and_the_sweep_continues_by_itself(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], name: str
+) -> None:
+    process = driver(tmp_path, ranks=[1, 2], seconds=4, session=True)
+    wait_for(lambda: "step" in log_of(tmp_path), process)
+    wait_for(lambda: bool(list(tmp_path.glob("test/ray/attempt-*/*/checkpoint_*/manifest.json"))), process)
+    (victim,) = [child for child in psutil.Process(process.pid).children() if child.name() == name]
+    os.kill(victim.pid, signal.SIGKILL)
+    out, screen = process.communicate(timeout=400)
+    assert process.returncode == 0, out + screen
+    assert sorted(result.metrics["score"] for result in results_of(tmp_path / "test").values()) == [61.0, 62.0]
+    assert any(first > 0 for _, _, first in starts(tmp_path / "log")), "each trial began at its first step"
+    state = read_state(SweepFolder(tmp_path / "test").record)
+    assert not state.in_phase("running")
+    assert "SIGKILL" in screen + out + SweepFolder(tmp_path / "test").log.read_text()
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_cluster_waits_long_for_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PATIENT_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_health_check_timeout_ms", "70000")  # the user's own counts
+    with joined(None, 1) as own:
+        (raylet,) = [child for child in psutil.Process().children() if child.name() == "raylet"]
+        environment = raylet.environ()
+        assert own.broken is None
+    assert environment["RAY_health_check_timeout_ms"] == "70000"
+    assert {name: environment[name] for name in PATIENT_ENVIRONMENT} == PATIENT_ENVIRONMENT | {
+        "RAY_health_check_timeout_ms": "70000"
+    }

@@ -1,0 +1,105 @@
+"""The driver ends processes without a sign of life, and no others. No Ray runs here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.tune import engine
+from orchestrator.tune.engine import Recording
+from orchestrator.worker import worker
+from tests.orchestrator.worker.test_worker import SPEC, run, settings, trains
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(engine.time, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    killed: list[str] = []
+    monkeypatch.setattr(engine.ray, "kill", killed.append)
+    return killed
+
+
+def trial(key: str, minutes: float, status: str = "RUNNING") -> Any:
+    config = {"key": key, "resources": json.dumps({"heartbeat_minutes": minutes})}
+    return SimpleNamespace(config=config, status=status, RUNNING="RUNNING", temporary_state=SimpleNamespace(ray_actor=key))
+
+
+@pytest.fixture
+def recording(clock: Clock) -> Recording:
+    driver = SimpleNamespace(record_start=lambda key: None, tick=lambda: None, folder=SimpleNamespace(scratch=Path("/nowhere")))
+    return Recording(driver)  # type: ignore[arg-type]
+
+
+def wait(recording: Recording, clock: Clock, trials: list[Any], seconds: float, step: float = 1.0) -> None:
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += step
+        recording.on_step_begin(0, trials)
+
+
+def test_a_process_is_ended_after_two_heartbeats_without_a_sign(recording: Recording, clock: Clock, killed: list[str]) -> None:
+    silent, talks, waits, forever = trial("a", 1), trial("b", 1), trial("c", 1, "PENDING"), trial("d", 0)
+    trials = [silent, talks, waits, forever]
+    for each in trials:
+        recording.on_trial_start(0, trials, each)
+    wait(recording, clock, trials, 60)
+    recording.on_trial_result(0, trials, talks, {})
+    wait(recording, clock, trials, 59)
+    assert killed == []
+    wait(recording, clock, trials, 3)
+    assert killed == ["a"]
+    assert recording._why("a", None) == "no sign of life for 2 min 00 s, so its process was ended"
+    assert recording._why("a", RuntimeError("later")) == "later"
+    recording.on_trial_start(0, trials, silent)
+    wait(recording, clock, [silent], 119)
+    assert killed == ["a"]
+    wait(recording, clock, [silent], 3)
+    assert killed == ["a", "a"]
+
+
+def test_a_driver_that_was_stopped_itself_ends_nothing(recording: Recording, clock: Clock, killed: list[str]) -> None:
+    one = trial("a", 1)
+    recording.on_trial_start(0, [one], one)
+    wait(recording, clock, [one], 7200, step=3600)
+    recording.on_trial_result(0, [one], one, {})
+    assert killed == []
+
+
+def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.factors.ticking import tick
+
+    now = Clock()
+    now.now = worker.time.monotonic()
+
+    def train(spec: Any, directory: Path, *, on_step: Callable[[int, int], None], **calls: Any) -> Any:
+        monkeypatch.setattr(worker.time, "monotonic", now)
+        for _ in range(10):
+            now.now += 10
+            tick()
+        for step in range(10):
+            now.now += 10
+            on_step(step, 10)
+        return trains([])(spec, directory, on_step=on_step, **calls)
+
+    reports = [report for report, _ in run(settings(tmp_path, train, heartbeat_seconds=100.0), SPEC.key)]
+    assert 3 <= reports.count({"alive": True}) <= 4
+    assert "results" in reports[-1]
+    assert {"alive": True} not in [report for report, _ in run(settings(tmp_path / "none", train), SPEC.key)]
