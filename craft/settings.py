@@ -118,9 +118,7 @@ class TrainingSettings(Settings):
     """How a run trains. The defaults are the CRAFT paper's where it states them."""
 
     epochs: float = Field(3.0, gt=0, le=100_000, description="Passes over the training split.")
-    max_steps: int | None = Field(
-        None, gt=0, le=2**31, description="Stop after this many optimizer steps, whatever `epochs` says."
-    )
+    max_steps: int | None = Field(None, gt=0, le=2**31, description="Optimizer steps of a run, in place of `epochs`.")
     batch_size: int = Field(16, gt=0, description="Examples in one micro-batch.")
     gradient_accumulation: int = Field(1, gt=0, description="Micro-batches in one optimizer step.")
     eval_batch_size: int = Field(64, gt=0, description="Examples in one batch of an evaluation.")

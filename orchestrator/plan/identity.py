@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from craft.methods import METHODS
-from craft.settings import WarmStart, content_hash
+from craft.settings import TrainingSettings, WarmStart, content_hash
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
@@ -49,13 +49,24 @@ class Identity:
         return content_hash(identity | {"over": sorted(names)}, 10)
 
     def meaning(self, configuration: Configuration) -> str:
-        """Returns a text that is equal for configurations that mean the same on this model: ranks `all` may be ranks 64."""
-        resolve = METHODS[configuration.method].resolve
-        if not self._resolves or resolve is None:
-            return configuration.id
-        checked = METHODS[configuration.method].parameters.model_validate(configuration.parameters)
+        """Returns a text that is equal for configurations whose runs are the same on this model.
+
+        Ranks `all` may be ranks 64, an alpha may equal the rank, projections have no order, and a setting may have no effect
+        beside others.
+        """
+        row, block = METHODS[configuration.method], self.sweep.block_at(configuration.path)
+        parameters = dict(configuration.parameters)
+        if "alpha" in parameters and parameters["alpha"] == parameters.get("init_rank", parameters.get("rank")):
+            parameters["alpha"] = None  # what absent means
+        if parameters.get("projections"):
+            parameters["projections"] = sorted(parameters["projections"])
         identity = self._content(configuration.method, configuration.training, configuration.path)
-        identity["resolved"] = resolve(self._meta, checked)
+        tasks = {task: self.sweep.training_for(task, configuration.training, block) for task in self.sweep.task_names}
+        identity["training"] = {task: _with_effect(training) for task, training in tasks.items()}
+        del identity["chosen"]  # these settings are those that trials have, whoever chose them
+        identity["parameters"] = parameters
+        if self._resolves and row.resolve is not None:
+            identity["parameters"] = row.resolve(self._meta, row.parameters.model_validate(parameters))
         return content_hash(identity, 16)
 
     @cached_property
@@ -115,3 +126,18 @@ class Identity:
             "chosen": sorted(overruled & set(training)),
             **(block.own if block else {}),
         }
+
+
+def _with_effect(training: TrainingSettings) -> dict[str, Any]:
+    """Returns the settings without those that change nothing beside the others."""
+    settings = training.model_dump(mode="json")
+    if training.max_steps is not None:
+        del settings["epochs"]
+    every, whole = training.evaluate_every, training.max_steps is None and training.epochs.is_integer()
+    if every == "end" or (whole and every >= training.epochs):
+        del settings["select"], settings["evaluate_every"]  # a single evaluation has the best weights and the last
+    if training.head_learning_rate == training.learning_rate:
+        settings["head_learning_rate"] = None
+    if training.search_examples == training.eval_examples:
+        settings["search_examples"] = None
+    return settings

@@ -26,7 +26,7 @@ from orchestrator.sweepfile.plain_yaml import YamlPath, YamlProblem
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.sweepfile.tasks import check_measures, check_metrics, check_prerequisites, check_tasks
+from orchestrator.sweepfile.tasks import check_lengths, check_measures, check_metrics, check_prerequisites, check_tasks
 from orchestrator.sweepfile.yaml_source import Source, read_yaml
 
 
@@ -39,6 +39,8 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     source = _read(Path(path), overrides)
     absent = _resolve_files(source.content, Path(path).resolve().parent)
     sweep, mistakes = check(source.content)
+    if sweep is not None:
+        mistakes += check_lengths(source.content, sweep.blocks)
     mistakes = [*absent, *(mistake for mistake in mistakes if not (absent and mistake.message.startswith("no file ")))]
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda mistake: source.line(mistake.path))

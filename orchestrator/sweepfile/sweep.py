@@ -236,4 +236,7 @@ class Sweep(Settings):
 
     def to_yaml(self) -> str:
         """Returns the effective file as YAML; it loads to an equal sweep."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+        document = self.model_dump(mode="json")
+        if document["training"]["max_steps"] is not None:
+            del document["training"]["epochs"]  # it would have no effect
+        return yaml.safe_dump(document, sort_keys=False, width=120)

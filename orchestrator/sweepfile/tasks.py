@@ -8,7 +8,7 @@ LoRA's published runs of MRPC, RTE and STS-B do. The MRPC trial waits until the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ from craft.tasks.glue import WARM_START
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, from_pydantic, section_of, shown, unknown
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Range
 from orchestrator.sweepfile.sweep import NAME
 
 if TYPE_CHECKING:
@@ -111,6 +113,27 @@ def _check_warm_start(sweep: Sweep) -> Iterator[Mistake]:
             message = "tasks that are answered in words start from the model itself"
         if message:
             yield Mistake(("warm_start", task), message)
+
+
+def check_lengths(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:
+    """Yields each `epochs` of a file that has no effect, because `max_steps` says how long those runs are."""
+    message = "has no effect, because max_steps says how long these runs are; keep one of the two"
+    training = section_of(document, "training")
+    general = training.get("max_steps")
+    if general is not None and "epochs" in training:
+        yield Mistake(("training", "epochs"), message)
+    sections: list[tuple[YamlPath, dict[str, Any], Any]] = [((), section_of(document, "task_training"), general)]
+    for block in blocks:
+        steps = block.dimensions.get("max_steps", Choice((general,)))
+        limited = isinstance(steps, Range) or None not in steps.values
+        if limited and "epochs" in block.dimensions:
+            yield Mistake((*block.path, "epochs"), message)
+        sections.append((block.path, block.task_training, steps if limited else None))
+    for path, by_task, inherited in sections:
+        name = (*path, "task_training") if path else ("task_training",)
+        for task, settings in by_task.items():
+            if isinstance(settings, dict) and "epochs" in settings and settings.get("max_steps", inherited) is not None:
+                yield Mistake((*name, task, "epochs"), message)
 
 
 def check_measures(sweep: Sweep) -> Iterator[Mistake]:

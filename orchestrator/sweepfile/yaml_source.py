@@ -39,6 +39,8 @@ class Source:
     def override(self, assignment: str) -> None:
         """Applies `key.path=value` (`space.0.rank=8`): the value is YAML, mappings on the way are made, lists are not grown.
 
+        `max_steps` and `epochs` say the same in two ways, so one of them takes the place of the other.
+
         Raises:
             YamlProblem: no `=`, an empty part, a list index that is not there, or a value that is not YAML.
         """
@@ -67,6 +69,8 @@ class Source:
                 raise YamlProblem(where, f"{place} is {brief(here)}, which has nothing inside that {part!r} could name")
             path = (*path, key)
             if number == len(parts):
+                if isinstance(here, dict) and value is not None:
+                    here.pop({"max_steps": "epochs", "epochs": "max_steps"}.get(part), None)
                 here[key] = value
             else:
                 if isinstance(here, dict) and here.get(part) is None:
