@@ -239,8 +239,10 @@ def focus_trace(colour: str) -> Plain:
 
 def intervals_of(frame: pd.DataFrame) -> str:
     """Returns what the scores' intervals are, in words."""
-    one_seed = column(frame, "m.seeds").max() == 1
-    return "95 % intervals over examples alone: there is one seed" if one_seed else "95 % intervals over seeds and examples"
+    one_seed, examples = column(frame, "m.seeds").max() == 1, bool(column(frame, "m.examples").notna().any())
+    if one_seed:
+        return "95 % intervals over examples alone: there is one seed" if examples else "no intervals: there is one seed"
+    return f"95 % intervals over seeds{' and examples' if examples else ''}"
 
 
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:

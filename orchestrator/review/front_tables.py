@@ -8,7 +8,7 @@ come last and are not ranked.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
@@ -121,11 +121,27 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
                 value = f"\\textbf{{{value}}}"
             cells.append(f"{value} {ends}".strip())
         lines.append(("\\rowcolor{blue!8} " if row.on_front else "") + " & ".join(cells) + " \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}"]
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {' '.join(line.split())}" for line in _paper_notes(rows))]
+    return "\n".join([*lines, ""])
+
+
+def _paper_notes(rows: Sequence[Summary]) -> Iterator[str]:
+    """Yields what a reader of the LaTeX table has to know of its numbers."""
+    if not rows:
+        return
     examples = {row.value("examples") for row in rows if "examples" in row.counts}
     if len(examples) == 1:
-        lines.append(f"% scored on {examples.pop():,.0f} examples; ± is the 95 % interval over seeds and examples")
-    return "\n".join([*lines, ""])
+        yield f"scored on {examples.pop():,.0f} examples"
+    yield _intervals(rows)
+    if len(tasks_of(rows)) > 1:
+        several = max(interval.n for row in rows for interval in row.tasks.values()) > 1
+        yield f"of each task: {'the 95 % interval over its seeds alone' if several else 'no interval, because it has one seed'}"
+    seeds = sorted({seed for row in rows for _, seed in row.scores})
+    yield f"{plural(len(seeds), 'seed')} {', '.join(map(str, seeds))}"
+    for protocol in sorted({row.protocol for row in rows}):
+        what = "nothing" if protocol == "honest" else "epochs and settings"
+        yield f"protocol {protocol}: the rows that are reported chose {what}"
+    yield _budgets(rows) or "settings are those of the sweep file, not tuned"
 
 
 def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Column]:
@@ -135,7 +151,7 @@ def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Colu
     return [
         *(Column(head, head, kind="text", read=_part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
         metric_column(SIZE, "Parameters"),
-        *(metric_column(f"score/{task}", _title(task), ends=False) for task in tasks),
+        *(metric_column(f"score/{task}", _title(task)) for task in tasks),
         *(replace(column, label=heading(column.label)) for column in (score, *columns)),
     ]
 
@@ -255,8 +271,9 @@ def _intervals(summaries: Sequence[Summary]) -> str:
     if seeds < 2:
         few = f"; more scored examples{how} would narrow it more than more seeds" if limits == "examples" else ""
         return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
-    examples = any(sum(summary.sampling) or summary.credits for summary in complete)
-    text = f"± is the 95 % interval over seeds{' and examples' if examples else ''}"
+    known = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
+    over = "seeds and examples" if all(known) else "seeds, and examples where their number is known" if any(known) else "seeds"
+    text = f"± is the 95 % interval over {over}"
     text += ", of one seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
     if limits == "examples":
         return f"{text}; more scored examples{how} would narrow it more than more seeds"

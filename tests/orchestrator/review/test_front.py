@@ -280,6 +280,8 @@ def test_the_caption_says_what_the_intervals_are_over_and_what_would_narrow_them
         for summary in four
     ]
     assert said in caption(scored, OBJECTIVES)
+    assert said.rstrip(";") in latex(scored, OBJECTIVES).partition("\\end{tabular}")[2]
+    assert examples or "examples" not in caption(scored, OBJECTIVES)
     assert limit(scored) == limits
 
 
