@@ -104,7 +104,8 @@ class Call:
         if self.until_answered:
             changes.append("search.until=answered")
         if self.hours is not None:
-            changes.append(f"budget.wall_clock={self.hours:f}h")
+            seconds = round(3600 * self.hours)
+            changes.append(f"budget.wall_clock={f'{seconds // 60}min' if seconds % 60 == 0 else f'{seconds}s'}")
         if self.name is not None:
             changes.append(f"name={json.dumps(self.name)}")
         if self.storage is not None and self.remote is None:

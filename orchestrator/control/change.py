@@ -95,7 +95,7 @@ def _budget(sweep: Sweep, trainings: int, state: State, seconds: float, driven: 
         passed = time.time() - state.started.time if driven and state.started is not None else 0.0
         remaining_seconds = max(0.0, limit - passed)
         short = ", less than it takes" if seconds > remaining_seconds else ""
-        yield f"budget.wall_clock: {format_duration(remaining_seconds)} of {budget.wall_clock} left{short}"
+        yield f"budget.wall_clock: {format_duration(remaining_seconds)} of {budget.wall_clock_text} left{short}"
 
 
 NAMED = 4

@@ -144,7 +144,7 @@ class Driver(Agenda):
         """The part of the budget that is used up; None while there is time left, or without a limit."""
         budget = self.plan.sweep.budget
         limit = budget.wall_clock_seconds
-        return None if limit is None or self.seconds < limit else f"budget.wall_clock: {budget.wall_clock} are over"
+        return None if limit is None or self.seconds < limit else f"budget.wall_clock: {budget.wall_clock_text} are over"
 
     def is_ended(self, key: str) -> bool:
         """Returns whether no trial of a job has anything left to run in this session."""

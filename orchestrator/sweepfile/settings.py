@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from craft.settings import Settings
+from craft.words import format_duration
 from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import shown, unknown
 
@@ -192,6 +193,11 @@ class Budget(Settings):
         if text is not None and (not isinstance(text, str) or not _DURATION.fullmatch(text) or not parse_duration(text)):
             raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
         return text
+
+    @property
+    def wall_clock_text(self) -> str:
+        """The limit for people: `15 min` for 0.25h."""
+        return format_duration(self.wall_clock_seconds or 0).removesuffix(" 00 s").removesuffix(" 00 min")
 
     @property
     def wall_clock_seconds(self) -> float | None:

@@ -80,7 +80,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
     assert price.trainings == len(new) > 1
     assert price.seconds == pytest.approx(expected / pace_of(state))
     assert price.lines[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
-    assert price.lines[2].startswith("budget.wall_clock: 1 h 00 min of 1h left")
+    assert price.lines[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
     assert price_of(more.sweep, plan, state, driven=False).lines[-1].endswith("(one seed)")
 
 
