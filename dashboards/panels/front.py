@@ -87,8 +87,8 @@ def _fronts(view: View, metrics: list[Column]) -> tuple[Plain, Plain]:
 def _why_empty(counts: dict[str, int]) -> str:
     if not sum(counts.values()):
         return "This sweep has no configurations yet: the first appear when its first trial starts."
-    parts = [f"{count} {state}" for state, count in counts.items() if count]
-    return f"No configuration has a score yet ({', '.join(parts)})."
+    ended = [f"{count} {state}" for state, count in counts.items() if count and state not in ("running", "waiting")]
+    return f"No configuration has a score yet ({', '.join(ended)})." if ended else "No configuration has a score yet."
 
 
 def _scored(ready: Any) -> str:

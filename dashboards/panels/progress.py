@@ -6,52 +6,44 @@ import time
 from collections import Counter
 from typing import Any
 
-import pandas as pd
-
 from craft.words import format_duration, list_some
 from dashboards.frames import Frames
-from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text, texts
+from dashboards.panels.base import Panel, Plain, View, numbers, table, text, texts
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
+from orchestrator.state.entry import count_phases
 
-STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
 FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
 
 
-def planned_trials(frame: Frames) -> int | None:
-    """Returns how many trainings the sweep has at most; None before a session has begun."""
-    return frame.state.started.trainings if frame.state.started is not None else None
-
-
 def trial_counts(frame: Frames) -> dict[str, int]:
-    """Counts trainings by state: a slice of nested ranks is trained with its largest.
-
-    A trial that never had its turn has no run of its own. Its configuration counts it among the stopped.
-    """
-    trained = not_cut(frame.trials)
-    states = trained["state"].value_counts() if len(trained) else pd.Series(dtype=int)
-    counts = {state: int(states.get(state, 0)) for state in STATES}
-    counts["stopped"] = max(counts["stopped"], int(frame.configurations["stopped"].sum()))
-    return counts
+    """Counts trainings by state, those to come too, as `status` and the terminal do. What has been cut is no training."""
+    counts = count_phases(frame.state.trainings)
+    states = {state: counts[state] for state in ("finished", "running", "stopped", "failed")}
+    states["running"] *= frame.status == "running"
+    return states | {"to come": (frame.state.most_trainings or counts.total()) - sum(states.values())}
 
 
 def progress_data(view: View) -> Plain:
-    """Counts trials by state for each sweep, and how many are to come where the plan is known."""
+    """Counts trainings by state for each sweep."""
     groups: list[Plain] = []
     for frame in view.sweeps:
         tally = trial_counts(frame)
-        planned = planned_trials(frame)
-        tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
         status = frame.status
-        outlook = _underway(frame) if status == "running" else None
-        seconds_left, doing = outlook or (_time_left(frame, tally, status), "")
+        seconds_left, doing = outlook_of(frame, tally)
         groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": seconds_left, "doing": doing})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
     if all(group["status"] == "finished" and not group["counts"]["failed"] for group in groups):
         return {"empty": f"All {sum(sum(group['counts'].values()) for group in groups)} trainings have ended; none failed."}
     return {"groups": groups}
+
+
+def outlook_of(frame: Frames, tally: dict[str, int]) -> tuple[float | None, str]:
+    """Returns the seconds left, None if they are not known, and what the trials do."""
+    outlook = _underway(frame) if frame.status == "running" else None
+    return outlook or (_time_left(frame, tally, frame.status), "")
 
 
 def _underway(frame: Frames) -> tuple[float | None, str] | None:

@@ -177,8 +177,8 @@ Craft.Page = class {
     for (const panel of this.panels.values()) panel.visible = panel.onScreen = panel.meta.section === "front";
   }
 
-  /* A panel that is not on the screen is neither asked for (importance and curves take the server time) nor redrawn. Watching
-     begins when the front is drawn, because on an empty page every panel is on the screen. */
+  /* A panel that is not on the screen is asked for once, after the others, and not redrawn (importance and curves take the server
+     time). Watching begins when the front is drawn, because on an empty page every panel is on the screen. */
   watch() {
     if (this.watcher || !this.panels.size) return;
     this.watcher = new IntersectionObserver(entries => {
@@ -191,6 +191,23 @@ Craft.Page = class {
       }
     }, {rootMargin: "250px"});
     for (const panel of this.panels.values()) this.watcher.observe(panel.box);
+    addEventListener("beforeprint", () => { for (const panel of this.panels.values()) this.load(panel); });
+    this.loadRest();
+  }
+
+  load(panel) {
+    if (panel.visible) return;
+    panel.visible = true;
+    return this.fetch(panel);
+  }
+
+  /* The panels below the screen follow one by one while the browser is idle, so that a print or a picture of the whole page has all of them. */
+  async loadRest() {
+    const idle = window.requestIdleCallback || setTimeout;
+    for (const panel of this.panels.values()) {
+      await new Promise(resolve => idle(resolve));
+      await this.load(panel);
+    }
   }
 
   frame(meta) {

@@ -76,11 +76,9 @@ class Display:
             for entry in (state.entries[key] for key in event.keys if key in state.entries):
                 if not entry.trial.is_cut:
                     self._show_phase(event, entry)
-                elif isinstance(event, Wanted):
-                    self.tally.compare(entry)
                 elif isinstance(event, Started):
                     self.tally.cutting.add(entry.key)
-                else:
+                elif not isinstance(event, Wanted):
                     self.tally.cutting.discard(entry.key)
 
     def look(self, key: str, outlook: Outlook, state: State) -> None:
@@ -107,7 +105,6 @@ class Display:
                 self.say(f"waits: {entry.trial.name}")
         elif entry.ended:
             self.tally.end(entry, earlier=True)
-            self.tally.compare(entry)
 
     def _show_report(self, entry: Entry) -> None:
         self.tally.progress(entry)
@@ -117,7 +114,6 @@ class Display:
             self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
 
     def _show_end(self, entry: Entry) -> None:
-        self.tally.compare(entry)
         self.tally.cutting.discard(entry.key)
         if entry.trial.is_cut or entry.result is None:
             return
@@ -153,13 +149,13 @@ class Display:
             (f"{len(tally.running)}", "bold"), " running   ",
             (f"{len(tally.paused)} paused   " if tally.paused else ""),
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
+            (f"{tally.stopped} stopped   " if tally.stopped else ""),
             (format_duration(tally.elapsed), "bold"), " passed   ", (time_left, "bold"), " left",
         )  # fmt: skip
         head = Table.grid(padding=(0, 2))
-        head.add_row(ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed, width=24), counts)
+        ended = tally.done + tally.failed + tally.stopped
+        head.add_row(ProgressBar(total=max(1, tally.total), completed=ended, width=24), counts)
         lines: list[RenderableType] = [head]
-        if tally.best:
-            lines.append(Text(f"best reported score {tally.best[0]:.1f}: {tally.best[1]}"))
         lines.append(self._running_table() if tally.running else Text(tally.doing, style="dim"))
         return Group(*lines)
 

@@ -1,4 +1,4 @@
-"""Counts of a running sweep: trials done, running and failed, the best so far, the time left. Nothing is drawn here."""
+"""Counts of a running sweep: trials done, running, stopped and failed, the time left. Nothing is drawn here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Running:
 
 @dataclass
 class Tally:
-    """The state of a sweep in numbers. `done` counts trials that ended with a result other than a failure.
+    """The state of a sweep in numbers. `done` counts trials that have finished.
 
     `cutting` has the keys of cuts that have started. `missing` says what the trials wait for that no machine has. `most` is the
     number of trials that have run at once, and `took` the seconds of each that has ended, in this session.
@@ -53,10 +53,10 @@ class Tally:
     started: float = field(init=False)
     done: int = 0
     failed: int = 0
+    stopped: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     cutting: set[str] = field(default_factory=set)
-    best: tuple[float, str] | None = None
     missing: str = ""
     most: int = 1
     took: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Tally:
 
     @property
     def waiting(self) -> int:
-        return max(0, self.total - self.done - self.failed - len(self.running))
+        return max(0, self.total - self.done - self.failed - self.stopped - len(self.running))
 
     @property
     def left(self) -> float | None:
@@ -126,25 +126,21 @@ class Tally:
         if result is None or result.status == "failed":
             self.failed += 1
             return
-        self.done += 1
+        if result.status == "stopped":
+            self.stopped += 1
+        else:
+            self.done += 1
         if trial is not None and not earlier:
             # Starting a process takes long, and those that come after use it again. A resumed trial took longer than here.
             self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
 
     def count_again(self, entries: Sequence[Entry]) -> None:
         """Counts all trials from the start, because others are wanted now or results are void."""
-        self.done = self.failed = 0
-        self.paused, self.best = {entry.key for entry in entries if entry.phase == "paused"}, None
+        self.done = self.failed = self.stopped = 0
+        self.paused = {entry.key for entry in entries if entry.phase == "paused"}
         for entry in entries:
             if entry.ended and not entry.trial.is_cut:
                 self.end(entry, earlier=True)
-            self.compare(entry)
-
-    def compare(self, entry: Entry) -> None:
-        """Keeps a trial that has ended as the best one, if its reported score is the highest so far."""
-        score = entry.finished.metrics.get("score") if entry.finished and entry.trial.is_reported else None
-        if score is not None and (self.best is None or score > self.best[0]):
-            self.best = score, f"{entry.trial.label} on {entry.trial.task}, seed {entry.trial.seed}"
 
     def sentence(self, over: bool = False) -> str:
         """Returns all counts and times in one line; `over` when nothing starts any more."""
@@ -152,8 +148,8 @@ class Tally:
         parts[1] += f" ({self.doing})" if self.doing and not over else ""
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")
-        if self.best and not over:  # the table that follows has all outputs, also those that were cut after the sweep
-            parts.append(f"best reported score {self.best[0]:.1f} ({self.best[1]})")
+        if self.stopped:
+            parts.append(f"{self.stopped} stopped")
         parts.append(f"{format_duration(self.elapsed)} passed")
         if self.left is not None:
             parts.append(f"{format_duration(self.left)} left")

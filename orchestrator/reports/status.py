@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from orchestrator.record.lock import Holder, holder_of
 from orchestrator.record.resume import check_name
 from orchestrator.reports.answer import AnswerPart, Judged, recall
 from orchestrator.reports.base import Command, Count, Number, Part, Report
-from orchestrator.state.entry import Entry
+from orchestrator.state.entry import Entry, count_phases
 from orchestrator.state.events import SessionEnded
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
@@ -40,9 +39,7 @@ class Counts(Part):
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Counts:
-        phases = Counter[str](
-            entry.result.status if entry.ended and entry.result is not None else entry.phase for entry in entries
-        )
+        phases = count_phases(entries)
         names = ("waiting", "running", "paused", "finished", "failed", "stopped")
         return cls(total=phases.total(), **{name: phases[name] for name in names})
 
@@ -128,7 +125,7 @@ class StatusReport(Report):
         description="Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."
     )
     trainings: Counts = Field(description="The trials that are trained.")
-    trainings_planned: Count = Field(description="The most trainings that the sweep file asks for. Null if not known.")
+    trainings_planned: Count = Field(description="How many trainings there will be, as far as is known. Null if it is not.")
     trials: Counts = Field(description="All trials, with those whose adapters are cut from a training's.")
     refused: int = Field(description="Configurations that break a constraint and are not trained.")
     running: list[RunningPart] = Field(description="The trials that run.")
@@ -179,7 +176,7 @@ def status_report(
         doing=underway.doing if phase == "running" and underway is not None else "",
         paused_by=state.held.who if state.held is not None else None,
         trainings=Counts.of(state.trainings),
-        trainings_planned=state.started.trainings if state.started is not None else None,
+        trainings_planned=state.most_trainings,
         trials=Counts.of(state.requested),
         refused=len(state.refused),
         running=[_running(entry, current_time) for entry in state.requested if _runs(entry, state)],

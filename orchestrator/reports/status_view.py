@@ -65,8 +65,7 @@ def _times(report: StatusReport) -> Iterator[str]:
 
 def _counts(report: StatusReport) -> str:
     trainings = report.trainings
-    most = max(trainings.total, report.trainings_planned or 0) if report.phase != "finished" else trainings.total
-    parts = [f"{trainings.finished}/{most} trainings done"]
+    parts = [f"{trainings.finished}/{report.trainings_planned or trainings.total} trainings done"]
     parts += [
         f"{count} {name}"
         for name in ("running", "paused", "failed", "stopped")

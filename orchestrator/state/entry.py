@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -108,3 +109,8 @@ class Entry:
     def finished(self) -> TrialResult | None:
         """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
+
+
+def count_phases(entries: Iterable[Entry]) -> Counter[str]:
+    """Counts trials: waiting, running, paused; or finished, failed, stopped if they have ended."""
+    return Counter(entry.result.status if entry.ended and entry.result is not None else entry.phase for entry in entries)

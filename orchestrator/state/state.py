@@ -97,6 +97,14 @@ class State:
         return [entry for entry in self.requested if not entry.trial.is_cut]
 
     @property
+    def most_trainings(self) -> int | None:
+        """How many trainings there will be, as far as is known; None before a session. More than were planned may be added."""
+        if self.started is None:
+            return None
+        over = self.ended is not None and self.ended.status == "finished"
+        return len(self.trainings) if over else max(len(self.trainings), self.started.trainings)
+
+    @property
     def reported(self) -> list[Entry]:
         """Those of `requested` whose scores are reported."""
         return [entry for entry in self.requested if entry.trial.is_reported]

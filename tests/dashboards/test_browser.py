@@ -308,3 +308,17 @@ def test_the_exported_file_needs_nothing(
     finally:
         browser.quit()
         time.sleep(0.1)
+
+
+def test_a_print_of_the_whole_page_has_every_panel(
+    browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path
+) -> None:
+    """Nothing is scrolled to, as in a print, a PDF or a picture of the whole page."""
+    store = store_at("ranks", [sweep_run("ranks", planned=100), *grid("ranks", seeds=2, tasks=("mrpc", "rte"))])
+    assert main(["ranks", "--to", str(tmp_path / "page.html"), "--tracking-uri", store.uri]) == 0
+    with served(store) as url:
+        for place in (url, (tmp_path / "page.html").as_uri()):
+            browser.open(place)
+            browser.wait("!document.querySelector('main').innerText.includes('Loading')")
+            assert browser.run("document.documentElement.scrollTop") == 0
+            assert browser.run("document.querySelectorAll('[data-panel] .main-svg').length") > 3

@@ -49,9 +49,11 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     }
     counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
     assert progress_data(view)["groups"][0]["counts"] == counts
-    assert state_of([], [], view)["status"] == "9 of 9 trainings done · 1 failed"
+    assert state_of([], [], view)["status"] == "4 of 9 trainings done · 1 failed · 4 stopped"
     more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
-    assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trainings done · 1 failed"
+    assert (
+        state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "8 of 13 trainings done · 1 failed · 4 stopped"
+    )
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:

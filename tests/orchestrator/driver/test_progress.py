@@ -160,23 +160,15 @@ def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     assert sweep.tally.doing == "2 scoring"
 
 
-def test_failed_and_interrupted_trials_are_not_counted_as_done() -> None:
-    tally = Tally(3)
-    for seed in range(3):
+def test_failed_stopped_and_interrupted_trials_are_not_counted_as_done() -> None:
+    tally = Tally(4)
+    for seed in range(4):
         tally.start(entry(seed))
     tally.end(entry(0, 99.0))
     tally.end(entry(1, status="failed"))
     tally.stop("k2")
-    assert (tally.done, tally.failed, tally.waiting, tally.running) == (1, 1, 1, {})
-
-
-def test_the_best_is_the_highest_finished_score_that_is_reported() -> None:
-    tally = Tally(4)
-    for seed, score in enumerate((61.0, 75.5, 70.0)):
-        tally.compare(entry(seed, score))
-    only_tunes = entry(3, 99.0)
-    tally.compare(replace(only_tunes, trial=replace(only_tunes.trial, why=Why("candidate", "group"))))
-    assert tally.best == (75.5, "LoRA 1 on glue/rte, seed 1")
+    tally.end(entry(3, 50.0, status="stopped"))
+    assert (tally.done, tally.failed, tally.stopped, tally.waiting, tally.running) == (1, 1, 1, 1, {})
 
 
 def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
@@ -187,11 +179,10 @@ def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
         display.tick()
         show(display, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
     assert "\x1b" not in stream.getvalue()
-    best = "best reported score 70.0 (LoRA 1 on glue/rte, seed 1)"
-    assert f"1/2 trainings done, 0 running, 1 failed, {best}, " in display.tally.sentence()
+    assert "1/2 trainings done, 0 running, 1 failed, " in display.tally.sentence()
     last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("1/2 trainings done, 0 running, 1 failed, "), "the table that follows has the best"
-    assert best not in last
+    assert last.startswith("1/2 trainings done, 0 running, 1 failed, ")
+    assert "score" not in last, "a reported score chooses nothing"
 
 
 def test_a_terminal_gets_a_block_with_everything() -> None:
@@ -212,7 +203,6 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
         "1 running",
         "0 failed",
         "search score",
-        "best reported score 70.0: LoRA 1 on glue/rte, seed 1",
         "75%",
         "66.6",
     ):
