@@ -56,7 +56,8 @@ def page(
     if sweep is not None and to is not None and Path(sweep).is_file():
         _write(sweep, everything_in(Path(sweep)), to)
         return
-    store = Store(sys.stdin.readline().strip() if tracking_uri == "-" else tracking_uri, mlflow_url)
+    uri = sys.stdin.readline().strip() if tracking_uri == "-" else tracking_uri
+    store = Store(uri, mlflow_url, waits=sweep is None)
     if sweep is not None and to is not None:
         _write(sweep, everything(store, sweep), to)
     else:
@@ -98,6 +99,8 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     port = listener.getsockname()[1]
     app = make_app(store, hosts=LOOPBACK if host in LOOPBACK else ["*"])
     print(f"http://{f'[{host}]' if ':' in host else host}:{port}   (Ctrl-C ends)", flush=True)
+    if store.is_absent:
+        print(f"waits for the first sweep in {store.shown_uri}", flush=True)
     try:
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
     except KeyboardInterrupt:

@@ -47,11 +47,13 @@ class Store:
         uri: MLflow's tracking URI; `sqlite:///mlflow.db` (in the current folder) if None.
         mlflow_url: where MLflow's own page is served, for links to runs; taken from the URI where that is http(s).
 
+        waits: whether a SQLite file may be absent, as before the first sweep; the store then has no sweeps.
+
     Raises:
         DashboardError: the SQLite file of `uri` does not exist (MLflow would silently create an empty one).
     """
 
-    def __init__(self, uri: str | None = None, mlflow_url: str | None = None) -> None:
+    def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, waits: bool = False) -> None:
         self.uri = hide_address(uri or DEFAULT_URI)
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
@@ -65,12 +67,17 @@ class Store:
         self.mlflow_url = (mlflow_url or (public_address(self.uri) if is_server else "")).rstrip("/")
         if self.mlflow_url and not self.mlflow_url.startswith(("http://", "https://")):
             raise DashboardError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
-        path = Path(self.uri.removeprefix("sqlite:///")).absolute() if self.uri.startswith("sqlite:///") else None
-        if path is not None and not path.is_file():
+        self._file = Path(self.uri.removeprefix("sqlite:///")).absolute() if self.uri.startswith("sqlite:///") else None
+        if self.is_absent and not waits:
             raise DashboardError(
-                f"there is no tracking store at {path}: run a sweep there first (craft-sweeps run SWEEP.yaml), "
+                f"there is no tracking store at {self._file}: run a sweep there first (craft-sweeps run SWEEP.yaml), "
                 "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
             )
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether its SQLite file is not there yet."""
+        return self._file is not None and not self._file.is_file()
 
     def hide(self, error: object) -> str:
         """Returns the text of an error, without passwords."""
@@ -85,6 +92,8 @@ class Store:
 
     def sweeps(self) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first."""
+        if self.is_absent:
+            return []
         try:
             runs = self.reader.sweep_runs()
         except Exception as error:  # MLflow, SQLAlchemy, sqlite3 and requests each raise their own kinds

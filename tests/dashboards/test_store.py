@@ -151,6 +151,9 @@ def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(DashboardError, match=r"no tracking store at .*absent.db.*--tracking-uri"):
         Store(f"sqlite:///{tmp_path}/absent.db")
     assert not list(tmp_path.iterdir())
+    waiting = Store(f"sqlite:///{tmp_path / 'absent.db'}", waits=True)
+    assert waiting.sweeps() == [], "the live page is open before the first sweep runs"
+    assert not (tmp_path / "absent.db").exists()
 
 
 def test_links_quote_what_a_run_is_called() -> None:
