@@ -113,15 +113,21 @@ def new_request(verb: Verb, trial: str | None = None) -> Request:
     return Request(_new_name(), verb, _whoami(), time.time(), trial)
 
 
+LONGEST = 500
+"""The most letters of a proposal and of its reason, which page, MLflow and log show."""
+
+
 def proposal_request(proposal: str, why: str) -> Request:
     """Returns a request that a configuration is added, with the reason.
 
     Raises:
-        ValueError: one of the two is empty, or cannot be shown.
+        ValueError: one of the two is empty, too long, or cannot be shown.
     """
     for text in (proposal, why):
         if not text.strip():
             raise ValueError("give the configuration, as in 'lora rank=4', and the reason (--why)")
+        if len(text) > LONGEST:
+            raise ValueError(f"got {len(text):,} letters; the configuration and the reason have at most {LONGEST} each")
         _check_shown(text)
     return Request(_new_name(), "propose", _whoami(), time.time(), proposal=proposal.strip(), why=why.strip())
 

@@ -175,8 +175,8 @@ def test_a_proposal_is_refused_in_words(proposal: str, words: str, tmp_path: Pat
 
 
 def test_a_proposal_without_words_is_refused() -> None:
-    for proposal, why in (("", "x"), ("lora", " "), ("lora", "\x1b[2J")):
-        with pytest.raises(ValueError, match=r"the reason \(--why\)|cursor"):
+    for proposal, why in (("", "x"), ("lora", " "), ("lora", "\x1b[2J"), ("lora" * 200, "x"), ("lora", "x" * 200_000)):
+        with pytest.raises(ValueError, match=r"the reason \(--why\)|cursor|at most 500 each"):
             proposal_request(proposal, why)
 
 
