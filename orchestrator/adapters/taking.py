@@ -9,11 +9,13 @@ the sweep file, and `--resume`, does both).
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +91,11 @@ def take_adapters(
         form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
         base: the place of the base model, if it is not the one in the sweep's file, which may have moved since the training.
     """
-    aside = to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
+    begin = f".{to.absolute().name}.{socket.gethostname()}."
+    aside = to.absolute().with_name(f"{begin}{os.getpid()}")
+    for left in aside.parent.glob(f"{glob.escape(begin)}*"):
+        if not _is_alive(left.name.removeprefix(begin)):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             adapters = choose_trials(record, chosen, aside, task, seed)
@@ -104,6 +110,13 @@ def take_adapters(
         adapters[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in adapters]
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_alive(process: str) -> bool:
+    """Returns whether a process of this machine lives; True for what is no number of one."""
+    import psutil
+
+    return not process.isdecimal() or psutil.pid_exists(int(process))
 
 
 def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:

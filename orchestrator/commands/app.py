@@ -22,6 +22,7 @@ import craft
 from orchestrator.reports.exits import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.secrets import redact
+from orchestrator.tools.signals import ended_by_exceptions
 from orchestrator.tools.stdout import be_printable, drop_stdout, flush_stdout, only_report, write_report
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
@@ -104,6 +105,20 @@ COMMANDS = (
     Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),
     Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
     Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
+    Row(
+        "orchestrator.commands.sweeps:list_",
+        (("list", "the sweeps in runs/"), ("list --tracking-uri http://tracker:5000", "those of a shared store")),
+    ),
+    Row(
+        "orchestrator.commands.sweeps:wait",
+        (("wait ranks", "returns when the driver of runs/ranks has ended"), ("wait ranks --timeout 600", "or in ten minutes")),
+        "stopped waiting; the sweep runs on",
+    ),
+    Row(
+        "orchestrator.commands.sweeps:remove",
+        (("remove ranks", "show what goes and what stays; delete it if you agree"),),
+        "stopped; the same command removes the rest",
+    ),
     Row(
         "orchestrator.commands.results:status",
         (("status ranks", "progress, running and failed trials, and the answer so far"),),
@@ -221,7 +236,7 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     os.environ.update({**QUIET, **os.environ})
     is_document = ("--json" in arguments or arguments[:1] == ["suggest"]) and not {"--help", "-h"} & {*arguments}
     try:
-        with only_report() if is_document else nullcontext():
+        with ended_by_exceptions(), only_report() if is_document else nullcontext():
             status = _run(arguments, start or ("craft-sweeps", *arguments[:1]))
         flush_stdout()
     except BrokenPipeError:

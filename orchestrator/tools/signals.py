@@ -42,6 +42,27 @@ def begin_again(arguments: Sequence[str], stderr: int) -> None:
     os.execve(sys.executable, [sys.executable, *arguments], os.environ | {BEGUN_AGAIN: "1"})
 
 
+@contextmanager
+def ended_by_exceptions() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP end the process by SystemExit while inside, so that what is half-written is removed.
+
+    It does nothing outside the main thread, and leaves a signal alone that is ignored, as by nohup.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    main = threading.current_thread() is threading.main_thread()
+    default = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) == signal.SIG_DFL]
+    for number in default:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in default:
+            signal.signal(number, signal.SIG_DFL)
+
+
 class Stop:
     """Whether somebody asked the sweep to stop. `say` confirms it on the screen."""
 

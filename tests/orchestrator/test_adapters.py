@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ import craft
 from craft.models.loading import MINILM, resolve_model
 from orchestrator.adapters.model_card import Origin, model_card
 from orchestrator.adapters.taking import take_adapters
-from orchestrator.commands.app import main
+from orchestrator.commands.app import WRONG, main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
@@ -390,3 +391,34 @@ def test_a_finished_configuration_is_cut_without_training(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
     model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
+
+
+HALF = """\
+import sys, time
+from orchestrator.adapters import taking
+from orchestrator.commands.app import WRONG, main
+
+def write_half(record, adapter, *_):
+    adapter.folder.mkdir(parents=True)
+    (adapter.folder / "half").write_text("half")
+    print("writing", flush=True)
+    time.sleep(600)
+
+taking._write_adapter = write_half
+sys.exit(main(["take", "sweep", "--pick", "best", "--to", "taken"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_killed_take_leaves_nothing(number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "runs" / "sweep", {"LoRA r1": (100, over_seeds(80.0, 81.0))})
+    killed = subprocess.Popen([sys.executable, "-c", HALF], stdout=subprocess.PIPE, encoding="utf-8")
+    assert killed.stdout is not None
+    assert "writing\n" in iter(killed.stdout.readline, "")
+    killed.send_signal(number)
+    assert killed.wait(60) == (-9 if number == signal.SIGKILL else 128 + number)
+    if number == signal.SIGKILL:  # the next one tidies up
+        assert [path.name for path in tmp_path.iterdir()] != ["runs"]
+        assert main(["take", "sweep", "--pick", "best", "--to", "taken"]) == WRONG
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
