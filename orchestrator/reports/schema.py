@@ -12,6 +12,7 @@ from orchestrator.reports.check import CheckReport
 from orchestrator.reports.compare import CompareReport
 from orchestrator.reports.errors import ErrorReport
 from orchestrator.reports.front import FrontReport
+from orchestrator.reports.listing import ListReport, RemoveReport
 from orchestrator.reports.plan import PlanReport
 from orchestrator.reports.status import StatusReport
 from orchestrator.reports.written import CutReport, ExportReport, SuggestReport, TakeReport
@@ -25,6 +26,8 @@ AnyReport = Annotated[
     | ApplyReport
     | RequestReport
     | StatusReport
+    | ListReport
+    | RemoveReport
     | FrontReport
     | CompareReport
     | TakeReport

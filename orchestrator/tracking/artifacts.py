@@ -24,6 +24,7 @@ from orchestrator.tracking.uri import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 
 TEXT = (".yaml", ".yml", ".json", ".md", ".txt", ".log")
@@ -50,6 +51,20 @@ def upload(client: MlflowClient, run_id: str, name: str, source: Path | str) -> 
     bytes_by_path = _bytes(client, run_id, name if source.is_dir() else None)
     if any(bytes_by_path.get(file) != path.stat().st_size for file, path in files.items()):
         raise OSError(f"artifact {name!r} of run {run_id} is not what was sent from {source}")
+
+
+def delete_artifacts(client: MlflowClient, run: Run) -> list[str]:
+    """Deletes all artifacts of a run; returns a sentence on those that its storage cannot delete."""
+    from mlflow.artifacts import get_artifact_repository
+
+    try:
+        storage = get_artifact_repository(run.info.artifact_uri)
+        for item in client.list_artifacts(run.info.run_id):
+            storage.delete_artifacts(item.path)
+    except Exception as error:  # each kind of storage has errors of its own
+        reason = redact(" ".join(str(error).split()))[:200]
+        return [f"artifacts of run {run.info.run_id} in {redact(run.info.artifact_uri)} ({reason})"]
+    return []
 
 
 def digest_source(source: Path | str) -> str:

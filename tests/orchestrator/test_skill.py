@@ -20,7 +20,7 @@ from orchestrator.commands.app import COMMANDS, GOOD, NO, WRONG, main
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.judging.answer import Kind
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import Wanted
+from orchestrator.state.events import SessionEnded, Wanted
 from orchestrator.state.log import read_state
 from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import over_seeds, record, write_log
@@ -39,6 +39,7 @@ space: [{method: lora, rank: {values: [1, 8]}, learning_rate: 1e-2}]
 REPORTS = {
     "plan": "plan", "run": "front", "front": "front", "more": "front", "take": "take", "status": "status",
     "propose": "request", "compare": "compare", "export": "export", "judge": "front", "apply": "apply",
+    "wait": "status", "list": "list", "remove": "remove",
 }  # fmt: skip
 """The report of each command that the skill has."""
 
@@ -68,6 +69,7 @@ def run_all(capsys: pytest.CaptureFixture[str], *, answered: bool) -> dict[str, 
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
+    monkeypatch.setattr("orchestrator.commands.sweeps.AGAIN_SECONDS", 0.0)
     (tmp_path / "tickets.yaml").write_text(SWEEP)
     return tmp_path
 
@@ -87,7 +89,7 @@ def test_every_command_is_run_on_a_recorded_sweep(
     state = read_state(SweepFolder(folder).record)
     assert state.started is not None
     again = replace(state.started, again="craft-sweeps run tickets.yaml --resume", folder=str(folder))
-    write_log(folder, again, Wanted(keys=[*state.entries]))
+    write_log(folder, again, Wanted(keys=[*state.entries]), SessionEnded(status="finished"))
     monkeypatch.setattr(
         "orchestrator.commands.run.run_file", lambda call, console: SweepOutcome(read_state(SweepFolder(folder).record), 1.0)
     )
