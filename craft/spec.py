@@ -7,6 +7,7 @@ against these models, `RunSpec.key` names the run by its content.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import not_
 from typing import Any
 
@@ -14,6 +15,8 @@ from pydantic import Field, model_validator
 
 from craft.data_settings import DataSettings
 from craft.methods import find_method
+from craft.methods.method import Method
+from craft.models.base import Base
 from craft.settings import (
     CutFrom,
     MeasureSettings,
@@ -25,7 +28,8 @@ from craft.settings import (
     content_hash,
     without_places,
 )
-from craft.tasks import TASKS
+from craft.tasks import TASKS, find_task
+from craft.tasks.task import Kind, Task
 
 BUDGET = "parameters:"
 """Begins the name of what an adapter is cut to where that is a number of parameters."""
@@ -68,6 +72,29 @@ class RunSpec(Settings):
             custom_task = self.data.custom.get(self.task.removeprefix("custom/"))
             return custom_task.kind if custom_task else None
         return TASKS[self.task].kind if self.task in TASKS else None
+
+    @property
+    def row(self) -> Method:
+        """The row of its method."""
+        return find_method(self.method)
+
+    @property
+    def typed_parameters(self) -> Any:
+        """The method's parameters as its own model."""
+        return self.row.parameters.model_validate(self.parameters)
+
+    @property
+    def task_row(self) -> Task:
+        """The row of its task. Raises ValueError if it is not known, or a file of the user's cannot be read."""
+        return find_task(self.task, self.data)
+
+    def base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None = None, name: str | None = None) -> Base:
+        """Describes the base model with the head of a task; `name` is where it is on this machine, if not at its own."""
+        row, training = self.row, self.training
+        return Base(
+            name or self.model, kind, labels, self.revision, training.precision, row.master_weights, pad_token_id,
+            row.quantization, self.projection_map,
+        )  # fmt: skip
 
     @property
     def key(self) -> str:

@@ -33,7 +33,6 @@ from craft.words import format_bytes, plural
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.trial import Job
 from orchestrator.record.checkpoints import check_writable, open_storage
-from orchestrator.record.manifest import cores
 from orchestrator.reports.check import Finding, Level
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
@@ -69,7 +68,7 @@ def diagnose(plan: Plan, call: Call, machines_wanted: int | None = None) -> Iter
         return
     yield _disk(plan, storage)
     try:
-        fingerprints = prepare(needs_of(plan.trials or plan.examples), cores(), elsewhere=address is not None)
+        fingerprints = prepare(needs_of(plan.trials or plan.examples), elsewhere=address is not None)
     except (ValueError, OSError) as error:
         yield Finding("bad", "model and data", _one_line(error))
         return

@@ -27,7 +27,7 @@ from orchestrator.judging.answer import answer_of
 from orchestrator.judging.front import judge_state
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.manifest import cores, describe_session, record_in, write_effective
+from orchestrator.record.manifest import describe_session, record_in, write_effective
 from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
 from orchestrator.results.summary import Summary
@@ -169,7 +169,7 @@ def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) ->
         return None
     elsewhere = options.address is not None
     with _doing(console, "preparing model" + (" and data" if elsewhere else ", data and decompositions")):
-        digests = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
+        digests = prepare(needs_of(remaining), elsewhere=elsewhere)
     check_data(plan.sweep, entries, digests)
     return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere)
 

@@ -35,11 +35,12 @@ def row_text(name: str) -> str:
 def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     from craft.methods import METHODS
     from craft.methods.method import BuildContext
+    from craft.models.base import Base
     from craft.models.loading import MINILM, meta_model
 
     row = example("craft/methods/from_peft/loha.py", monkeypatch).METHOD
     monkeypatch.setitem(METHODS, row.name, row)
-    base = meta_model(MINILM, "classification", ("no", "yes"))
+    base = meta_model(Base(MINILM, "classification", ("no", "yes")))
     parameters = row.parameters(rank=2)
     model = row.build(base, parameters, BuildContext("SEQ_CLS"))
     counted = sum(weight.numel() for name, weight in model.named_parameters() if weight.requires_grad and "hada" in name)

@@ -28,6 +28,7 @@ from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.factors.low_rank import ranks_within
 from craft.models.adapters import WEIGHTS_FILE
+from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
@@ -160,7 +161,7 @@ class _Auditor:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
         model, stored, task = self._load(self._folder), self._folder.moves_base, self._task
         pad = self._tokenizer.pad_token_id
-        base = load_model(self._folder.base, task.kind, task.labels, pad_token_id=pad) if stored else None
+        base = load_model(Base(self._folder.base, task.kind, task.labels, pad_token_id=pad)) if stored else None
         changes = changes_of(model, base)
         if (cut := self._folder.cut) is not None:  # of low-rank matrices the model has the products
             changes = replace(changes, parameters=min(cut[1], changes.parameters))

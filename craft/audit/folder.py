@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from peft import PeftModel, PeftType
 
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
+from craft.models.base import Base
 from craft.models.compute import compute_device
 from craft.models.loading import load_model, load_tokenizer, resolve_model
 from craft.models.quiet import quiet_libraries
@@ -117,7 +118,7 @@ class Folder:
         Raises:
             ValueError: the adapter does not fit its base model.
         """
-        model = load_model(self.base, kind, labels, pad_token_id=pad_token_id)
+        model = load_model(Base(self.base, kind, labels, pad_token_id=pad_token_id))
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
                 model.resize_token_embeddings(self.words)

@@ -7,7 +7,7 @@
 
 An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
 the algorithm. So a file is either right for a request, or not found. Decompositions of stacks (`craft.factors.stacks`) and
-of single weights (`craft.factors.svd`) and fitted task heads (`craft.trainer.head_start`) are stored here.
+fitted task heads (`craft.trainer.head_start`) are stored here.
 
 A file is written aside and renamed. Reading maps it into memory, so that processes share its pages, and checks its checksum; a
 wrong file is made again. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be

@@ -67,11 +67,11 @@ def optimizer(
 ) -> torch.optim.Optimizer:
     """Makes AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
     from craft.models.compute import adamw
-    from craft.tuners.craft.rates import scaled_adamw
+    from craft.tuners.craft.rates import scale_by_rank
 
-    if parameters.rate_scaling == "none":
-        return adamw(groups)
-    return scaled_adamw(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]
+    if parameters.rate_scaling == "rank":
+        groups = scale_by_rank(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]
+    return adamw(groups)
 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def label(parameters: Any) -> str:
 def describe(model: nn.Module) -> dict[str, float]:
     """Computes `energy_kept`: ‖G‖² over ‖W‖², summed over the projections."""
     stacks = model.base_model.craft_adapter("default").stacks.values()  # type: ignore[union-attr, operator]
-    energy = sum(float(stack.factors.core.double().square().sum()) for stack in stacks)
-    return {"energy_kept": energy / sum(stack.factors.squared_norm for stack in stacks)}
+    energy = sum(float(stack.core.double().square().sum()) for stack in stacks)
+    return {"energy_kept": energy / sum(stack.squared_norm for stack in stacks)}
 
 
 METHOD: Method = Method(

@@ -42,8 +42,6 @@ class Method:
             (`all` and the number of layers); absent if only equal parameters have the same meaning.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
             if absent. It keeps everything that it remembers in its `state`, so that a resumed run continues unchanged.
-        singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
-            store (`craft.factors.svd`), so that they can be made once beforehand.
         decays_to_start: whether weight decay pulls the adapter's weights to where they start, because with zeros in their place
             the model would not be the base model.
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
@@ -69,7 +67,6 @@ class Method:
     base_bytes: float | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
-    singular_vectors: bool = False
     decays_to_start: bool = False
     master_weights: bool = False
     copies: tuple[int, int] = (1, 0)

@@ -58,7 +58,6 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     import peft
 
     from craft.models.projections import linear_modules, target_modules
-    from craft.tuners.stored_svd import svd_from_store
 
     targets = target_modules(model, projections)
     rank = settings.get("r", settings.get("init_r"))
@@ -69,8 +68,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
             raise ValueError(f"rank {rank} is more than the smaller side of an adapted weight; at most {most} here")
     config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets}
     put: Any = peft.get_peft_model
-    with svd_from_store():
-        return put(model, peft.get_peft_config(config | settings))
+    return put(model, peft.get_peft_config(config | settings))
 
 
 def attaches(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 
+from craft.models.base import Base
 from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE, parts_of
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
@@ -122,20 +123,20 @@ def _explained(name: str, part: str) -> Iterator[None]:
         ) from error
 
 
-def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str | None = None) -> PreTrainedConfig:
+def load_config(base: Base) -> PreTrainedConfig:
     """Loads the model's configuration and fills in the task head's part: labels, their names, the problem type."""
-    source = resolve_model(name, revision)
+    source = resolve_model(base.name, base.revision)
     head: dict[str, Any] = {}
-    if kind == "classification":
-        id2label = dict(enumerate(labels))
+    if base.kind == "classification":
+        id2label = dict(enumerate(base.labels))
         head = {"id2label": id2label, "label2id": {label: i for i, label in id2label.items()}}
         head["problem_type"] = "single_label_classification"
-    elif kind == "regression":
+    elif base.kind == "regression":
         head = {"num_labels": 1, "problem_type": "regression"}
-    with quiet_libraries(), _explained(name, "config.json"):
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
+    with quiet_libraries(), _explained(base.name, "config.json"):
+        config = AutoConfig.from_pretrained(source, revision=base.revision, trust_remote_code=False, **head)
     # The id, not the folder it was found in: saved adapters must name a base that exists on other machines too.
-    config._name_or_path = name
+    config._name_or_path = base.name
     return config
 
 
@@ -182,55 +183,31 @@ def _missing_parts(folder: Path) -> list[str]:
         return []
 
 
-def load_model(
-    name: str,
-    kind: Kind,
-    labels: Sequence[str],
-    *,
-    revision: str | None = None,
-    precision: str = "float32",
-    master_weights: bool = False,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-    pad_token_id: int | None = None,
-    quantization: Mapping[str, Any] | None = None,
-    projection_map: Mapping[str, str] | None = None,
-) -> PreTrainedModel:
+def load_model(base: Base, *, device: torch.device | str = "cpu", seed: int = 0) -> PreTrainedModel:
     """Loads the pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
     Args:
-        kind: classification and regression get a sequence-classification head, generation the language model's own.
-        precision: the run's; the head is float32 always (`craft.models.compute`).
-        master_weights: whether weights of the base will train.
         device: where the model is put. It is read on the CPU first, so that new weights are the same on every device.
             `SPREAD` puts the layers of a quantized base on all GPUs that are visible.
         seed: decides the new head's weights. Sets the global random state.
-        pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
-        quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
-            read, onto `device`; products are computed in the format of `precision`.
-        projection_map: word -> end of a module's path, for a model family that is not known.
     """
-    config = load_config(name, kind, labels, revision=revision)
-    if pad_token_id is not None:
-        config.pad_token_id = pad_token_id
-    quantized = {}
-    if quantization:
-        heads = head_names(meta_model(name, kind, labels, revision=revision))
-        quantized = _quantized(quantization, precision, heads, device)
+    name, config, stored = base.name, load_config(base), base_dtype(base.precision, base.master_weights)
+    if base.pad_token_id is not None:
+        config.pad_token_id = base.pad_token_id
+    quantized = _quantized(base, device) if base.quantization else {}
     transformers.set_seed(seed)
-    with quiet_libraries(), _explained(name, f"weights or {_head(kind)}"):
-        model, report = model_class(name, kind, config).from_pretrained(
-            resolve_model(name, revision),
+    with quiet_libraries(), _explained(name, f"weights or {_head(base.kind)}"):
+        model, report = model_class(name, base.kind, config).from_pretrained(
+            resolve_model(name, base.revision),
             config=config,
             use_safetensors=True,
-            revision=revision,
-            dtype=base_dtype(precision, master_weights),
+            revision=base.revision,
+            dtype=stored,
             trust_remote_code=False,
             output_loading_info=True,
             **quantized,
         )
-    model.name_or_path = model.config._name_or_path = name
-    refuse_encoder(name, kind, model)
+    _finish(model, base)
     heads = head_names(model)
     # A pooler that the checkpoint lacks (some of BERT's do) is half of a head: it starts from the seed, which is worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
@@ -245,43 +222,37 @@ def load_model(
     )
     if broken is not None:
         raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model anew")
-    model.craft_notes, model.craft_projection_map = gguf_notes(name), dict(projection_map or {})
-    keep_head_in_float32(model)
-    if PRODUCTS[precision] != base_dtype(precision, master_weights):
+    model.craft_notes = gguf_notes(name)
+    if PRODUCTS[base.precision] != stored:
         compute_in_bfloat16(model, heads)
-    return model if quantization else model.to(device)
+    return model if base.quantization else model.to(device)
 
 
-def _quantized(
-    settings: Mapping[str, Any], precision: str, heads: tuple[str, ...], device: torch.device | str
-) -> dict[str, Any]:
+def meta_model(base: Base) -> PreTrainedModel:
+    """Makes the same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
+    config = load_config(base)
+    with quiet_libraries(), _explained(base.name, _head(base.kind)), torch.device("meta"):
+        model = model_class(base.name, base.kind, config).from_config(
+            config, dtype=base_dtype(base.precision, base.master_weights), trust_remote_code=False
+        )
+    _finish(model, base)
+    return model
+
+
+def _finish(model: Any, base: Base) -> None:
+    model.name_or_path = model.config._name_or_path = base.name
+    model.craft_projection_map = dict(base.projection_map)
+    refuse_encoder(base.name, base.kind, model)
+    keep_head_in_float32(model)
+
+
+def _quantized(base: Base, device: torch.device | str) -> dict[str, Any]:
     # A language model's output layer is left out by default; a new task head must be named.
+    heads = head_names(meta_model(Base(base.name, base.kind, base.labels, base.revision)))
     config = transformers.BitsAndBytesConfig(
-        **settings, bnb_4bit_compute_dtype=PRODUCTS[precision], llm_int8_skip_modules=list(heads) or None
+        **base.quantization or {}, bnb_4bit_compute_dtype=PRODUCTS[base.precision], llm_int8_skip_modules=list(heads) or None
     )
     return {"quantization_config": config, "device_map": device if device == SPREAD else {"": device}}
-
-
-def meta_model(
-    name: str,
-    kind: Kind,
-    labels: Sequence[str],
-    *,
-    revision: str | None = None,
-    precision: str = "float32",
-    master_weights: bool = False,
-    projection_map: Mapping[str, str] | None = None,
-) -> PreTrainedModel:
-    """Makes the same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
-    config = load_config(name, kind, labels, revision=revision)
-    with quiet_libraries(), _explained(name, _head(kind)), torch.device("meta"):
-        model = model_class(name, kind, config).from_config(
-            config, dtype=base_dtype(precision, master_weights), trust_remote_code=False
-        )
-    model.name_or_path, model.craft_projection_map = name, dict(projection_map or {})
-    refuse_encoder(name, kind, model)
-    keep_head_in_float32(model)
-    return model
 
 
 def _head(kind: Kind) -> str:

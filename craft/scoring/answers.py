@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
-from craft.scoring.encoding import Collator, longest_input, positions, token_key
+from craft.scoring.encoding import Collator, Encoded, encode_texts, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
+from craft.scoring.passes import Tick, mean_token_loss
 from craft.scoring.predictions import Prediction, read_file, write_predictions
 from craft.scoring.scorer import Keep, Reported, count_examples, split_name
-from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
 from craft.tasks.cloze import Choices, read_choices
 from craft.tasks.extraction import PATTERNS, RESPONSE, extract, options, score
@@ -58,21 +57,21 @@ class WordScorer(ABC):
         self._key = token_key(spec)
         self._reported = {split_name(suffix): split for suffix, split in splits.reported.items()}
         train = self._encode("train", splits.train)
-        self.train: Dataset[Any] = train
+        self.train = train
         reported = {name: len(split) for name, split in self._reported.items()}
         self.examples, self.passes = count_examples(len(train), len(splits.search), reported)
         self.facts: dict[str, Any] = {}
         self.searched: dict[str, str] = {}
         self.notes: list[str] = []
-        if train.untaught:
-            total = train.untaught + len(train)
-            self.notes.append(f"{train.untaught} of {total} training texts left out: no response within {self._length} tokens")
+        if train.lost:
+            total = train.lost + len(train)
+            self.notes.append(f"{train.lost} of {total} training texts left out: no response within {self._length} tokens")
 
     @abstractmethod
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         """Makes a prediction for every row of `split`, in its order; `name` is for ticks."""
 
-    def _encode(self, name: str, split: Any) -> EncodedTexts:
+    def _encode(self, name: str, split: Any) -> Encoded:
         key = name, self._splits.fingerprint, self._key
         return encode_texts(split, self._tokenizer, self._settings, self._length, key=key, form=self._form)
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from craft.models.loading import load_tokenizer
 from craft.scoring.answers import AnswerScorer
-from craft.scoring.encoding import encode_split
+from craft.scoring.encoding import encode_split, encode_texts
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.instructions import InstructionScorer
+from craft.scoring.passes import Tick
 from craft.scoring.scorer import Scorer
-from craft.scoring.texts import Tick, encode_texts
 from craft.tasks import custom
 from craft.tasks.forms import Form
 from craft.tasks.splits import Splits, load_splits

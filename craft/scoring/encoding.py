@@ -1,12 +1,13 @@
 """Text to tokens: each process tokenizes a split once, keeps it as flat arrays and pads it batch by batch.
 
-A sweep trains hundreds of times on the same few splits, so `encode` remembers them. Tokens are end to end in one int32 array,
-which takes a tenth of the memory of Python lists and costs nothing to share. Batches are padded to their own longest example.
+A sweep trains hundreds of times on the same few splits, so `encode` and `encode_texts` remember them. Tokens are end to end in
+one int32 array, which takes a tenth of the memory of Python lists and costs nothing to share. Batches are padded to their own
+longest example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,13 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.data_settings import GenerationSettings
 from craft.models.digest import model_digest
 from craft.scoring.positions import places_in_loss
-from craft.tasks.prompts import IGNORED, shorten
+from craft.tasks import cloze
+from craft.tasks.forms import Form
+from craft.tasks.prompts import IGNORED, PROMPTS, shorten
+from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
 
@@ -31,23 +36,31 @@ _PIECE = 2048
 
 
 @dataclass(frozen=True)
-class EncodedSplit(Dataset[Example]):
+class Encoded(Dataset[Example]):
     """Tokens of n examples: `columns` maps a model input's name to a flat int32 array, cut by `offsets` (n + 1,).
 
-    `labels` (n,) are class numbers (int64) or values (float32). `cut` inputs were longer than the limit.
+    `labels` (n,) are class numbers (int64) or values (float32) for a task head. Examples without them are texts, and the loss
+    sees a text's tokens from its entry of `starts` (n,) on. `lost` counts inputs whose end is beyond the limit, and texts that
+    were left out because nothing of their response is within it.
     """
 
     columns: dict[str, np.ndarray]
     offsets: np.ndarray
-    labels: np.ndarray
-    cut: int = 0
+    labels: Any = None
+    starts: Any = None
+    lost: int = 0
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Example:
         begin, end = self.offsets[index], self.offsets[index + 1]
-        return {name: flat[begin:end] for name, flat in self.columns.items()} | {"labels": self.labels[index]}
+        example: Example = {name: flat[begin:end] for name, flat in self.columns.items()}
+        if self.labels is not None:
+            return example | {"labels": self.labels[index]}
+        labels = example["input_ids"].astype(np.int64)
+        labels[: self.starts[index]] = IGNORED
+        return example | {"labels": labels}
 
     @property
     def lengths(self) -> np.ndarray:
@@ -59,19 +72,23 @@ class EncodedSplit(Dataset[Example]):
 class EncodedSplits:
     """The splits of `craft.tasks.splits.Splits`, tokenized."""
 
-    train: EncodedSplit
-    search: EncodedSplit
-    reported: dict[str, EncodedSplit]
+    train: Encoded
+    search: Encoded
+    reported: dict[str, Encoded]
 
 
 @dataclass(frozen=True)
 class Collator:
     """Examples to a batch of tensors (b, longest), padded on the right; `attention_mask` tells tokens from padding.
 
-    Labels are (b,), or (b, longest) where every token has one, padded with a value that the loss ignores.
+    Labels are (b,), or (b, longest) where every token has one, padded with a value that the loss ignores. Two options spare a
+    training step questions to its device: with `chooses`, `places` (b, k) are the positions that the loss sees
+    (`craft.scoring.positions`); with `omits_masks` a batch without padding has no `attention_mask`.
     """
 
     pad_token_id: int
+    chooses: bool = False
+    omits_masks: bool = False
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, torch.Tensor]:
         lengths = [len(example["input_ids"]) for example in examples]
@@ -86,28 +103,10 @@ class Collator:
             for row, example in enumerate(examples):
                 padded[row, : lengths[row]] = example[name]
             batch[name] = torch.from_numpy(padded)
-        batch["attention_mask"] = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
-        return batch
-
-
-@dataclass(frozen=True)
-class TrainingCollator:
-    """A `Collator`'s batch with what a training step would else have to ask its device for.
-
-    With `chooses`, `places` (b, k) are the positions that the loss sees (`craft.scoring.positions`). With `omits_masks` a batch
-    without padding has no `attention_mask`, which a model would have to read from the device to see that.
-    """
-
-    collator: Collator
-    chooses: bool
-    omits_masks: bool = False
-
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        batch: dict[str, Any] = dict(self.collator(examples))
         if self.chooses:
             batch["places"] = places_in_loss(batch["labels"])
-        if self.omits_masks and bool(batch["attention_mask"].all()):
-            del batch["attention_mask"]
+        if not self.omits_masks or min(lengths) < max(lengths):
+            batch["attention_mask"] = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
         return batch
 
 
@@ -163,23 +162,70 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
     return remembered(("tokens", task.name, splits.fingerprint, max_length, key), make)
 
 
-def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedSplit:
+def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
     """Tokenizes a split in pieces, so that no more than flat arrays are ever held of all of it."""
     pieces: dict[str, list[np.ndarray]] = {}
     lengths: list[int] = []
-    cut = 0
+    lost = 0
     pairs = "text_pair" in split.column_names
     refuse_no_room(max_length, tokenizer, pairs)
-    for begin in range(0, len(split), _PIECE):
-        rows = split[begin : begin + _PIECE]
+    for rows in _pieces(split):
         texts = [[shorten(text, tokenizer, max_length) for text in rows[name]] for name in ("text", "text_pair")[: 1 + pairs]]
         tokens = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
         lengths += [len(ids) for ids in tokens["input_ids"]]
         full = [row for row, ids in enumerate(tokens["input_ids"]) if len(ids) == max_length]
         if full:
             again = tokenizer(*([column[row] for row in full] for column in texts), verbose=False)
-            cut += sum(len(ids) > max_length for ids in again["input_ids"])
+            lost += sum(len(ids) > max_length for ids in again["input_ids"])
         for name, values in tokens.items():
             pieces.setdefault(name, []).append(np.concatenate([np.asarray(ids, dtype=np.int32) for ids in values]))
     labels = np.asarray(split["label"][:], dtype=np.float32 if kind == "regression" else np.int64)
-    return EncodedSplit({name: np.concatenate(parts) for name, parts in pieces.items()}, np.cumsum([0, *lengths]), labels, cut)
+    columns = {name: np.concatenate(parts) for name, parts in pieces.items()}
+    return Encoded(columns, np.cumsum([0, *lengths]), labels, lost=lost)
+
+
+def encode_texts(
+    split: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: GenerationSettings,
+    max_length: int,
+    *,
+    key: object,
+    form: Form | None = None,
+) -> Encoded:
+    """Encodes the training texts of a split, or takes them from this process's memory if it has seen them before.
+
+    Args:
+        split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
+        key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
+    """
+    prompt = PROMPTS[settings.prompt]
+
+    def read(rows: Any) -> tuple[Sequence[str], Sequence[str]]:
+        if form:
+            return form.taught(rows)
+        if settings.score == "cloze":
+            return cloze.read_taught(rows)
+        return [prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)], rows["response"]
+
+    def make() -> Encoded:
+        special, arrays, starts = not (form and form.templated), list[np.ndarray](), list[int]()
+        for rows in _pieces(split):
+            texts = encode_taught(tokenizer, *read(rows), max_length=max_length, loss=settings.loss, special=special)
+            for text in filter(lambda text: text.teaches, texts):
+                arrays.append(np.asarray(text.tokens, dtype=np.int32))
+                starts.append(text.start)
+        if not starts:
+            raise ValueError(
+                f"none of {len(split)} texts has any of its response within max_length {max_length}: there is nothing to "
+                "learn. Give a larger max_length"
+            )
+        offsets, lost = np.cumsum([0, *map(len, arrays)]), len(split) - len(starts)
+        return Encoded({"input_ids": np.concatenate(arrays)}, offsets, starts=np.asarray(starts, dtype=np.int64), lost=lost)
+
+    name = form.name if form else "cloze" if settings.score == "cloze" else settings.prompt
+    return remembered(("texts", name, settings.loss, settings.date, max_length, key), make)
+
+
+def _pieces(split: Any) -> Iterator[Any]:
+    return (split[begin : begin + _PIECE] for begin in range(0, len(split), _PIECE))

@@ -21,8 +21,8 @@ import numpy as np
 from torch import nn
 
 from craft.results import TEXT, TEXT_DIGEST, Unavailable
-from craft.scoring.encoding import Collator, positions
-from craft.scoring.texts import EncodedTexts, Tick, mean_token_loss
+from craft.scoring.encoding import Collator, Encoded, positions
+from craft.scoring.passes import Tick, mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -110,7 +110,7 @@ def read_text(settings: ForgettingSettings) -> str:
     return text
 
 
-def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> EncodedTexts:
+def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> Encoded:
     """Cuts the tokens of `text` into windows of at most `length`, in its order."""
     tokens = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
     begins, wrapped = tokenizer.bos_token_id, tokenizer("a")["input_ids"]
@@ -120,4 +120,4 @@ def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> Encod
     offsets = np.cumsum([0, *map(len, parts)])
     if offsets[-1] <= len(parts):
         raise ValueError("measure.forgetting.text: the text has fewer than two tokens; give some pages of text")
-    return EncodedTexts(np.concatenate(parts), offsets, np.ones(len(parts), dtype=np.int64))
+    return Encoded({"input_ids": np.concatenate(parts)}, offsets, starts=np.ones(len(parts), dtype=np.int64))

@@ -4,8 +4,7 @@
 
 The attention mask tells padding from tokens, so that an answer does not depend on the rest of its batch: in float32 a batch
 gives the same tokens as one prompt at a time. (The published LLM-Adapters code passes no mask.) A prompt is cut only if it is
-longer than the model's positions: from the left, keeping its first special token. A CRAFT adapter is merged meanwhile if the
-weights hold its change without loss (float32 does), which saves every decoding step two small products per layer.
+longer than the model's positions: from the left, keeping its first special token.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from torch import nn
 
 from craft.data_settings import GenerationSettings
 from craft.processes import current
+from craft.scoring.passes import Tick, compute_by_length, eval_mode
 from craft.scoring.positions import can_choose
-from craft.scoring.texts import Tick, compute_by_length, eval_mode
 from craft.tasks.prompts import TaughtText
-from craft.tuners.craft.export import merged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,7 +80,7 @@ def generate(
         texts: list[list[int]] = out[:, ids.shape[1] :].tolist()
         return texts
 
-    with eval_mode(model), merged(model):
+    with eval_mode(model):
         batches = compute_by_length([len(prompt) for prompt in prompts], batch_size, write, tick, name)
     for row, tokens in ((row, tokens) for rows, texts in batches for row, tokens in zip(rows, texts, strict=True)):
         end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
@@ -119,7 +117,7 @@ def log_likelihoods(
         chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
         return [float(chosen[at, chosen.shape[1] - length :].sum()) for at, length in enumerate(answers)]
 
-    with eval_mode(model), merged(model):
+    with eval_mode(model):
         batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, tick, name)
     for rows, values in batches:
         sums[rows] = values

@@ -16,16 +16,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
-from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
+from craft.scoring.encoding import Collator, Encoded, EncodedSplits, encode, longest_input, token_key
+from craft.scoring.passes import Tick, compute_by_length, eval_mode, token_loss
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.reading import describe_reading
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
-from craft.scoring.texts import Tick, compute_by_length, eval_mode, token_loss
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.task import Kind, Task
 
@@ -42,7 +41,7 @@ Weights = list[tuple[nn.Parameter, int]]
 
 def predict(
     model: nn.Module,
-    split: EncodedSplit,
+    split: Encoded,
     collator: Collator,
     batch_size: int,
     tick: Tick = lambda name, done, total: None,
@@ -102,10 +101,10 @@ class HeadScorer:
         self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
         self._tick, self._task, self._rows, self._batch_size = tick, task, splits.reported, spec.training.eval_batch_size
         self._collator = Collator(int(tokenizer.pad_token_id))
-        self.train: Dataset[Any] = data.train
+        self.train = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
-        self._last: tuple[EncodedSplit, Weights, np.ndarray] | None = None
+        self._last: tuple[Encoded, Weights, np.ndarray] | None = None
         self.notes: list[str] = _cut_note(data)
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
@@ -139,7 +138,7 @@ class HeadScorer:
         compute = METRICS[self._task.primary].compute
         return credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right), name)
 
-    def _predict(self, model: nn.Module, split: EncodedSplit, name: str) -> np.ndarray:
+    def _predict(self, model: nn.Module, split: Encoded, name: str) -> np.ndarray:
         """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
         the end of a run under `customary`."""
         weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
@@ -167,8 +166,8 @@ def _cut_note(data: EncodedSplits) -> list[str]:
     """Notes the inputs that lose their end, if they are one in a hundred or more of a split."""
     splits = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
     shares = [
-        f"{100 * split.cut / len(split):.0f} % of the {name} split"
+        f"{100 * split.lost / len(split):.0f} % of the {name} split"
         for name, split in splits.items()
-        if 100 * split.cut >= len(split)
+        if 100 * split.lost >= len(split)
     ]
     return [f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"] if shares else []

@@ -42,7 +42,7 @@ def places_in_loss(labels: torch.Tensor) -> torch.Tensor:
 
 
 def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Computes `craft.scoring.texts.token_loss` of `model` on `inputs`, computed at `places` alone.
+    """Computes `craft.scoring.passes.token_loss` of `model` on `inputs`, computed at `places` alone.
 
     Args:
         labels: (b, tokens); -100 where a token is not in the loss.

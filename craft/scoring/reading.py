@@ -14,7 +14,7 @@ from craft.tasks.task import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from craft.scoring.encoding import EncodedSplit, EncodedSplits
+    from craft.scoring.encoding import Encoded, EncodedSplits
 
 _SAMPLE, _MOST_ROWS = 1000, 50_000
 _TOLD = 0.01
@@ -50,7 +50,7 @@ def describe_reading(splits: Splits, data: EncodedSplits, tokenizer: PreTrainedT
         )
 
 
-def _rows(split: EncodedSplit) -> Sequence[bytes]:
+def _rows(split: Encoded) -> Sequence[bytes]:
     tokens = split.columns["input_ids"]
     return [tokens[begin:end].tobytes() for begin, end in zip(split.offsets[:-1], split.offsets[1:], strict=True)]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
-from torch.utils.data import Dataset
+
+from craft.scoring.encoding import Encoded
 
 PREDICTIONS_FILE = "predictions.safetensors"
 
@@ -32,7 +33,7 @@ class Scorer(Protocol):
     `searched` has the fact SEARCH_CREDITS of the last call of `search`.
     """
 
-    train: Dataset[Any]
+    train: Encoded
     examples: dict[str, int]
     passes: dict[str, int]
     notes: list[str]

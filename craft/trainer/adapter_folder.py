@@ -15,7 +15,6 @@ that answers in words has no config.json here, because transformers reads a fold
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.adapters import CONFIG_FILE, attach_adapter
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
@@ -38,9 +36,7 @@ from craft.processes import current
 from craft.results import MODEL_DIGEST, RUN_FILE
 from craft.settings import WarmStart
 from craft.spec import RunSpec
-from craft.tasks.task import Kind
 from craft.trainer.checkpoint import write_folder
-from craft.tuners.stored_svd import svd_from_store
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -116,15 +112,15 @@ def load_adapter(
     spec = RunSpec.model_validate(record["spec"])
     name = base or spec.model
     refuse_other_model(name, record)
-    row = find_method(spec.method)
-    parameters = row.parameters.model_validate(spec.parameters)
+    row = spec.row
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
     learnt, narrows = folder / TRAINABLE_FILE, row.master_weights and spec.training.precision == "bfloat16"
     device = compute_device() if row.quantization else torch.device("cpu")
-    model: nn.Module = load_base(spec, record["kind"], record["labels"], tokenizer.pad_token_id, device, name)
-    with quiet_libraries(), svd_from_store():
+    described = spec.base(record["kind"], record["labels"], tokenizer.pad_token_id, name)
+    model: nn.Module = load_model(described, device=device, seed=spec.seed)
+    with quiet_libraries():
         if (folder / CONFIG_FILE).is_file():
             if narrows:
                 heads = head_names(model)
@@ -138,35 +134,11 @@ def load_adapter(
                 multiply_as_base(model)
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
-            model = row.build(model, parameters, context)
+            model = row.build(model, spec.typed_parameters, context)
             if narrows:
                 narrow_frozen(model)
             restore_trainable(model, load_file(learnt) if learnt.is_file() else {})
     return model.eval(), tokenizer
-
-
-def load_base(
-    spec: RunSpec, kind: Kind, labels: Sequence[str], pad_token_id: Any, device: torch.device | str, name: str | None = None
-) -> Any:
-    """Loads the base model of a run with the task's head, without its method.
-
-    Args:
-        name: name or folder of the base here, if it is not the run's.
-    """
-    method, training = find_method(spec.method), spec.training
-    return load_model(
-        name or spec.model,
-        kind,
-        labels,
-        revision=spec.revision,
-        precision=training.precision,
-        master_weights=method.master_weights,
-        device=device,
-        seed=spec.seed,
-        pad_token_id=pad_token_id,
-        quantization=method.quantization,
-        projection_map=spec.projection_map,
-    )
 
 
 def refuse_other_model(name: str, record: dict[str, Any]) -> None:

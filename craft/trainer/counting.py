@@ -29,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_config, load_tokenizer, meta_model
@@ -38,8 +39,7 @@ from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head
 from craft.settings import Way
 from craft.spec import RunSpec
-from craft.tasks import find_task
-from craft.tasks.task import Kind
+from craft.tasks.task import Kind, Task
 from craft.tuners.craft.fingerprint import FINGERPRINT
 
 _SHORT = 8
@@ -91,19 +91,18 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
     """Counts what the model of `spec` will hold, from its `config.json` alone: no weights are read.
 
     Args:
-        num_labels: width of the head; that of the task if it is not given.
+        num_labels: outputs of the head; the task's number of labels if None.
     """
-    task = find_task(spec.task, spec.data)
+    task = spec.task_row
     refuse_under_task_head(spec, task.kind)
-    width = num_labels if num_labels is not None else len(task.labels)
-    return _planned_of(spec, task.kind, width)[0]
+    return _planned_of(spec, task, num_labels)[0]
 
 
 def check_room(run: RunSpec) -> None:
     """Raises ValueError if `max_length` leaves no room for a text. Only a small one needs the tokenizer to know."""
     if run.training.max_length < _SHORT:
-        task = find_task(run.task, run.data)
-        refuse_no_room(run.training.max_length, load_tokenizer(run.model, revision=run.revision), len(task.text) > 1)
+        tokenizer = load_tokenizer(run.model, revision=run.revision)
+        refuse_no_room(run.training.max_length, tokenizer, len(run.task_row.text) > 1)
 
 
 def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
@@ -115,8 +114,7 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
     if not (sizes := list(sizes)):
         return
     find_cutting(spec.method)
-    task = find_task(spec.task, spec.data)
-    counts, dearest, _ = _planned_of(spec, task.kind, len(task.labels))
+    counts, dearest, _ = _planned_of(spec, spec.task_row)
     for size in sizes:
         if size >= counts.trainable_parameters:
             raise ValueError(f"size {size:,}: the whole adapter has {counts.trainable_parameters:,} parameters; give fewer")
@@ -124,31 +122,17 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
             raise ValueError(f"size {size:,}: one direction takes up to {dearest:,} parameters; give so many, or more")
 
 
-def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int, Adapted]:
-    parameters = json.dumps(spec.parameters, sort_keys=True)
-    base = spec.model, spec.revision, tuple(spec.projection_map.items())
-    return _planned(base, spec.method, parameters, spec.training.precision, kind, num_labels)
+def _planned_of(spec: RunSpec, task: Task, num_labels: int | None = None) -> tuple[Counts, int, Adapted]:
+    labels = map(str, range(len(task.labels) if num_labels is None else num_labels))
+    return _planned(spec.base(task.kind, tuple(labels)), spec.method, json.dumps(spec.parameters, sort_keys=True))
 
 
 @lru_cache(maxsize=4096)
-def _planned(
-    base: tuple[str, str | None, tuple[tuple[str, str], ...]],
-    method: str,
-    parameters: str,
-    precision: str,
-    kind: Kind,
-    num_labels: int,
-) -> tuple[Counts, int, Adapted]:
+def _planned(base: Base, method: str, parameters: str) -> tuple[Counts, int, Adapted]:
     """Returns the counts, the most parameters of one direction that a cut may keep (0 without cuts), and what is adapted."""
-    row = find_method(method)
-    labels = [str(index) for index in range(num_labels)]
-    name, revision, places = base
-    model = meta_model(
-        name, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights,
-        projection_map=dict(places),
-    )  # fmt: skip
+    row, model = find_method(method), meta_model(base)
     with quiet_libraries(), torch.device("meta"):
-        built = row.build(model, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
+        built = row.build(model, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[base.kind]))
     directions = row.cutting.costs(saved_state(built)).values() if row.cutting else ()
     return count(built), max(directions, default=0), _adapted(built)
 
@@ -197,9 +181,8 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
     the base, with the embeddings and two layers that are gathered; of what trains too, if that is all. Under `layers` each
     holds its layers.
     """
-    counts, row = planned_counts(spec), find_method(spec.method)
-    task, training = find_task(spec.task, spec.data), spec.training
-    config = _config(spec.model, spec.revision).get_text_config()
+    counts, row, task, training = planned_counts(spec), spec.row, spec.task_row, spec.training
+    config: Any = _config(spec.model, spec.revision).get_text_config()
     stored = base_dtype(training.precision, row.master_weights)
     product = PRODUCTS[training.precision]
     autocast = product != stored
@@ -212,7 +195,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     numbers += 3 * inner * tokens
     activations = numbers * (3 if autocast else product.itemsize)
-    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, len(task.labels))[2], row.copies
+    adapted, (copies_in, copies_out) = _planned_of(spec, task)[2], row.copies
     inputs = 2 * adapted.inputs if autocast else product.itemsize * adapted.shared
     copied = tokens * (copies_in * inputs + copies_out * product.itemsize * adapted.outputs)
     activations += copied // (layers if training.gradient_checkpointing else 1)
@@ -237,7 +220,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
 @lru_cache(maxsize=64)
 def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
     """Counts the weights of the base's linear layers, its output layer excepted: what quantization packs."""
-    base = meta_model(model, kind, ("a", "b"), revision=revision)
+    base = meta_model(Base(model, kind, ("a", "b"), revision))
     heads, output = head_names(base), base.get_output_embeddings()
     return sum(
         module.weight.numel()
@@ -248,4 +231,4 @@ def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
 
 @lru_cache(maxsize=64)
 def _config(model: str, revision: str | None) -> Any:
-    return load_config(model, "generation", (), revision=revision)
+    return load_config(Base(model, "generation", revision=revision))

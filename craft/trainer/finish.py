@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from craft.methods import find_method
 from craft.models.quiet import quiet_libraries
 from craft.processes import current
 from craft.results import CUTS_FOLDER, PREDICTIONS_FOLDER, RunFailed, RunResult
@@ -41,7 +40,7 @@ def finish(run: Run) -> RunResult:
     except ValueError as error:
         raise RunFailed(f"training diverged: {error}") from error
     metrics = best.metrics | reported.metrics | forgotten
-    describe = find_method(run.spec.method).describe
+    describe = run.spec.row.describe
     if describe is not None:
         metrics |= describe(run.model)
     notes, facts = [*run.notes, *reported.notes], run.facts | best.facts | reported.facts

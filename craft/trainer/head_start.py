@@ -37,7 +37,7 @@ from craft.factors.ticking import tick
 from craft.models.compute import computes_in_bfloat16
 from craft.models.heads import head_names
 from craft.processes import Group
-from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.head_scorer import predict
 from craft.settings import HeadStart
 from craft.tasks.task import Kind
@@ -57,7 +57,7 @@ STEADY = 0.1
 
 
 def start_head(
-    model: nn.Module, how: HeadStart, kind: Kind, train: EncodedSplit, collator: Collator, batch_size: int, *, shared: bool
+    model: nn.Module, how: HeadStart, kind: Kind, train: Encoded, collator: Collator, batch_size: int, *, shared: bool
 ) -> None:
     """Puts the start `how` into the head of `model`, which has its random start.
 
@@ -156,16 +156,16 @@ def _set(layer: Any, parts: Tensors) -> None:
             getattr(layer, name).copy_(values)
 
 
-def _sample(train: EncodedSplit) -> EncodedSplit:
+def _sample(train: Encoded) -> Encoded:
     if len(train) <= MOST_EXAMPLES:
         return train
     rows = np.sort(np.random.default_rng(0).choice(len(train), MOST_EXAMPLES, replace=False))
     examples = [train[int(row)] for row in rows]
     columns = {name: np.concatenate([example[name] for example in examples]) for name in train.columns}
-    return EncodedSplit(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
+    return Encoded(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
 
 
-def _origin(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
+def _origin(model: Any, layer: Any, kind: Kind, sample: Encoded, collator: Collator, batch_size: int) -> dict[str, Any]:
     """Describes everything that the fit is made of."""
     layer_ids = {id(value) for value in layer.state_dict(keep_vars=True).values()}
     weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in layer_ids]

@@ -27,11 +27,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader
 
-from craft.methods import find_method
 from craft.models.compute import compute_device
 from craft.processes import current
 from craft.results import RunFailed
-from craft.scoring.encoding import Collator, TrainingCollator
+from craft.scoring.encoding import Collator
 from craft.scoring.head_scorer import LOSSES
 from craft.scoring.positions import can_choose, loss_at
 from craft.spec import RunSpec
@@ -80,13 +79,13 @@ class Loop:
         self._split, self._hold = split, hold
         self._device = compute_device()
         self._reads_freely = self._device.type != "cuda"  # where the host would wait for the device, a step reads nothing
-        if find_method(spec.method).quantization is None:  # a quantized base cannot be moved
+        if spec.row.quantization is None:  # a quantized base cannot be moved
             model.to(self._device)
         # Where the base is put into parts, the weights were on the CPU when their starts were copied.
         self._starts = {weight: start.to(weight.device) for weight, start in (starts or {}).items()}
         model.config.use_cache = False
-        chooses, collator = kind == "generation" and can_choose(model), Collator(int(model.config.pad_token_id))
-        self._collate = TrainingCollator(collator, chooses, omits_masks=not self._reads_freely)
+        chooses = kind == "generation" and can_choose(model)
+        self._collate = Collator(int(model.config.pad_token_id), chooses, omits_masks=not self._reads_freely)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.step, self.total = 0, total_steps(self.training, len(split)) if self._weights else 0
         self.evaluated_at = evaluation_steps(self.training, len(split)) if self._weights else [0]

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from transformers.trainer_pt_utils import get_parameter_names
 
-from craft.methods import find_method
 from craft.methods.method import BuildContext
 from craft.models.compute import adamw
 from craft.models.heads import TASK_TYPES, head_names, is_head
@@ -22,11 +21,11 @@ _WITHOUT_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"
 
 def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> torch.optim.Optimizer:
     """Makes AdamW or the method's own optimizer. The adapter's group comes first: a run reports the first learning rate."""
-    method, groups = find_method(spec.method), _weight_groups(model, spec.training)
+    method, groups = spec.row, _weight_groups(model, spec.training)
     if method.optimizer is None:
         return adamw(groups)
     context = BuildContext(TASK_TYPES[kind], seed=spec.seed, total_steps=steps)
-    return method.optimizer(model, groups, method.parameters.model_validate(spec.parameters), context)
+    return method.optimizer(model, groups, spec.typed_parameters, context)
 
 
 def read_optimizer(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:

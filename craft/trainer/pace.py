@@ -20,7 +20,7 @@ from craft.factors.ticking import tick
 from craft.results import Outlook, Progress
 
 if TYPE_CHECKING:
-    from craft.scoring.texts import Tick
+    from craft.scoring.passes import Tick
 
 FORWARD = 1 / 3
 REPORT_EVERY = 8.0

@@ -19,7 +19,6 @@ from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.scorer import Scorer
 from craft.spec import RunSpec
-from craft.tasks import find_task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record
 from craft.trainer.checkpoint import rewrite
 from craft.trainer.cutting import Cut, cut_adapter
@@ -74,7 +73,7 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
 
     def work(notes: list[str]) -> dict[str, float]:
         nonlocal recovers
-        task = find_task(spec.task, spec.data)
+        task = spec.task_row
         splits = splits_of(spec, task)
         fingerprint = record["facts"]["data_fingerprint"]
         if fingerprint != splits.fingerprint:

@@ -25,12 +25,11 @@ import transformers
 from torch import nn
 
 import craft
-from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.digest import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import SPREAD, load_tokenizer, refuse_other_words
+from craft.models.loading import SPREAD, load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
 from craft.models.sharding import shard
 from craft.processes import current
@@ -48,15 +47,14 @@ from craft.results import (
     Unavailable,
 )
 from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
+from craft.scoring.passes import Tick
 from craft.scoring.scorer import Scorer
-from craft.scoring.texts import Tick
 from craft.spec import RunSpec
-from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import load_base, start_from
+from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head
@@ -153,17 +151,15 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     Args:
         fresh: whether the run starts here, so that the head and a warm start are put in; a checkpoint holds them otherwise.
     """
-    task, training, group = find_task(spec.task, spec.data), spec.training, current()
-    method = find_method(spec.method)
+    task, method, training, group = spec.task_row, spec.row, spec.training, current()
     refuse_elsewhere(method)
-    parameters = method.parameters.model_validate(spec.parameters)
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     # A base that fits on no GPU is put into parts from the CPU's memory, or divided among the GPUs as it is read.
     elsewhere: dict[str, str] = {"shard": "cpu", "layers": SPREAD}
     device = elsewhere.get(group.way) or compute_device()
-    base = load_base(spec, task.kind, task.labels, tokenizer.pad_token_id, device)
+    base = load_model(spec.base(task.kind, task.labels, tokenizer.pad_token_id), device=device, seed=spec.seed)
     if training.gradient_checkpointing:
         checkpoint_activations(base)
     refuse_other_words(spec.model, tokenizer, base)
@@ -181,7 +177,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     steps = total_steps(training, scorer.examples["train_examples"])
     context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=steps)
     with meter.phase("decompose"):
-        model = method.build(base, parameters, context)
+        model = method.build(base, spec.typed_parameters, context)
     if training.precision == "bfloat16":
         narrow_frozen(model) if method.master_weights else multiply_as_base(model)
     # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
@@ -224,8 +220,8 @@ def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:
 
 
 def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:
-    if isinstance(scorer.train, EncodedSplit):
-        kind, training = find_task(spec.task, spec.data).kind, spec.training
+    if scorer.train.labels is not None:
+        kind, training = spec.task_row.kind, spec.training
         start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
 
 

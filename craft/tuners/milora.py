@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
+from peft.utils.other import transpose
 from peft.utils.peft_types import PeftType
-
-from craft.tuners.stored_svd import move_components
 
 
 @dataclass
@@ -50,4 +50,10 @@ def start_minor(layer: Any, adapter_name: str) -> None:
     if rank > min(weight.shape):
         sides = " x ".join(map(str, weight.shape))
         raise ValueError(f"MiLoRA's rank is at most {min(weight.shape)} for a weight of {sides}; got {rank}")
-    move_components(layer, adapter_name, "smallest")
+    scale, matrix = layer.scaling[adapter_name], transpose(weight.data, layer.fan_in_fan_out).to(torch.float32)
+    u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
+    root = (s[-rank:] / scale).sqrt()
+    a, b = (root[:, None] * vt[-rank:]).contiguous(), (u[:, -rank:] * root).contiguous()
+    layer.lora_A[adapter_name].weight.data, layer.lora_B[adapter_name].weight.data = a, b
+    residual = matrix - scale * b @ a
+    layer.get_base_layer().weight.data = transpose(residual.to(weight.dtype), layer.fan_in_fan_out)

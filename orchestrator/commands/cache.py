@@ -41,7 +41,7 @@ def _described(path: Path) -> tuple[str, str, str]:
     try:
         with safe_open(path, framework="pt") as file:
             origin = json.loads((file.metadata() or {}).get("origin", "{}"))
-        title = f"head, {origin['kind']}" if "kind" in origin else origin.get("projection", "singular vectors")
+        title = f"head, {origin['kind']}" if "kind" in origin else origin["projection"]
         return title, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
     except (SafetensorError, OSError, KeyError, ValueError):
         return "unreadable", "", ""

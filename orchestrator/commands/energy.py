@@ -63,13 +63,14 @@ def report(
     import torch
 
     from craft.factors.stacks import stack_factors
+    from craft.models.base import Base
     from craft.models.loading import load_config, load_model
     from craft.models.projections import find_projections
     from craft.tuners.craft.find_stacks import base_weight
 
     # The format that the files have, with any head: no head has projections.
-    narrow = load_config(model, "generation", ()).dtype == torch.bfloat16
-    base = load_model(model, "classification", ("no", "yes"), precision="bfloat16" if narrow else "float32")
+    narrow = load_config(Base(model, "generation", ())).dtype == torch.bfloat16
+    base = load_model(Base(model, "classification", ("no", "yes"), precision="bfloat16" if narrow else "float32"))
     rows = []
     for name, layers in find_projections(base, projections).items():
         shape = (len(layers), *layers[0].shape)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
@@ -22,13 +22,6 @@ from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.trial import PlannedTrial
-
-if TYPE_CHECKING:
-    from torch import nn
-
-
-MOST_AT_ONCE = 4
-"""Weights that are decomposed at the same time: each takes memory for itself, about 1 GB for the largest of an 8B model."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +31,11 @@ class Base:
     Attributes:
         run: one of the trials' runs; it names model, revision, precision and the kind of head.
         craft: CRAFT's parameters that cover those of all trials: every projection at the largest rank of each mode.
-        ranks: projection -> the largest number of singular vectors of each of its weights.
-        threads: with how many threads a trial would decompose. LAPACK's last bits depend on it.
         on_gpu: whether the trials' base is on a GPU, where they decompose it.
     """
 
     run: RunSpec
     craft: dict[str, Any] | None
-    ranks: dict[str, int]
-    threads: int
     on_gpu: bool
 
 
@@ -116,13 +105,12 @@ def needs_of(trials: Sequence[PlannedTrial]) -> Needs:
     )
 
 
-def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[str, str]:
+def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
     """Reads every task's data, fetches the models, and decomposes at the largest ranks asked, smaller ones being slices.
 
     Trials with a GPU decompose on it themselves: the driver must not hold one.
 
     Args:
-        cores: so many may be used: several weights are decomposed at the same time, each with the threads of a trial.
         elsewhere: trials run on other machines: only the data and the model's configuration and tokenizer are looked at here.
 
     Returns:
@@ -144,19 +132,21 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
     for run in needs.tasks:
         check_texts(run)
     for base in needs.bases:
-        _prepare_base(base, cores, elsewhere)
+        _prepare_base(base, elsewhere)
     models = {base.run.model: model_digest(base.run.model, base.run.revision) for base in needs.bases}
     return fingerprints | digests | {name: digest for name, digest in models.items() if digest is not None}
 
 
-def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:
+def _prepare_base(base: Base, elsewhere: bool) -> None:
     from craft.models.cached import fetch_weights
     from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_config, load_model, load_tokenizer, resolve_model
     from craft.models.quiet import quiet_libraries
 
     run, task = base.run, find_task(base.run.task, base.run.data)
-    load_config(run.model, task.kind, task.labels, revision=run.revision)
+    # Trials with another method may have the same base: as it is stored, whatever the method of this run is.
+    described = replace(run.base(task.kind, task.labels), master_weights=False, quantization=None)
+    load_config(described)
     load_tokenizer(run.model, revision=run.revision)
     if elsewhere:
         return
@@ -164,69 +154,27 @@ def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:
         fetched = fetch_weights(resolve_model(run.model, run.revision), run.revision)
     except OSError as error:
         raise Unavailable(f"model {run.model}: its weights cannot be fetched: {' '.join(str(error).split())[:300]}") from error
-    if fetched and (base.on_gpu or (base.craft is None and not base.ranks)):
+    if fetched and (base.on_gpu or base.craft is None):
         return
-    model = load_model(
-        run.model, task.kind, task.labels, revision=run.revision, precision=run.training.precision,
-        projection_map=run.projection_map,
-    )  # fmt: skip
-    if base.on_gpu:
+    model = load_model(described)
+    if base.on_gpu or base.craft is None:
         return
     with quiet_libraries():
-        _decompose_weights(model, base, cores)
-        if base.craft is not None:
-            METHODS["craft"].build(
-                model, METHODS["craft"].parameters.model_validate(base.craft), BuildContext(TASK_TYPES[task.kind])
-            )
-
-
-def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
-    """Stores the singular vectors of every weight that a trial's method would ask for."""
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    import torch
-
-    from craft.factors.svd import singular_vectors
-    from craft.factors.ticking import tick
-    from craft.tuners.stored_svd import adapted_weights
-
-    wanted: dict[str, tuple[torch.Tensor, int]] = {}
-    for projection, rank in base.ranks.items():
-        for name, weight in adapted_weights(model, projection).items():
-            # A rank above a weight's side is the trial's own mistake, and is refused there.
-            wanted[name] = weight, min(max(rank, wanted.get(name, (weight, 0))[1]), *weight.shape)
-    at_once = max(1, min(MOST_AT_ONCE, cores // base.threads))
-    earlier_threads = torch.get_num_threads()
-    # Side by side, each with a trial's threads: quicker than one after another with all, and bit for bit what a trial computes.
-    with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(base.threads,)) as pool:
-        try:
-            for done in as_completed([pool.submit(singular_vectors, *weight, "largest") for weight in wanted.values()]):
-                done.result()
-                tick()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(earlier_threads)
+        METHODS["craft"].build(
+            model, METHODS["craft"].parameters.model_validate(base.craft), BuildContext(TASK_TYPES[task.kind])
+        )
 
 
 def _base(trials: Sequence[PlannedTrial]) -> Base:
     """Returns the base that these trials have in common."""
-    ranks: dict[str, int] = {}
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
-    threads = [max(1, int(trial.resources.cpu)) for trial in trials if METHODS[trial.run.method].singular_vectors]
     for trial in trials:
         parameters = trial.run.parameters
-        if METHODS[trial.run.method].singular_vectors:
-            ranks |= {name: max(parameters["rank"], ranks.get(name, 0)) for name in parameters["projections"]}
         if trial.run.method in ("craft", "craft_star"):
             cover["ranks"] = [_larger(rank, other) for rank, other in zip(cover["ranks"], parameters["ranks"], strict=True)]
             cover["projections"] += [name for name in parameters["projections"] if name not in cover["projections"]]
-    return Base(
-        run=trials[0].run,
-        craft=cover if cover["projections"] else None,
-        ranks=ranks,
-        threads=min(threads, default=1),
-        on_gpu=any(trial.resources.gpu > 0 for trial in trials),
-    )
+    gpu = any(trial.resources.gpu > 0 for trial in trials)
+    return Base(trials[0].run, cover if cover["projections"] else None, gpu)
 
 
 def _larger(rank: int | str, other: int | str) -> int | str:

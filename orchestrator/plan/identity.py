@@ -72,11 +72,14 @@ class Identity:
     @cached_property
     def _meta(self) -> Any:
         """The model without weights."""
+        from craft.models.base import Base
         from craft.models.loading import meta_model
 
         task = find_task(self.sweep.task_names[0], self.sweep.data)
         sweep = self.sweep
-        return meta_model(sweep.model, task.kind, task.labels, revision=sweep.revision, projection_map=sweep.projection_map)
+        return meta_model(
+            Base(sweep.model, task.kind, task.labels, revision=sweep.revision, projection_map=sweep.projection_map)
+        )
 
     def run_of(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """Returns the run of `configuration` on one task with one seed."""

@@ -224,13 +224,14 @@ def _tokenizer(plan: Plan) -> Any:
 
 
 def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[tuple[str, str]]:
+    from craft.models.base import Base
     from craft.models.loading import meta_model
     from craft.scoring.choose import LONGEST, token_lengths
     from craft.scoring.encoding import longest_input
     from craft.scoring.reading import doubt_reading
 
     sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
-    model = meta_model(sweep.model, task.kind, task.labels, revision=sweep.revision)
+    model = meta_model(Base(sweep.model, task.kind, task.labels, revision=sweep.revision))
     lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
     runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]
     shares, limit = [], 0

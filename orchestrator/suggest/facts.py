@@ -130,6 +130,7 @@ def _read_tokens(
     """Returns lengths of a sample, the length at which inputs are cut, and doubts about the texts."""
     import numpy as np
 
+    from craft.models.base import Base
     from craft.models.loading import load_tokenizer, meta_model
     from craft.scoring.choose import token_lengths
     from craft.scoring.encoding import positions
@@ -139,7 +140,7 @@ def _read_tokens(
     custom.check_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation)
     lengths = token_lengths(task, cut(splits.train, SAMPLE), tokenizer, data.generation)
     usual = int(np.percentile(lengths, 100 - CUT))
-    most = positions(tokenizer, meta_model(model, task.kind, task.labels))
+    most = positions(tokenizer, meta_model(Base(model, task.kind, task.labels)))
     length = min(most, 16 * math.ceil(max(usual, 16) / 16))
     doubts = tuple(doubt_reading(task, splits, tokenizer, length))
     return (int(np.median(lengths)), usual, int(max(lengths))), length, doubts
@@ -147,11 +148,12 @@ def _read_tokens(
 
 def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:
     """Reads layers and projections from `config.json`. Raises ValueError for a model that is not here or not suited."""
+    from craft.models.base import Base
     from craft.models.families import FAMILIES
     from craft.models.loading import meta_model
     from craft.models.projections import find_projections
 
-    base = meta_model(model, kind, labels)
+    base = meta_model(Base(model, kind, labels))
     stacks = find_projections(base, ("q", "k", "v", "o"))
     config = base.config.get_text_config()
     projections = tuple(word for word in FAMILIES[base.config.model_type] if _has(base, word))

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from craft import CraftConfig
 from craft.models.projections import target_modules
-from craft.tuners.craft.bypass import weight_delta
 from craft.tuners.craft.layer import CraftLinear
 from tests.benchmarks.shapes import ON_GPU, SHAPES, Shape, Task, backbone, shared_copy, tokens
 from tests.benchmarks.timing import alternate, arguments, machine, table
@@ -57,8 +56,8 @@ def weight_form(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.M
 def _rebuilt(layer: CraftLinear, x: Tensor) -> Tensor:
     (piece,) = layer.craft_slices["default"]
     factors = piece.stack.ready()
-    core = piece.core(torch.float32, x.device, layer.training)
-    delta = weight_delta(core, factors.u2, factors.u3, piece.stack.scaling)
+    core = piece.matrices(x.float(), layer.training)[1]
+    delta = piece.stack.scaling * factors.u2 @ core @ factors.u3.T
     base = layer.base_layer
     return F.linear(x, (base.weight + delta).to(x.dtype), base.bias)
 

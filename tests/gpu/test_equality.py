@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from craft.data_settings import GenerationSettings
 from craft.factors.hosvd import hosvd
 from craft.factors.store import hash_weights
+from craft.models.base import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import Progress
 from craft.scoring.generation import generate, log_likelihoods
 from craft.spec import RunSpec
 from craft.tasks.prompts import TaughtText
 from craft.trainer.training import train_run
-from craft.tuners.craft import layer as layers
-from craft.tuners.craft.export import merged
 from tests.craft.tuners.craft.test_peft_contract import adapted
 from tests.gpu.elsewhere import in_new_process
 
@@ -56,11 +55,7 @@ def learned(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("bert", torch.float32), ("bert", torch.float64), ("llama", torch.float32)])
-@pytest.mark.parametrize("form", ["bypass", "factors", "dense"])
-def test_outputs_and_gradients(
-    family: str, form: str, dtype: torch.dtype, device: torch.device, tiny_model: Any, figure: Figure, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(layers, "cheapest", lambda *_sizes, **_told: form)
+def test_outputs_and_gradients(family: str, dtype: torch.dtype, device: torch.device, tiny_model: Any, figure: Figure) -> None:
     # J and the factors, too, which are float32 over any base.
     here, on_device = (adapted(tiny_model(family)).to(dtype).train() for _ in range(2))
     expected, result = learned(here, torch.device("cpu")), learned(on_device, device)
@@ -75,9 +70,9 @@ def test_merging(device: torch.device, tiny_model: Any, figure: Figure) -> None:
     bits = {name: weight.clone() for name, weight in model.named_parameters()}
     with torch.no_grad():
         beside = model(input_ids=WORDS.to(device))[0]
-        with merged(model) as are_merged:
-            assert are_merged
-            inside = model(input_ids=WORDS.to(device))[0]
+        model.merge_adapter()
+        inside = model(input_ids=WORDS.to(device))[0]
+        model.unmerge_adapter()
     worst = distance(inside, beside)
     figure(f"relative difference {worst:.1e}")
     assert worst < TOLERANCE[torch.float32]
@@ -91,7 +86,7 @@ def test_answers(beams: int, device: torch.device, tiny_llama: str, figure: Figu
     settings = GenerationSettings(beams=beams, max_new_tokens=12)
     answers, likelihoods = [], []
     for place in (torch.device("cpu"), device):
-        model = adapted(load_model(tiny_llama, "generation", ())).to(place)
+        model = adapted(load_model(Base(tiny_llama, "generation", ()))).to(place)
         answers.append(generate(model, tokenizer, prompts, settings, 2))
         texts = [TaughtText([*prompt, *prompts[0]], len(prompt)) for prompt in prompts]
         likelihoods.append(torch.from_numpy(log_likelihoods(model, texts, 0, 2)))

@@ -13,6 +13,7 @@ from peft import get_peft_model
 from safetensors.torch import load_file
 
 from craft import CraftConfig
+from craft.models.base import Base
 from craft.models.compute import compute_device
 from craft.models.loading import load_model
 from craft.trainer.adapter_folder import load_adapter
@@ -59,7 +60,7 @@ def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, 
 @pytest.mark.usefixtures("bitsandbytes")
 @pytest.mark.parametrize("bits", BITS)
 def test_craft_learns_over_it(bits: str, tiny_bert: str, device: torch.device, figure: Figure) -> None:
-    base: Any = load_model(tiny_bert, "classification", ("a", "b"), device=device, quantization=BITS[bits])
+    base: Any = load_model(Base(tiny_bert, "classification", ("a", "b"), quantization=BITS[bits]), device=device)
     model = get_peft_model(base, CraftConfig(ranks=("all", 8, 8), projections=("q", "v"), task_type="SEQ_CLS", init_seed=0))
     optimizer = torch.optim.AdamW([item for item in model.parameters() if item.requires_grad], lr=1e-2)
     text, labels = torch.arange(1000, 1096, device=device).view(8, 12), torch.arange(8, device=device) % 2

@@ -17,7 +17,6 @@ from transformers.pytorch_utils import Conv1D
 
 from craft.methods.from_peft.installed import config_model, whole_config
 from craft.methods.projected import is_meta
-from craft.tuners.stored_svd import svd_from_store
 
 
 def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:
@@ -48,8 +47,7 @@ def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
 
     put: Any = peft.get_peft_model
     try:
-        with svd_from_store():
-            return cast(nn.Module, put(model, config))
+        return cast(nn.Module, put(model, config))
     except (TypeError, KeyError, AttributeError, AssertionError, IndexError, ImportError, ZeroDivisionError) as error:
         raise ValueError(f"PEFT cannot put {peft_type} on this model: {type(error).__name__}: {error}") from error
 

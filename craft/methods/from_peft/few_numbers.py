@@ -58,7 +58,6 @@ LORA_XS: Method = Method(
         psoft_dropout="dropout",
     ),
     label=rank_label,
-    singular_vectors=True,
     decays_to_start=True,
 )
 VERA: Method = Method(

@@ -67,15 +67,14 @@ def row(
     return Method(name, title, reference, build=build, label=rank_label, **settings)
 
 
-_FROM_SVD: dict[str, Any] = {"singular_vectors": True, "decays_to_start": True}
 METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
 METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, copies=(1, 3)),
-    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), **_FROM_SVD),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), decays_to_start=True),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
-    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), **_FROM_SVD),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), decays_to_start=True),
     row(
         "qlora",
         "QLoRA",

@@ -7,20 +7,14 @@ for each projection type, whose weights of all layers are one stack. `craft.tune
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, fields
-from functools import wraps
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from huggingface_hub import ModelCard
 from peft.config import PeftConfig
 from peft.utils.peft_types import PeftType
 
-from craft.models.cached import base_name
 from craft.models.families import WORDS
 from craft.ranks import AskedRanks, check_ranks
-from craft.words import nearest
 
 DEFAULT_PROJECTIONS = ("q", "v")
 
@@ -32,26 +26,6 @@ class FoundModules(set[str]):
     """
 
 
-def _explained(config: type[CraftConfig]) -> type[CraftConfig]:
-    """Answers an argument that only other methods have with an error that says what to write."""
-    own_init, names = config.__init__, [item.name for item in fields(config) if item.init]
-
-    @wraps(own_init)
-    def init(self: CraftConfig, *args: Any, **kwargs: Any) -> None:
-        for name in (name for name in kwargs if name not in names):
-            hint = _HINTS.get(name) or f"{nearest(name, names)} Its arguments: {', '.join(names)}"
-            raise TypeError(f"CraftConfig got an unexpected keyword argument {name!r}.{hint.format(kwargs[name])}")
-        own_init(self, *args, **kwargs)
-
-    config.__init__ = init  # type: ignore[method-assign]
-    return config
-
-
-_RANKS = ' CRAFT has three ranks, of layers, outputs and inputs: write ranks=("all", {0}, {0})'
-_HINTS = {"r": _RANKS, "rank": _RANKS, "lora_alpha": " Write scaling, the factor on the change of the weights"}
-
-
-@_explained
 @dataclass
 class CraftConfig(PeftConfig):
     """Configuration of a CRAFT adapter (paper, Algorithm 1).
@@ -60,7 +34,8 @@ class CraftConfig(PeftConfig):
         ranks: (r1, r2, r3) of layers, outputs and inputs; 'all' is the full dimension. r1 <= L. Each stack trains
             r1^2 + r2^2 + r3^2 parameters. If absent: all layers, and 64 outputs and inputs, or as many as there are.
         projections: words of `craft.models.families.WORDS`; q and v if neither these nor `target_modules` are given.
-        dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)).
+        dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)). One draw serves
+            all layers; under gradient checkpointing each forward pass is followed by its backward pass.
         scaling: s, the factor on the change of the weights.
         init_epsilon: J starts at I + epsilon N(0, 1); 0 starts exactly at the pre-trained model.
         init_seed: seeds the start of J; torch's global generator if absent.
@@ -122,22 +97,6 @@ class CraftConfig(PeftConfig):
         if not self.init_epsilon >= 0:
             raise ValueError(f"init_epsilon is 0 or more; got {self.init_epsilon}")
 
-    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
-        """Writes the configuration, and text that says how to load the adapter in place of PEFT's empty form.
-
-        The fields of PEFT's card stay: programs read the base model and the library from them.
-        """
-        super().save_pretrained(save_directory, **kwargs)
-        file = Path(save_directory) / "README.md"
-        text = file.read_text(encoding="utf-8") if file.is_file() else _FORM
-        if _UNFILLED not in text:
-            return
-        card = ModelCard(text, ignore_metadata_errors=True)
-        base = base_name(str(self.base_model_name_or_path or "")) or "the base model"
-        card.data["tags"] = sorted({*(card.data.get("tags") or ()), "craft"})
-        card.text = _CARD.format(base=json.dumps(base), shown=base)
-        card.save(file)
-
     @property
     def words(self) -> tuple[str, ...]:
         """The projections in force, as words; empty if `target_modules` chooses the modules."""
@@ -149,22 +108,3 @@ class CraftConfig(PeftConfig):
         """Returns what is saved: modules that the user chose, but no `FoundModules`."""
         fields_to_save: dict[str, Any] = super().to_dict()
         return fields_to_save | ({"target_modules": None} if isinstance(self.target_modules, FoundModules) else {})
-
-
-_UNFILLED = "[More Information Needed]"
-_FORM = f"---\nlibrary_name: peft\n---\n{_UNFILLED}"
-"""The card of a configuration that is saved without its model."""
-_CARD = """
-# A CRAFT adapter of {shown}
-
-```python
-import craft  # makes CRAFT known to PEFT; from the project craft-sweeps
-from peft import PeftModel
-
-base = ...  # the model {base}, by the class of transformers that you trained
-model = PeftModel.from_pretrained(base, ".")
-```
-
-Without `import craft` PEFT stops with `KeyError: 'CRAFT'`. `model.to_lora(folder)` writes the same adapter as LoRA, for
-programs that know LoRA alone.
-"""

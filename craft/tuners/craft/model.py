@@ -9,9 +9,6 @@
 
 The tuner holds J under `craft_J.<adapter>`, because they belong to all layers. Only `merge` ever writes into the base model's
 weights.
-
-Nothing here is compiled. A model compiled with `torch.compile` computes the same (tested without a GPU); with CUDA graphs
-(`mode="reduce-overhead"`) nobody has tried it: the cores that a stack keeps outlive the graph that made them.
 """
 
 from __future__ import annotations
@@ -29,13 +26,11 @@ from torch import Tensor, nn
 
 from craft.models.projections import Located
 from craft.tuners.craft import fingerprint
-from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.config import CraftConfig, FoundModules
-from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks, is_chosen
 from craft.tuners.craft.layer import CraftLinear, Slice
-from craft.tuners.craft.rows import adapters_by_row
-from craft.tuners.craft.stack import Stack
+from craft.tuners.craft.lora import to_lora
+from craft.tuners.craft.stack import CraftAdapter, Stack
 from craft.tuners.joint import JointTuner
 
 
@@ -102,16 +97,13 @@ class CraftModel(JointTuner):
 
     def prepare(self) -> None:
         """Computes the cores of the active adapters before any layer, or any checkpointed block, needs them."""
-        layers = self._layers()
-        first = next(layers, None)
+        first = next(self._layers(), None)
         if first is None or first.disable_adapters or first.merged:
             return
-        rows = first.craft_rows
-        names = self.active_adapters if rows is None else list(rows.indices)
-        for adapter in (self.craft_adapter(name) for name in names if name in self.parts):
+        for adapter in (self.craft_adapter(name) for name in self.active_adapters if name in self.parts):
             for stack in adapter.stacks.values():
                 stack.ready()
-                stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
+                stack.prepare(adapter.js(stack), self._product_dtype(stack), self.model.training)
 
     def _layers(self) -> Iterator[CraftLinear]:
         return (module for module in self.model.modules() if isinstance(module, CraftLinear))
@@ -134,10 +126,9 @@ class CraftModel(JointTuner):
                 "near I, and near 1 a bfloat16 number moves in steps of 0.008. The products run in the base weights' dtype.",
                 stacklevel=2,
             )
-        for stack in adapter.stacks.values():
-            if stack.device.type != "meta":
-                adapter.move(stack.device)
-                break
+        device = next(iter(adapter.stacks.values())).device
+        if device.type != "meta":
+            adapter._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
 
     def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses: no J give the sum of several adapters' changes."""
@@ -148,16 +139,18 @@ class CraftModel(JointTuner):
         )
 
     def to_lora(self, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
-        """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.export.to_lora`."""
+        """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.lora.to_lora`."""
         return to_lora(self, directory, adapter_name, equal_ranks=equal_ranks)
 
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Follows PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
-        names = kwargs.get("adapter_names")
-        beams = kwargs.get("num_beams") or 1
-        with nullcontext() if names is None else adapters_by_row(self, list(self.parts), names, beams):
-            yield
+        """Refuses PEFT's `adapter_names=[...]` of a forward or generate call, which PEFT would ignore."""
+        if kwargs.get("adapter_names") is not None:
+            raise ValueError(
+                "adapter_names gives each row of a batch an adapter of its own, which CRAFT's layers do not do. Make one "
+                "adapter active at a time with set_adapter, or export each with to_lora() and mix the LoRA adapters."
+            )
+        yield
 
     @classmethod
     def _get_adapter_state_dict(

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from craft.models.compute import adamw
-from craft.tuners.craft.adapter import CraftAdapter
+from craft.tuners.craft.stack import CraftAdapter
 
 
-def scaled_adamw(groups: list[dict[str, Any]], adapter: CraftAdapter, reference: float) -> torch.optim.AdamW:
-    """Makes an AdamW under which J2 and J3 learn at `reference` / their rank times the rate of their group."""
+def scale_by_rank(groups: list[dict[str, Any]], adapter: CraftAdapter, reference: float) -> list[dict[str, Any]]:
+    """Divides an optimizer's groups so that J2 and J3 learn at `reference` / their rank times the rate of their group."""
     factors = {j: reference / len(j) for stack in adapter.stacks.values() for j in adapter.js(stack)[1:]}
     by_rate: list[dict[str, Any]] = []
     for group in groups:
@@ -27,7 +27,7 @@ def scaled_adamw(groups: list[dict[str, Any]], adapter: CraftAdapter, reference:
         # J1 comes first, so that the logged rate is the requested one.
         ordered = sorted(rates.items(), key=lambda item: item[0] != 1.0)
         by_rate += [group | {"params": weights, "lr": group["lr"] * rate} for rate, weights in ordered]
-    return adamw(by_rate)
+    return by_rate
 
 
 def rank_scaled_adamw(
@@ -38,8 +38,7 @@ def rank_scaled_adamw(
     adapter_name: str = "default",
     reference: int = 64,
 ) -> torch.optim.AdamW:
-    """Makes AdamW for a program that trains a CRAFT adapter itself: J2 and J3 learn at `learning_rate` x `reference` / their
-    rank, as under `rate_scaling: rank` of a sweep file, so that one rate serves all ranks.
+    """Makes AdamW for a program that trains a CRAFT adapter itself, so that one rate serves all ranks.
 
     Args:
         model: the `PeftModel` with the adapter.
@@ -48,10 +47,8 @@ def rank_scaled_adamw(
         weight_decay: of that; J is never pulled to 0, where it would erase the weights.
     """
     adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
-    js = list(adapter.parameters())
-    adapter_parameters = set(js)
-    weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in adapter_parameters]
-    groups: list[dict[str, Any]] = [{"params": js, "lr": learning_rate, "weight_decay": 0.0}]
-    if weights:
-        groups.append({"params": weights, "lr": head_learning_rate, "weight_decay": weight_decay})
-    return scaled_adamw(groups, adapter, reference)
+    js = set(adapter.parameters())
+    weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in js]
+    groups: list[dict[str, Any]] = [{"params": list(adapter.parameters()), "lr": learning_rate, "weight_decay": 0.0}]
+    groups += [{"params": weights, "lr": head_learning_rate, "weight_decay": weight_decay}] if weights else []
+    return adamw(scale_by_rank(groups, adapter, reference))

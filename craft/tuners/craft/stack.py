@@ -1,58 +1,61 @@
-"""`Stack`: one projection of all layers under CRAFT, its frozen factors and the cores that a forward pass uses.
+"""`CraftAdapter`: one CRAFT adapter, its trainable J; `Stack`: one projection of all layers, its frozen factors.
 
 ::
 
-    CraftAdapter.stacks["q"]: Stack               G, U1, U2, U3                        not in the state dict
-        .refresh() -> .cores[l]                   M_l of every layer, once a forward   read by the layers
+    CraftModel.craft_J["default"]: CraftAdapter     parameters q_J1 q_J2 q_J3 v_J1 ...         in the state dict
+      .stacks["q"]: Stack                           buffers core u1 u2 u3                      not in the state dict
+        .prepare() -> .cores[l]                     M_l of every layer, once a forward pass    read by the layers
 
-`craft.tuners.craft.adapter` holds the trainable J of the stacks. The factors are never narrower than float32.
+J and factors are never narrower than float32: casting the model to half precision leaves them as they are, and only a model
+cast to float64 widens them.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from craft.factors.hosvd import TuckerFactors
 from craft.models.compute import no_autocast
 from craft.models.projections import Located
 from craft.ranks import Ranks
-from craft.tuners.craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.tuners.craft.config import CraftConfig
+from craft.tuners.craft.equation import core_offsets, dropout_masks
 
-Cores = tuple[Tensor, ...]
+PARTS = ("core", "u1", "u2", "u3")
 
 
-class Stack:
-    """One projection of all layers: the frozen factors, and the cores M that belong to the present J.
+class Stack(nn.Module):
+    """One projection of all layers.
 
     Attributes:
         name: the projection's name, unique in the adapter.
         layers: the place of each layer's weight.
         ranks: (r1, r2, r3), resolved.
-        factors: None on the meta device, and until they are loaded from an adapter that carries them.
         weights_hash: SHA-256 of the stacked weights; None on the meta device.
-        device: where factors and cores live.
-        cores: M of each layer, in the dtype of the layers' products; None before the first forward.
+        squared_norm: ‖W‖² of the stack; NaN where the factors came without their singular values.
+        cores: M of each layer, in the dtype of the layers' products; None before the first forward pass.
+        masks: dropout masks of J1, J2, J3 that are in `cores`.
     """
 
+    core: Tensor | None
+    u1: Tensor
+    u2: Tensor
+    u3: Tensor
+
     def __init__(self, name: str, layers: Sequence[Located], ranks: Ranks, config: CraftConfig, device: torch.device) -> None:
-        self.name = name
-        self.device = device
-        self.layers = list(layers)
-        self.ranks = ranks
-        self.scaling = config.scaling
-        self.dropout = config.dropout
-        self.factors: TuckerFactors | None = None
+        super().__init__()
+        self.name, self.layers, self.ranks = name, list(layers), ranks
+        self.scaling, self.dropout = config.scaling, config.dropout
         self.weights_hash: str | None = None
-        self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
-        self._turned: dict[torch.dtype, Tensor] = {}
-        self._awaited: list[weakref.ref[_Awaited]] = []
+        self.squared_norm = math.nan
+        self._placed = device
+        for part in PARTS:  # None on the meta device, and until they are loaded from an adapter that carries them
+            self.register_buffer(part, None, persistent=False)
         self.drop()
 
     @property
@@ -60,49 +63,51 @@ class Stack:
         """(L, d_out, d_in)."""
         return (len(self.layers), *self.layers[0].shape)
 
+    @property
+    def device(self) -> torch.device:
+        return self._placed if self.core is None else self.core.device
+
+    @property
+    def factors(self) -> TuckerFactors | None:
+        none = torch.zeros(0, dtype=torch.float64)
+        return None if self.core is None else TuckerFactors(self.core, self.u1, self.u2, self.u3, (none, none, none))
+
     def set_factors(self, factors: TuckerFactors) -> None:
         """Gives the stack its factors, which a forward pass needs."""
-        self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
-        self._cast.clear()
-        self._turned.clear()
+        for part in PARTS:
+            setattr(self, part, getattr(factors, part).contiguous())
+        self.squared_norm = factors.squared_norm
         self.drop()
 
-    def move(self, device: torch.device, dtype: torch.dtype) -> None:
-        self.device = device
-        if self.factors is not None and (self.factors.core.device != device or self.factors.core.dtype != dtype):
-            self.set_factors(self.factors.to(device, dtype))
-
     def drop(self) -> None:
-        """Drops what was derived from J; the next forward pass computes it again."""
-        self.cores: Cores | None = None
-        self._folded: Cores | None = None
+        """Drops what is derived from J and factors; the next forward pass computes it again."""
+        self.cores: tuple[Tensor, ...] | None = None
         self.masks: tuple[Tensor, ...] | None = None
-        self.has_grad = False
-        self._stamp: tuple[Any, ...] = ()
-
-    def cast(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Returns U3ᵀ (r3, d_in) and s U2ᵀ (r2, d_out) in the dtype of a layer's products."""
-        if (dtype, device) not in self._cast:
-            factors = self.ready()
-            with torch.inference_mode(False), torch.no_grad():
-                pair = factors.u3.T, factors.u2.T * self.scaling
-                self._cast[dtype, device] = tuple(part.to(device, dtype).contiguous() for part in pair)  # type: ignore[assignment]
-        return self._cast[dtype, device]
+        self._made_with: list[tuple[Tensor, int]] = []
+        self._casts: dict[Any, Tensor] = {}
 
     def ready(self) -> TuckerFactors:
-        if self.factors is None:
+        if (factors := self.factors) is None:
             raise ValueError(
                 f"CRAFT's factors of projection {self.name!r} are not there: the model was built on the meta device, where "
                 "only shapes are known. Load the base model with its weights before putting the adapter on it."
             )
-        return self.factors
+        return factors
 
-    def turned(self, dtype: torch.dtype) -> Tensor:
-        """Returns G as (r2, r1, r3), for products in `dtype`."""
-        if dtype not in self._turned:
+    def cast(self, part: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns U3ᵀ (`u3t`), s U2ᵀ (`u2s`) or G as (r2, r1, r3) (`turned`) in the dtype of products, cast once."""
+        if (part, dtype, device) not in self._casts:
+            factors = self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                self._turned[dtype] = self.ready().core.transpose(0, 1).to(dtype).contiguous()
-        return self._turned[dtype]
+                match part:
+                    case "u3t":
+                        tensor = factors.u3.T
+                    case "u2s":
+                        tensor = factors.u2.T * self.scaling
+                    case _:
+                        tensor = factors.core.transpose(0, 1)
+                self._casts[part, dtype, device] = tensor.to(device, dtype).contiguous()
+        return self._casts[part, dtype, device]
 
     def offsets(
         self,
@@ -120,7 +125,7 @@ class Stack:
         factors = self.ready()
         if masks is not None:
             js = [j * mask for j, mask in zip(js, masks, strict=True)]
-        turned = self.turned(dtype if dtype == torch.bfloat16 else factors.core.dtype)
+        turned = self.cast("turned", dtype if dtype == torch.bfloat16 else factors.core.dtype, self.device)
         u1 = factors.u1 if layer is None else factors.u1[layer : layer + 1]
         with no_autocast(u1.device):
             return core_offsets(u1, turned, *js)
@@ -128,86 +133,91 @@ class Stack:
     def delta(self, js: Sequence[Tensor], layer: int) -> Tensor:
         """Computes s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
         factors = self.ready()
-        return weight_delta(self.offsets(js, layer=layer)[0], factors.u2, factors.u3, self.scaling)
+        return (self.scaling * factors.u2) @ self.offsets(js, layer=layer)[0] @ factors.u3.T
 
-    def is_stale(self, js: Sequence[Tensor]) -> bool:
-        """Says whether `cores` belong to different J, or lack the graph that is wanted now."""
-        wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
-        return self.cores is None or (wants_grad and not self.has_grad) or not _same(self._stamp, _stamp(js))
-
-    def refresh(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
-        """Computes the cores of all layers, with new dropout masks; does nothing if nothing has changed."""
-        wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
-        drops = training and self.dropout > 0
-        compiling = torch.compiler.is_compiling()
-        changed = wants_grad or drops or self.has_grad or self.masks is not None or self.is_stale(js)
-        if not compiling and not changed and self.cores and self.cores[0].dtype == dtype:
-            return
+    def prepare(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
+        """Computes the cores of all layers, with new dropout masks; keeps them in evaluation while J stays as it is."""
+        drops, learns = training and self.dropout > 0, torch.is_grad_enabled() and any(j.requires_grad for j in js)
+        compiles = torch.compiler.is_compiling()
+        if not (drops or learns or compiles) and self.is_current(js) and self.masks is None:
+            assert self.cores is not None
+            if self.cores[0].dtype == dtype and not self.cores[0].requires_grad:
+                return
         self.masks = dropout_masks(self.ranks, self.dropout, js[0]) if drops else None
-        if wants_grad or compiling:
-            cores = self.offsets(js, self.masks, dtype=dtype).to(dtype)
-            if drops and not compiling:
-                self._await_backward(cores)
-            self.cores = cores.unbind()
+        if learns or compiles:
+            self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
         else:
             with torch.inference_mode(False), torch.no_grad():
                 self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
-        self._folded = None
-        self.has_grad = wants_grad
-        self._stamp = () if compiling else _stamp(js)
+        self._made_with = [] if compiles else _versions(js)
 
-    def folded(self) -> Cores | None:
-        """Returns M U3ᵀ of each layer, (r2, d_in), stored as long as the cores, which saves every layer a product; None if
-        the cores have a graph, or need one."""
-        if self.cores is None or self.has_grad or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return None
-        if self._folded is None:
-            u3t = self.ready().u3.T
-            with torch.inference_mode(False), torch.no_grad(), no_autocast(u3t.device):
-                self._folded = tuple((core.to(u3t.dtype) @ u3t).to(core.dtype) for core in self.cores)
-        return self._folded
+    def is_current(self, js: Sequence[Tensor]) -> bool:
+        """Returns whether `cores` are those of the present J, with a graph if one is wanted."""
+        if self.cores is None:
+            return False
+        lacks_graph = torch.is_grad_enabled() and any(j.requires_grad for j in js) and not self.cores[0].requires_grad
+        same = zip(self._made_with, _versions(js), strict=False)
+        return not lacks_graph and bool(self._made_with) and all(a is b and m == n for (a, m), (b, n) in same)
 
-    def _await_backward(self, cores: Tensor) -> None:
-        awaited = _Awaited()
-        self._awaited = [*self._waiting(), weakref.ref(awaited)]
-        # Only the graph holds it, so it disappears once its backward pass has run or the graph was dropped.
-        cores.register_hook(awaited.done)
+    def core_of(self, index: int, js: Sequence[Tensor], dtype: torch.dtype, device: torch.device, training: bool) -> Tensor:
+        """Returns M of one layer. A call that went past the hook of the whole model computes the cores here.
 
-    def check_masks(self) -> None:
-        """Checks, when a checkpoint runs a layer again, that it meets the masks that it had.
-
-        Raises:
-            RuntimeError: dropout masks of several forward passes are waiting for their backward pass. A reentrant checkpoint
-                keeps no graph that would show this; there the caller must run backward after each forward pass.
+        Where a checkpoint runs a layer again, in a backward pass, it meets the cores that it had.
         """
-        if self.masks is not None and len(self._waiting()) > 1:
-            raise RuntimeError(
-                f"CRAFT's projection {self.name!r} was run forward more than once before this backward pass, with dropout "
-                f"{self.dropout} under gradient checkpointing: the layers cannot be run again with the masks they had. Call "
-                "backward after each forward pass (gradient accumulation does), or train with dropout=0 or without gradient "
-                "checkpointing."
-            )
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1 and not self.is_current(js):
+            self.prepare(js, dtype, training)
+        assert self.cores is not None
+        core = self.cores[index]
+        return core if core.dtype == dtype and core.device == device else core.to(device, dtype)
 
-    def _waiting(self) -> list[weakref.ref[_Awaited]]:
-        return [reference for reference in self._awaited if (awaited := reference()) is not None and not awaited.is_done]
+    def extra_repr(self) -> str:
+        return f"{self.name}: {self.shape} at ranks {self.ranks}"
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = {"cores": None, "_folded": None, "masks": None, "has_grad": False, "_stamp": ()}
-        return {**self.__dict__, **derived, "_cast": {}, "_turned": {}, "_awaited": []}
+        return {**self.__dict__, "cores": None, "masks": None, "_made_with": [], "_casts": {}}
 
 
-class _Awaited:
-    """Masks whose backward pass has not run yet."""
-
-    is_done = False
-
-    def done(self, gradient: Tensor) -> None:
-        self.is_done = True
+def _versions(js: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    return [(j, 0 if j.is_inference() else j._version) for j in js]
 
 
-def _stamp(js: Sequence[Tensor]) -> tuple[Any, ...]:
-    return tuple((j, 0 if j.is_inference() else j._version) for j in js)
+class CraftAdapter(nn.Module):
+    """J1, J2, J3 of every stack of one adapter, with the stacks.
 
+    Args:
+        stacks: the adapter's projections, in order.
+        device: of J; on the meta device they are shapes without values.
+        epsilon, seed: J starts at I + epsilon N(0, 1), drawn on the CPU in the order of the stacks.
+    """
 
-def _same(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    return len(old) == len(new) and all(a is b and m == n for (a, m), (b, n) in zip(old, new, strict=True))
+    def __init__(self, stacks: Sequence[Stack], device: torch.device, epsilon: float = 1e-3, seed: int | None = None) -> None:
+        super().__init__()
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        for stack in stacks:
+            self.add_module(f"{stack.name}_stack", stack)
+            for mode, rank in enumerate(stack.ranks, start=1):
+                if device.type == "meta":
+                    start = torch.empty(rank, rank, dtype=torch.float32, device=device)
+                else:
+                    noise = torch.randn(rank, rank, dtype=torch.float32, device="cpu", generator=generator)
+                    start = (torch.eye(rank) + epsilon * noise).to(device)
+                self.register_parameter(f"{stack.name}_J{mode}", nn.Parameter(start))
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {stack.name: stack for stack in self.children() if isinstance(stack, Stack)}
+
+    def js(self, stack: Stack) -> list[Tensor]:
+        """Returns (J1, J2, J3) of one stack."""
+        return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CraftAdapter:
+        def wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return tensor.to(moved.device, torch.float32) if narrow else moved
+
+        super()._apply(wide, recurse)
+        for stack in self.stacks.values():
+            stack.drop()
+        return self

@@ -19,6 +19,7 @@ from craft.audit.data import Data, as_trained
 from craft.audit.folder import read_folder
 from craft.factors.low_rank import ranks_within
 from craft.models.adapters import WEIGHTS_FILE
+from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.scoring.choose import splits_of
 from craft.settings import TrainingSettings
@@ -32,7 +33,7 @@ from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
 def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_path: Path) -> None:
     whole = merged(saved(tiny_bert, CONFIGS[name], tmp_path / "whole"))
     folder = read_folder(tmp_path / "whole")
-    stored = load_model(tiny_bert, "classification", ("0", "1"))
+    stored = load_model(Base(tiny_bert, "classification", ("0", "1")))
     changes = changes_of(folder.load("classification", ("0", "1"), 0), stored if folder.moves_base else None)
     written = write_lora(folder, changes, changes.ranks, tmp_path / "cut")
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)

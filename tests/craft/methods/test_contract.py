@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model
 from craft.spec import RunSpec
@@ -74,7 +75,7 @@ def base_of(spec: RunSpec, case: Case) -> nn.Module:
 
 @cache
 def read_base(model: str, kind: str, labels: tuple[str, ...]) -> nn.Module:
-    return load_model(model, kind, labels)
+    return load_model(Base(model, kind, labels))
 
 
 def build(spec: RunSpec, case: Case, base: nn.Module | None = None) -> nn.Module:

@@ -13,6 +13,7 @@ from transformers import BertForSequenceClassification, LlamaConfig
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models.base import Base
 from craft.models.loading import SPREAD, load_model
 from craft.results import ModelUnavailable, RunFailed
 from craft.spec import RunSpec
@@ -78,5 +79,5 @@ def test_under_layers_accelerate_divides_the_quantized_base_among_the_gpus(
     monkeypatch.setattr(BertForSequenceClassification, "from_pretrained", read)
     for device in (SPREAD, torch.device("cuda", 0)):
         with pytest.raises(ModelUnavailable, match="read"):
-            load_model(tiny_bert, "classification", ["a", "b"], device=device, quantization={"load_in_4bit": True})
+            load_model(Base(tiny_bert, "classification", ["a", "b"], quantization={"load_in_4bit": True}), device=device)
     assert maps == ["auto", {"": torch.device("cuda", 0)}]

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Format
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
+from craft.models.base import Base
 from craft.models.gguf import gguf_digest, gguf_folder, gguf_notes
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
 from craft.results import ModelUnavailable, ModelUnsuited
@@ -40,7 +41,7 @@ def path(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_float32_weights_are_those_that_were_written(path: Path, source: Any) -> None:
-    model = load_model(str(path), "generation", ())
+    model = load_model(Base(str(path), "generation", ()))
     expected = source.state_dict()
     assert model.state_dict().keys() == expected.keys()
     assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
@@ -53,7 +54,7 @@ def test_float32_weights_are_those_that_were_written(path: Path, source: Any) ->
 @pytest.mark.parametrize("form", [Format.F16, Format.Q8_0, Format.Q4_1], ids=lambda form: form.name)
 def test_other_formats_are_dequantized_as_gguf_does(form: Format, source: Any, tmp_path: Path) -> None:
     path = written.write(tmp_path / "tiny.gguf", source, form)
-    model = load_model(str(path), "classification", ("a", "b", "c"), precision="float32")
+    model = load_model(Base(str(path), "classification", ("a", "b", "c"), precision="float32"))
     stored = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
     expected = stored["blk.1.ffn_up.weight"].astype(np.float32)
     assert np.array_equal(model.model.layers[1].mlp.up_proj.weight.detach().numpy(), expected)
@@ -71,13 +72,13 @@ def test_the_file_is_read_once_and_its_configuration_is_the_written_one(
     path: Path, source: Any, tmp_path: Path, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = Path(shutil.copy(path, tmp_path / "tiny.gguf"))
-    config, expected = load_config(str(first), "generation", ()), source.config
+    config, expected = load_config(Base(str(first), "generation", ())), source.config
     assert f"reading {first} into {cache / 'gguf'}" in capfd.readouterr().err
     for name in ("rope_parameters", "num_key_value_heads", "head_dim", "tie_word_embeddings", "vocab_size", "pad_token_id"):
         assert getattr(config, name) == getattr(expected, name), name
     assert config.rms_norm_eps == pytest.approx(expected.rms_norm_eps)
-    assert load_config(str(path), "classification", ("no", "yes")).id2label == {0: "no", 1: "yes"}
-    model = meta_model(str(path), "generation", ())
+    assert load_config(Base(str(path), "classification", ("no", "yes"))).id2label == {0: "no", 1: "yes"}
+    model = meta_model(Base(str(path), "generation", ()))
     assert {name: weight.shape for name, weight in model.named_parameters()} == {
         name: weight.shape for name, weight in source.named_parameters()
     }
@@ -120,7 +121,7 @@ def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path, cache
         bad = tmp_path / "bad.gguf"
         bad.write_bytes(content)
         with pytest.raises(kind, match=words):
-            load_config(str(bad), "generation", ())
+            load_config(Base(str(bad), "generation", ()))
 
     for content in (b"", b"PK\3\4" + whole[4:], whole[:10], whole[:500], whole[:-1], whole[:24] + b"\xff" * 200 + whole[224:]):
         refused(content, rf"bad.gguf cannot be read: .*cut off or damaged \({len(content):,} bytes are there\)")
@@ -136,29 +137,29 @@ def test_a_missing_file_is_told_with_those_that_are_there(path: Path, tmp_path: 
     for name in ("tiny-Q4_0.gguf", "other.gguf"):
         shutil.copy(path, tmp_path / name)
     with pytest.raises(ModelUnavailable, match=r"Did you mean 'tiny-Q4_0.gguf'\? GGUF files in .*: other.gguf, tiny-Q4_0.gguf"):
-        load_config(str(tmp_path / "tiny-Q4_1.gguf"), "generation", ())
+        load_config(Base(str(tmp_path / "tiny-Q4_1.gguf"), "generation", ()))
     with pytest.raises(ModelUnavailable, match=r"has no config.json; name one of its GGUF files: other.gguf, tiny-Q4_0.gguf"):
-        load_config(str(tmp_path), "generation", ())
+        load_config(Base(str(tmp_path), "generation", ()))
     with pytest.raises(ModelUnavailable, match=r"GGUF files in .*: none"):
-        load_config(str(tmp_path / "no" / "tiny.gguf"), "generation", ())
+        load_config(Base(str(tmp_path / "no" / "tiny.gguf"), "generation", ()))
 
 
 def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     monkeypatch.setattr("craft.models.gguf.find_spec", lambda name: None)
     with pytest.raises(ModelUnavailable, match=r"pip install 'craft-sweeps\[gguf\]'"):
-        meta_model(str(path), "generation", ())
+        meta_model(Base(str(path), "generation", ()))
 
 
 def test_a_file_without_all_weights_is_refused(source: Any, tmp_path: Path) -> None:
     path = written.write(tmp_path / "tiny.gguf", source, leave_out="blk.1.ffn_up")
     with pytest.raises(ModelUnavailable, match=r"no weights for 1 parameters of the model, such as model.layers.1.mlp.up_proj"):
-        load_model(str(path), "generation", ())
+        load_model(Base(str(path), "generation", ()))
 
 
 def test_weights_that_transformers_leaves_out_are_noted(source: Any, tmp_path: Path) -> None:
     more = {"blk.0.attn_q.bias": np.ones(written.WIDTH, np.float32), "rope_freqs.weight": np.ones(8, np.float32)}
-    model = load_model(str(written.write(tmp_path / "tiny.gguf", source, extra=more)), "classification", ("a", "b"))
+    model = load_model(Base(str(written.write(tmp_path / "tiny.gguf", source, extra=more)), "classification", ("a", "b")))
     assert model.craft_notes[1] == f"transformers leaves out {written.WIDTH + 8} numbers of the GGUF file"
 
 
@@ -175,7 +176,7 @@ def test_files_of_one_folder_are_never_mixed_up(
     monkeypatch.chdir(tmp_path)
 
     def weight(name: str) -> torch.Tensor:
-        return load_model(name, "generation", ()).get_parameter("model.layers.0.mlp.up_proj.weight")
+        return load_model(Base(name, "generation", ())).get_parameter("model.layers.0.mlp.up_proj.weight")
 
     place = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(weight(str(first)), source.get_parameter(place))

@@ -26,6 +26,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from craft.models import loading as models
+from craft.models.base import Base
 from craft.models.heads import head_names
 from craft.models.loading import MINILM, MINILM_SHA256, load_model, load_tokenizer, meta_model
 from craft.results import ModelUnavailable, ModelUnsuited
@@ -53,18 +54,18 @@ def test_the_head_is_found_by_structure_in_every_family(
     config: PreTrainedConfig, heads: tuple[str, ...], tmp_path: Path
 ) -> None:
     config.save_pretrained(tmp_path)
-    model = meta_model(str(tmp_path), "classification", ("a", "b", "c"))
+    model = meta_model(Base(str(tmp_path), "classification", ("a", "b", "c")))
     assert head_names(model) == heads
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
-    assert meta_model(str(tmp_path), "regression", ()).config.num_labels == 1
+    assert meta_model(Base(str(tmp_path), "regression", ())).config.num_labels == 1
     if config.model_type == "llama":
-        assert head_names(meta_model(str(tmp_path), "generation", ())) == ()
+        assert head_names(meta_model(Base(str(tmp_path), "generation", ()))) == ()
 
 
 def test_the_packaged_minilm_is_the_published_one() -> None:
     folder = Path(models.resolve_model(MINILM))
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == MINILM_SHA256
-    assert load_model(MINILM, "classification", ("a", "b")).config._name_or_path == MINILM
+    assert load_model(Base(MINILM, "classification", ("a", "b"))).config._name_or_path == MINILM
 
 
 def test_a_packaged_model_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def test_a_packaged_model_with_other_weights_is_refused(monkeypatch: pytest.Monk
 
 
 def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:
-    one, again, other = (load_model(tiny_bert, "classification", ("a", "b"), seed=seed) for seed in (3, 3, 4))
+    one, again, other = (load_model(Base(tiny_bert, "classification", ("a", "b")), seed=seed) for seed in (3, 3, 4))
     assert torch.equal(one.classifier.weight, again.classifier.weight)
     assert not torch.equal(one.classifier.weight, other.classifier.weight)
     body, same = one.bert.state_dict(), other.bert.state_dict()
@@ -86,7 +87,7 @@ def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:
 
 
 def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
-    model = load_model(tiny_bert, "classification", ("a", "b"), precision="bfloat16")
+    model = load_model(Base(tiny_bert, "classification", ("a", "b"), precision="bfloat16"))
     assert model.bert.embeddings.word_embeddings.weight.dtype == torch.bfloat16
     assert model.classifier.weight.dtype == torch.float32
     batch = load_tokenizer(tiny_bert)(["one line"], return_tensors="pt")
@@ -96,7 +97,7 @@ def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
 def test_a_decoder_without_padding_token_gets_one(stories: str) -> None:
     tokenizer = load_tokenizer(stories)
     assert tokenizer.pad_token_id is not None
-    model = load_model(stories, "classification", ("a", "b"), pad_token_id=tokenizer.pad_token_id).eval()
+    model = load_model(Base(stories, "classification", ("a", "b"), pad_token_id=tokenizer.pad_token_id)).eval()
     alone = tokenizer(["Once upon a time"], return_tensors="pt")
     padded = tokenizer(
         ["Once upon a time", "There was a little girl who liked to play outside"], padding=True, return_tensors="pt"
@@ -109,7 +110,7 @@ def test_a_hub_that_may_not_be_asked_is_said_and_what_to_do(monkeypatch: pytest.
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelUnavailable, match=r"'nobody/nothing'.*HF_HUB_OFFLINE is set.*hf download nobody/nothing"):
-        meta_model("nobody/nothing", "classification", ("a", "b"))
+        meta_model(Base("nobody/nothing", "classification", ("a", "b")))
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
@@ -120,26 +121,26 @@ def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
 
 def test_a_folder_without_weights_or_config_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match=r"no config\.json"):
-        meta_model(str(tmp_path), "classification", ("a", "b"))
+        meta_model(Base(str(tmp_path), "classification", ("a", "b")))
     BertConfig(**SMALL).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match="safetensors"):
-        load_model(str(tmp_path), "classification", ("a", "b"))
+        load_model(Base(str(tmp_path), "classification", ("a", "b")))
     (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
     with pytest.raises(ModelUnavailable, match="pickled weights are never read"):
-        load_model(str(tmp_path), "classification", ("a", "b"))
+        load_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
 def test_a_broken_config_names_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelUnavailable, match=tmp_path.name):
-        meta_model(str(tmp_path), "classification", ("a", "b"))
+        meta_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
 def test_code_that_comes_with_a_model_never_runs(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}))
     with pytest.raises(ModelUnavailable, match="config"):
-        meta_model(str(tmp_path), "classification", ("a", "b"))
+        meta_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
 def test_base_weights_missing_in_a_checkpoint_are_noted(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_base_weights_missing_in_a_checkpoint_are_noted(tmp_path: Path) -> None:
     save_file(
         {name: w for name, w in weights.items() if "pooler" not in name}, tmp_path / "model.safetensors", {"format": "pt"}
     )
-    model = load_model(str(tmp_path), "classification", ("a", "b"))
+    model = load_model(Base(str(tmp_path), "classification", ("a", "b")))
     assert model.craft_missing_weights == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
 
 
@@ -183,7 +184,7 @@ def test_damaged_weights_are_refused_before_training(tmp_path: Path, damage: str
         file.with_name("model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
         file.unlink()
     with pytest.raises(ModelUnavailable, match=message):
-        load_model(str(tmp_path), "classification", ("a", "b"))
+        load_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
 def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Pa
         load_tokenizer(str(tmp_path))
     tokenizer = load_tokenizer(MINILM)  # of 30,522 words
     for rows, fits in ((100, False), (30_522, True), (40_000, True), (128_000, False)):
-        model = meta_model(str(tmp_path), "classification", ("a", "b"))
+        model = meta_model(Base(str(tmp_path), "classification", ("a", "b")))
         model.resize_token_embeddings(rows, mean_resizing=False)
         if fits:
             models.refuse_other_words("m", tokenizer, model)
@@ -213,7 +214,7 @@ def test_the_whole_head_is_saved_with_the_adapter(body_type: str, tmp_path: Path
         body, target = LlamaModel(LlamaConfig(**(DECODER | {"vocab_size": 30522}))), "q_proj"
     body.save_pretrained(tmp_path / "base")
     load_tokenizer(MINILM).save_pretrained(tmp_path / "base")
-    base = load_model(str(tmp_path / "base"), "classification", ("a", "b"), pad_token_id=0, seed=1)
+    base = load_model(Base(str(tmp_path / "base"), "classification", ("a", "b"), pad_token_id=0), seed=1)
     model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=2, target_modules=[target]))
     with torch.no_grad():
         for weight in model.parameters():
@@ -230,7 +231,7 @@ def test_the_whole_head_is_saved_with_the_adapter(body_type: str, tmp_path: Path
 
 def test_loading_prints_nothing_and_leaves_the_libraries_logging_alone(capfd: pytest.CaptureFixture[str]) -> None:
     before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    load_model(MINILM, "classification", ("a", "b"))
+    load_model(Base(MINILM, "classification", ("a", "b")))
     load_tokenizer(MINILM)
     out, err = capfd.readouterr()
     assert out == err == ""
@@ -266,7 +267,7 @@ def test_what_would_read_its_own_answer_is_refused(
 ) -> None:
     AutoConfig.for_model(architecture, **SMALL | {"vocab_size": 128, "pad_token_id": 0} | changes).save_pretrained(tmp_path)
     if said is None:
-        meta_model(str(tmp_path), "generation", ())
+        meta_model(Base(str(tmp_path), "generation", ()))
     else:
         with pytest.raises(ModelUnsuited, match=f"model {tmp_path}.*{said}"):
-            meta_model(str(tmp_path), "generation", ())
+            meta_model(Base(str(tmp_path), "generation", ()))

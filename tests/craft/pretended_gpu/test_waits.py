@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.cutting import Cut
 from craft.trainer.rescoring import cut_and_score
 from craft.trainer.training import train_run
 from tests.craft.pretended_gpu.gpu import pretended
-from tests.craft.tuners.craft.test_peft_contract import adapted
 
 STEPS = (4, 8)
 """Of two runs, whose difference is the steps' own."""
@@ -56,17 +54,3 @@ def test_a_recovering_step_waits_once_for_the_adapter(tiny_bert: str, tmp_path: 
     of_cutting = {why: count for (why, line), count in gpu.waits.items() if "methods/cutting.py" in line}
     assert of_cutting == {"copy from the GPU": 1 + RECOVERY * 20}
     assert not any("svd" in why for why, _ in gpu.waits)
-
-
-def test_rows_with_adapters_of_their_own_wait_in_no_layer(tiny_model: Callable[..., Any]) -> None:
-    model = adapted(tiny_model("llama")).eval()
-    tokens = torch.arange(12).view(3, 4)
-    with torch.no_grad():
-        expected = model(input_ids=tokens, adapter_names=["default", "__base__", "default"])[0]
-        with pretended() as gpu:
-            model.to("cuda")
-            tokens = tokens.to("cuda")
-            outputs = model(input_ids=tokens, adapter_names=["default", "__base__", "default"])[0]
-            waits = {line: count for (_, line), count in gpu.waits.items() if "craft/layer.py" in line}
-            assert sum(waits.values()) == 2, waits  # `Rows.of`, for all layers: the rows as they are, and for beams
-            torch.testing.assert_close(outputs.cpu(), expected)

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from craft.data_settings import GenerationSettings
 from craft.results import Leave, Progress, RunFailed, RunResult
-from craft.scoring.encoding import Collator
+from craft.scoring.encoding import Collator, encode_texts
+from craft.scoring.passes import mean_token_loss, token_loss
 from craft.scoring.positions import loss_at
-from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.extraction import extract
@@ -180,7 +180,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
         training={"gradient_accumulation": 2, "gradient_checkpointing": True},
     )
     with monkeypatch.context() as patched:
-        for module in ("trainer.loop", "scoring.texts", "scoring.generation"):
+        for module in ("trainer.loop", "scoring.passes", "scoring.generation"):
             patched.setattr(f"craft.{module}.can_choose", lambda model: False)
         every = train_run(spec, tmp_path / "every")
     used: list[int] = []

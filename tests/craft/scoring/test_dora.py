@@ -12,8 +12,9 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.dora import DoraLinearLayer
 
 from craft.data_settings import GenerationSettings
+from craft.models.base import Base
 from craft.models.loading import load_model, load_tokenizer
-from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.generation import generate
 from craft.scoring.head_scorer import predict
 
@@ -43,7 +44,7 @@ def test_once_for_all_batches_of_a_split_and_again_after_a_change(
 ) -> None:
     model = dora(tiny_model("bert", head="classifier"), "query").train(training)
     words = np.arange(1, 31, dtype=np.int32)
-    split = EncodedSplit({"input_ids": words}, np.arange(0, 31, 5), np.zeros(6, dtype=np.int64))
+    split = Encoded({"input_ids": words}, np.arange(0, 31, 5), np.zeros(6, dtype=np.int64))
     for changed in (0.0, 1.0):
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -59,7 +60,7 @@ def test_once_for_all_batches_of_a_split_and_again_after_a_change(
 
 
 def test_once_for_all_tokens_of_all_prompts(tiny_llama: str, norms: list[Any]) -> None:
-    model, tokenizer = dora(load_model(tiny_llama, "generation", ()), "q_proj", "v_proj"), load_tokenizer(tiny_llama)
+    model, tokenizer = dora(load_model(Base(tiny_llama, "generation", ())), "q_proj", "v_proj"), load_tokenizer(tiny_llama)
     settings = GenerationSettings(beams=2, max_new_tokens=6)
     prompts = [[1, 50, 60, 70], [1, 80], [1, 90, 91]]
     with torch.no_grad():

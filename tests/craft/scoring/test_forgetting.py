@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from craft.data_settings import GenerationSettings
+from craft.models.base import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import RunFailed, RunPrevented
-from craft.scoring.encoding import Collator
+from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.forgetting import SHIPPED, read_text, windows
-from craft.scoring.texts import EncodedTexts, mean_token_loss
+from craft.scoring.passes import mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks.extraction import RESPONSE
@@ -86,7 +87,7 @@ def by_hand(model: Any, tokenizer: Any, text: str, length: int) -> float:
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(tiny_llama: str, begins: bool) -> None:
-    model, tokenizer = load_model(tiny_llama, "generation", ()), load_tokenizer(tiny_llama)
+    model, tokenizer = load_model(Base(tiny_llama, "generation", ())), load_tokenizer(tiny_llama)
     if not begins:
         tokenizer.backend_tokenizer.post_processor = None
     text = read_text(ForgettingSettings())[:1500]
@@ -96,8 +97,8 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
     losses = [mean_token_loss(model, encoded, Collator(0), size, lambda *_: None) for size in (1, 3, 64)]
     assert losses == pytest.approx([expected] * 3, rel=1e-6)
     order = np.random.default_rng(0).permutation(len(encoded))
-    parts = [encoded.tokens[encoded.offsets[at] : encoded.offsets[at + 1]] for at in order]
-    shuffled = EncodedTexts(np.concatenate(parts), np.cumsum([0, *map(len, parts)]), encoded.starts[order])
+    parts = [encoded.columns["input_ids"][encoded.offsets[at] : encoded.offsets[at + 1]] for at in order]
+    shuffled = Encoded({"input_ids": np.concatenate(parts)}, np.cumsum([0, *map(len, parts)]), starts=encoded.starts[order])
     assert mean_token_loss(model, shuffled, Collator(0), 4, lambda *_: None) == pytest.approx(expected, rel=1e-6)
 
 
@@ -111,7 +112,7 @@ def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     spec = make(method, parameters)
     result = train_run(spec, tmp_path / "run")
     tokenizer = load_tokenizer(tiny_llama)
-    before = by_hand(load_model(tiny_llama, "generation", ()), tokenizer, TEXT, 384)
+    before = by_hand(load_model(Base(tiny_llama, "generation", ())), tokenizer, TEXT, 384)
     trained, _ = load_adapter(result.adapter)
     after = by_hand(trained, tokenizer, TEXT, 384)
     assert abs(after - before) > 1e-3, "training has changed what the model says of the text"

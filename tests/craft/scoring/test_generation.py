@@ -12,10 +12,10 @@ import torch
 from craft.data_settings import GenerationSettings
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
-from craft.tuners.craft.layer import CraftLinear
 
 QUESTIONS = (
     "Is the sky blue? true or false",
@@ -34,7 +34,7 @@ def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
     folder = tiny_llama
     if request.param == "real":
         folder = request.getfixturevalue("stories")
-    model: Any = load_model(folder, "generation", ())
+    model: Any = load_model(Base(folder, "generation", ()))
     if request.param == "random with CRAFT":
         row = METHODS["craft"]
         parameters = row.parameters.model_validate({"ranks": ["all", 8, 8], "init_epsilon": 0.3})
@@ -68,7 +68,7 @@ def test_one_by_one_is_what_the_library_generates(spoken: tuple[Any, Any]) -> No
 
 
 def test_a_models_own_sampling_settings_do_not_come_in(tiny_llama: str) -> None:
-    model, tokenizer = load_model(tiny_llama, "generation", ()), load_tokenizer(tiny_llama)
+    model, tokenizer = load_model(Base(tiny_llama, "generation", ())), load_tokenizer(tiny_llama)
     prompts = encode_prompts(tokenizer, QUESTIONS[:3])
     settings = GenerationSettings(max_new_tokens=8)
     expected = generate(model, tokenizer, prompts, settings, 3)
@@ -112,25 +112,3 @@ def test_a_prompt_too_long_keeps_its_end_and_the_token_that_begins_it() -> None:
     assert cut_left([4, 5, 6, 7, 8], 3, 1) == [6, 7, 8]
     assert cut_left([4, 5, 6, 7, 8], 3, None) == [6, 7, 8]
     assert cut_left([1, 5, 6], 3, 1) == [1, 5, 6]
-
-
-@pytest.mark.parametrize(("dtype", "held"), [("float32", True), ("bf16-mixed", False), ("bfloat16", False)])
-def test_weights_that_hold_the_adapter_carry_it_while_answering_and_are_then_as_before(
-    tiny_llama: str, dtype: str, held: bool
-) -> None:
-    base: Any = load_model(tiny_llama, "generation", (), precision=dtype)
-    before = {name: weight.clone() for name, weight in base.state_dict().items()}
-    row = METHODS["craft"]
-    parameters = row.parameters.model_validate({"ranks": ["all", 8, 8], "init_epsilon": 0.3})
-    model: Any = row.build(base, parameters, BuildContext("CAUSAL_LM"))
-    adapted = [module for module in model.modules() if isinstance(module, CraftLinear)]
-    seen: set[bool] = set()
-    for module in adapted:
-        module.register_forward_hook(lambda layer, _inputs, _output: seen.add(bool(layer.merged)))
-    tokenizer = load_tokenizer(tiny_llama)
-    generate(model, tokenizer, encode_prompts(tokenizer, ["One day"]), GenerationSettings(beams=2, max_new_tokens=3), 1)
-    assert seen == {held}
-    after = model.get_base_model().state_dict()
-    for name, weight in before.items():
-        twin = after[name] if name in after else after[name.replace(".weight", ".base_layer.weight")]
-        assert torch.equal(twin, weight), name

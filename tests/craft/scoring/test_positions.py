@@ -12,9 +12,9 @@ from torch import nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.scoring.encoding import Collator, TrainingCollator
+from craft.scoring.encoding import Collator, Encoded
+from craft.scoring.passes import mean_token_loss, token_loss
 from craft.scoring.positions import can_choose, loss_at, places_in_loss
-from craft.scoring.texts import EncodedTexts, mean_token_loss, token_loss
 from tests.craft.methods.cases import CASES
 
 IGNORED = -100
@@ -125,13 +125,13 @@ def test_the_loss_of_a_split_is_the_same_by_chosen_positions(
     given = batch()
     flat = torch.cat([words[:length] for words, length in zip(given["input_ids"], LENGTHS, strict=True)]).int().numpy()
     offsets = torch.tensor([0, *LENGTHS]).cumsum(0).numpy()
-    texts = EncodedTexts(flat, offsets, torch.tensor(STARTS).numpy())
+    texts = Encoded({"input_ids": flat}, offsets, starts=torch.tensor(STARTS).numpy())
 
     def loss() -> float:
         return mean_token_loss(model, texts, Collator(0), 3, lambda what, done, total: None)
 
     with monkeypatch.context() as patched:
-        patched.setattr("craft.scoring.texts.can_choose", lambda model: False)
+        patched.setattr("craft.scoring.passes.can_choose", lambda model: False)
         by_all = loss()
     seen: list[int] = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
@@ -144,6 +144,6 @@ def test_a_training_batch_says_what_the_host_knows() -> None:
         {"input_ids": torch.arange(3, 3 + length).numpy(), "labels": labels}
         for length, labels in ((3, torch.tensor([IGNORED, 4, 5]).numpy()), (2, torch.tensor([IGNORED, 4]).numpy()))
     ]
-    made = TrainingCollator(Collator(0), chooses=True)(examples)
+    made = Collator(0, chooses=True)(examples)
     assert made["places"].tolist() == [[0, 1], [0, 1]]
-    assert "places" not in TrainingCollator(Collator(0), chooses=False)(examples)
+    assert "places" not in Collator(0)(examples)

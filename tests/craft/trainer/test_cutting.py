@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.models.projections import find_projections
 from craft.results import RunResult
@@ -62,7 +63,7 @@ def outputs(model: nn.Module) -> torch.Tensor:
 def changed_by_hand(spec: RunSpec, adapter: Path, change: Callable[[str, int, np.ndarray], np.ndarray]) -> nn.Module:
     """The base model with the trained head and with `change(projection, layer, weight)` added to its weights."""
     record = json.loads((adapter / "run.json").read_text())
-    base: Any = load_model(spec.model, record["kind"], record["labels"], precision="float32", device="cpu", seed=spec.seed)
+    base: Any = load_model(Base(spec.model, record["kind"], record["labels"]), seed=spec.seed)
     tensors = load_file(adapter / "adapter_model.safetensors")
     with torch.no_grad():
         base.classifier.weight.copy_(torch.from_numpy(tensors["base_model.model.classifier.weight"]))

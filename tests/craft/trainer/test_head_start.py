@@ -15,8 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from craft.factors.store import StoreWarning
+from craft.models.base import Base
 from craft.models.loading import load_model
-from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.head_scorer import predict
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -50,14 +51,14 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def split(kind: Kind, classes: int = 2) -> EncodedSplit:
+def split(kind: Kind, classes: int = 2) -> Encoded:
     """Texts of 3 to 9 tokens with labels that their tokens tell in part. Values lie around 3."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, classes, N)
     tokens = [draw.integers(4 + 15 * label, 30 + 15 * label, draw.integers(3, 10)) for label in labels]
     values = labels if kind == "classification" else (3 + labels + draw.normal(0, 0.1, N)).astype(np.float32)
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in tokens])])
-    return EncodedSplit({"input_ids": np.concatenate(tokens).astype(np.int32)}, offsets, values)
+    return Encoded({"input_ids": np.concatenate(tokens).astype(np.int32)}, offsets, values)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -124,7 +125,7 @@ def test_every_family_starts_at_the_fit_of_its_frozen_features(family: str, tiny
 @pytest.mark.parametrize(("kind", "expected"), [("classification", None), ("regression", 3.5)])
 def test_the_bias_of_labels_is_their_mean_or_their_shares(tiny_bert: str, kind: Kind, expected: float | None) -> None:
     data = split(kind)
-    model: Any = load_model(tiny_bert, kind, ("a", "b"))
+    model: Any = load_model(Base(tiny_bert, kind, ("a", "b")))
     weight = model.classifier.weight.clone()
     start_head(model, "labels", kind, data, Collator(0), 16, shared=True)
     assert torch.equal(model.classifier.weight, weight)

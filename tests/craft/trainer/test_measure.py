@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from craft.models.base import Base
 from craft.models.loading import load_model, meta_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
@@ -81,7 +82,7 @@ def test_the_papers_counts_from_a_config_without_weights(
 
 @pytest.mark.parametrize(("name", "billions"), [("llama2-7b", 6.738415616), ("llama3-8b", 8.030261248)])
 def test_total_parameters_are_the_published_sizes(config_folder: Callable[[str], str], name: str, billions: float) -> None:
-    model = meta_model(config_folder(name), "generation", ())
+    model = meta_model(Base(config_folder(name), "generation", ()))
     assert count(model).total_parameters == round(billions * 1e9)
     assert all(weight.is_meta for weight in model.parameters())
 
@@ -108,7 +109,7 @@ def test_plan_run_and_file_agree(tiny_spec: MakeSpec, tmp_path: Path, method: st
         assert planned.adapter_bytes == 4 * (learnt + head)
     else:
         assert planned.trainable_parameters == 2 * (3**2 + 8**2 + 8**2)
-    base = sum(weight.numel() for weight in load_model(spec.model, "classification", ("a", "b")).parameters())
+    base = sum(weight.numel() for weight in load_model(Base(spec.model, "classification", ("a", "b"))).parameters())
     assert planned.total_parameters == base + planned.trainable_parameters
 
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from craft.factors.hosvd import TuckerFactors
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.compute import PRODUCTS, multiply_as_base
 from craft.models.loading import meta_model
 from craft.models.quiet import quiet_libraries
@@ -80,7 +81,7 @@ def test_the_plan_covers_what_the_backward_pass_keeps(method: str, precision: st
     half = spec.model_copy(update={"training": spec.training.model_copy(update={"max_length": TOKENS // 2})})
     planned = 2 * (estimated_memory(spec) - estimated_memory(half))  # what grows with the tokens
     planned -= 3 * SHAPE["intermediate_size"] * TEXTS * TOKENS * PRODUCTS[precision].itemsize  # the backward pass's own
-    base = meta_model(llama, "generation", (), precision=precision, master_weights=row.master_weights)
+    base = meta_model(Base(llama, "generation", (), precision=precision, master_weights=row.master_weights))
     with quiet_libraries(), torch.device("meta"):
         model: Any = row.build(base, row.parameters.model_validate(parameters), BuildContext("CAUSAL_LM", total_steps=20))
     if precision == "bfloat16":

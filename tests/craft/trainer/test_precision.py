@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from craft.methods import METHODS
-from craft.models.compute import compute_as_stored, compute_in_bfloat16, computes_in_bfloat16
+from craft.models.base import Base
+from craft.models.compute import compute_as_stored, computes_in_bfloat16
 from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.spec import RunSpec
@@ -24,7 +24,6 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
 from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
-from craft.tuners.craft.export import holds_change
 from tests.craft.methods.cases import CASES
 
 FEW = ("craft", "lora", "galore", "houlsby", "full")
@@ -86,7 +85,7 @@ def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: 
     result, _ = trained(spec, tmp_path)
     weights = load_file(result.adapter / "trainable.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
-    before = dict(load_model(tiny_bert, "classification", ("negative", "positive")).named_parameters())
+    before = dict(load_model(Base(tiny_bert, "classification", ("negative", "positive"))).named_parameters())
     moved = [(weights[name] != before[name]).float().mean().item() for name in weights if "layer.0" in name]
     assert min(moved) > 0.9
     model, _ = load_adapter(result.adapter)
@@ -103,7 +102,7 @@ def test_activations_computed_twice_are_the_same_in_mixed_precision(tiny_bert: s
 
 
 def test_products_are_bfloat16_and_the_head_is_float32(tiny_bert: str) -> None:
-    model: Any = load_model(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed").eval()
+    model: Any = load_model(Base(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed")).eval()
     seen: dict[str, torch.dtype] = {}
     for name in ("bert.encoder.layer.1.attention.self.query", "classifier"):
         model.get_submodule(name).register_forward_hook(lambda _m, _i, out, name=name: seen.update({name: out.dtype}))
@@ -113,25 +112,16 @@ def test_products_are_bfloat16_and_the_head_is_float32(tiny_bert: str) -> None:
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert computes_in_bfloat16(model)
     compute_as_stored(model)
-    plain: Any = load_model(tiny_bert, "classification", ("a", "b")).eval()
+    plain: Any = load_model(Base(tiny_bert, "classification", ("a", "b"))).eval()
     assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
     assert not torch.equal(mixed, plain(input_ids=ids).logits)
 
 
 def test_an_error_in_the_model_leaves_no_autocast_behind(tiny_bert: str) -> None:
-    model: Any = load_model(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed")
+    model: Any = load_model(Base(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed"))
     with pytest.raises(IndexError):
         model(input_ids=torch.full((1, 2), 10**6))
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_a_change_is_not_merged_into_weights_that_are_rounded_before_each_product(tiny_model: Callable[..., Any]) -> None:
-    from tests.craft.tuners.craft.test_peft_contract import adapted
-
-    model = adapted(tiny_model("llama"))
-    assert holds_change(model)
-    compute_in_bfloat16(model.get_base_model())
-    assert not holds_change(model)
 
 
 def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(

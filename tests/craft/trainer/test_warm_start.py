@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.heads import head_names, is_head
 from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
@@ -43,7 +44,7 @@ def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(tiny_bert
     adapter = train_run(source, tmp_path / "source").adapter
     spec = spec_of(tiny_bert, method, "toy/sentiment", warm_start={"run": source.key, "adapter": str(adapter)})
     row = METHODS[method]
-    base = load_model(tiny_bert, "classification", ("negative", "positive"), seed=3)
+    base = load_model(Base(tiny_bert, "classification", ("negative", "positive")), seed=3)
     model = row.build(base, row.parameters.model_validate(spec.parameters), BuildContext("SEQ_CLS", total_steps=3))
     heads = head_names(model)
     fresh = {name: weight.detach().clone() for name, weight in model.named_parameters() if is_head(name, heads)}

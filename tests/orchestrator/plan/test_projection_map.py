@@ -10,6 +10,7 @@ import transformers
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts
@@ -55,7 +56,7 @@ def test_a_sweep_file_takes_the_map_of_its_model(unknown: str, tmp_path: Path) -
     plan = make_plan(load_sweep(file))
     assert [row.counts.trainable_parameters for row in plan.configurations] == [2 * (2 * 2 + 4 * 4 + 4 * 4), 2 * 2 * (32 + 32)]
     assert all(trial.run.projection_map == {"q": "self.query", "v": "self.value"} for trial in plan.trials)
-    model = load_model(unknown, "classification", ("a", "b"), projection_map={"q": "self.query", "v": "self.value"})
+    model = load_model(Base(unknown, "classification", ("a", "b"), projection_map={"q": "self.query", "v": "self.value"}))
     parameters = METHODS["craft"].parameters.model_validate({"ranks": ["all", 4, 4]})
     adapted: Any = METHODS["craft"].build(model, parameters, BuildContext("SEQ_CLS"))
     assert adapted.peft_config["default"].projection_map == {"q": "self.query", "v": "self.value"}

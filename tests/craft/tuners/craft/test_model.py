@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 
 from craft import CraftConfig, rank_scaled_adamw
 from craft.factors.hosvd import hosvd
-from craft.tuners.craft.export import merged, to_lora
 from craft.tuners.craft.layer import CraftLinear
+from craft.tuners.craft.lora import to_lora
 
 TinyModel = Callable[..., Any]
 IDS = torch.arange(24).view(2, 12) % 60 + 1
@@ -122,21 +121,6 @@ def test_is_the_base_model_bit_for_bit_at_the_identity(family: str, dtype: torch
     assert torch.equal(hidden(model), expected)
     model.train()
     assert torch.equal(hidden(model), expected)
-
-
-def test_biases_trained_beside_the_adapter_get_the_base_models_gradient(tiny_model: TinyModel) -> None:
-    base = tiny_model("bert").requires_grad_(False)
-    model = adapted(copy.deepcopy(base), projections=("q",), init_epsilon=0.0)
-    ids = IDS.repeat(20, 1)  # so many tokens that the layers go through the sum of the weights
-    layers = [module for module in model.modules() if isinstance(module, CraftLinear)]
-    modules = [base.get_submodule(layer.module_name) for layer in model.base_model.craft_J["default"].stacks["q"].layers]
-    for module in [*modules, *(layer.base_layer for layer in layers)]:
-        module.bias.requires_grad_()
-    for trained in (base, model):
-        hidden(trained, ids).square().sum().backward()
-    for module, layer in zip(modules, layers, strict=True):
-        assert float(module.bias.grad.abs().max()) > 0
-        torch.testing.assert_close(layer.base_layer.bias.grad, module.bias.grad)
 
 
 def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
@@ -296,44 +280,6 @@ def test_the_default_ranks_are_64_or_what_a_narrow_model_has(tiny_model: TinyMod
     assert torch.equal(hidden(again), hidden(model.eval()))
 
 
-@pytest.mark.parametrize("base", ["FacebookAI/roberta-base", "roberta-base", "/data/models/mine", "../mine"])
-def test_a_saved_folder_says_how_it_is_loaded_and_keeps_the_fields_of_pefts_card(
-    tiny_model: TinyModel, tmp_path: Path, base: str
-) -> None:
-    bare = tiny_model("bert")
-    bare.config._name_or_path = base
-    folder = save(adapted(bare), tmp_path)
-    card = ModelCard.load(folder / "README.md")
-    assert (card.data.library_name, card.data.base_model) == ("peft", base)
-    assert {"craft", "transformers"} <= set(card.data.tags)
-    assert "import craft" in card.text
-    assert "[More Information Needed]" not in card.text
-    (folder / "README.md").write_text("mine")
-    adapted(tiny_model("bert")).peft_config["default"].save_pretrained(str(folder))
-    assert (folder / "README.md").read_text() == "mine"
-
-
-def test_a_configuration_that_is_saved_by_itself_has_a_card_too(tmp_path: Path) -> None:
-    CraftConfig().save_pretrained(str(tmp_path))
-    card = ModelCard.load(tmp_path / "README.md")
-    assert (card.data.library_name, card.data.base_model, card.data.tags) == ("peft", None, ["craft"])
-    assert "the base model" in card.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"r": 8}, 'write ranks=("all", 8, 8)'),
-        ({"lora_alpha": 8}, "Write scaling"),
-        ({"lora_dropout": 0.1}, "Did you mean 'dropout'?"),
-    ],
-)
-def test_an_argument_of_another_method_is_answered_with_the_right_one(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        CraftConfig(**arguments)
-    assert said in str(caught.value)
-
-
 def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("bert"), ranks=("all", 32, 16), modules_to_save=["pooler"])
     optimizer = rank_scaled_adamw(model, learning_rate=1e-3, head_learning_rate=5e-4, weight_decay=0.1)
@@ -365,15 +311,3 @@ def test_lora_export_takes_the_head_along(tiny_model: TinyModel, tmp_path: Path)
     move_j(model)
     lora = PeftModel.from_pretrained(tiny_model("bert", head="classifier", seed=0), model.to_lora(tmp_path)).eval()
     torch.testing.assert_close(lora(input_ids=IDS).logits, model(input_ids=IDS).logits, rtol=0, atol=1e-5)
-
-
-def test_merged_for_scoring_only_where_the_dtype_holds_it(tiny_model: TinyModel) -> None:
-    for dtype, holds in ((torch.float32, True), (torch.bfloat16, False)):
-        model = adapted(tiny_model("llama", dtype)).eval()
-        move_j(model, 0.01)
-        before = {key: value.clone() for key, value in model.state_dict().items()}
-        expected = hidden(model)
-        with merged(model) as is_merged:
-            assert is_merged is holds
-            torch.testing.assert_close(hidden(model), expected, rtol=0, atol=1e-5 * float(expected.detach().abs().max()))
-        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -1,4 +1,4 @@
-"""CRAFT adapters for programs that do not know CRAFT: an exact LoRA, and weights with the change merged in.
+"""CRAFT adapters for programs that do not know CRAFT: an exact LoRA.
 
 A layer's change s U2 M_l U3ᵀ has rank r2, so it is a LoRA with A = M_l U3ᵀ and B = s U2: no further decomposition, no loss.
 Any server that serves LoRA serves it, with quantized or half-precision weights too. A fused module that holds several
@@ -7,8 +7,6 @@ projections gets their A stacked and their B side by side, each in its own outpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +16,11 @@ from peft.tuners.tuners_utils import BaseTuner
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from craft.models.compute import computes_in_bfloat16
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 from craft.tuners.craft.layer import CraftLinear
-
-HELD = 1e-3
-"""A weight's dtype holds a change if writing the sum in it changes the change by less than this share of its norm."""
 
 
 def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
@@ -80,50 +73,6 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
             downs.append(core @ factors.u3.T)
             ups.append(up)
     return torch.cat(downs), torch.cat(ups, dim=1)
-
-
-def holds_change(model: nn.Module) -> bool:
-    """Says whether the dtype in which the base weights compute can hold the active adapters' change, layer by layer: float32
-    can, bfloat16 loses a fifth. Quantized weights and weights that are split over processes cannot.
-    """
-    rounds = computes_in_bfloat16(model)
-    for layer in (layer for layer in model.modules() if isinstance(layer, CraftLinear)):
-        weight = layer.get_base_layer().weight
-        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or isinstance(weight, DTensor):
-            return False
-        if not weight.is_floating_point():
-            return False
-        dtype = torch.bfloat16 if rounds else weight.dtype
-        if dtype in (torch.float32, torch.float64):
-            continue
-        for name in [name for name in layer.active_adapters if name in layer.craft_slices]:
-            change = layer.get_delta_weight(name)
-            held = (weight.to(change.dtype) + change).to(dtype).to(change.dtype) - weight.to(change.dtype)
-            if (held - change).norm() > HELD * change.norm():
-                return False
-    return True
-
-
-@contextmanager
-def merged(model: nn.Module) -> Iterator[bool]:
-    """Merges the active CRAFT adapters inside the block, for scoring, if the weights' dtype holds their change.
-
-    A model without such adapters, or with weights split over processes, is left as it is.
-
-    Yields:
-        Whether they are merged. After the block, the base weights have their exact old bits.
-    """
-    layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
-    free = not any(layer.merged or layer.disable_adapters for layer in layers)
-    if not layers or not free or not holds_change(model):
-        yield any(layer.merged for layer in layers)
-        return
-    tuner = _tuner(model)
-    tuner.merge_adapter()
-    try:
-        yield True
-    finally:
-        tuner.unmerge_adapter()
 
 
 def _tuner(model: nn.Module) -> Any:

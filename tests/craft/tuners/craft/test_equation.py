@@ -1,4 +1,4 @@
-"""The three forms of CRAFT's layer agree with the paper's formula, in value and gradient; at J = I nothing changes."""
+"""CRAFT's layer agrees with the paper's formula, in value and gradient; at J = I nothing changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from craft.factors.hosvd import TuckerFactors, hosvd
-from craft.tuners.craft.bypass import HybridLinear, bypass, cheapest, core_offsets, dropout_masks, weight_delta
+from craft.tuners.craft.equation import bypass, core_offsets, dropout_masks
 
 L, D_OUT, D_IN, RANKS, SCALING = 4, 12, 20, (3, 5, 7), 1.5
 
@@ -42,7 +42,7 @@ def paper_delta(parts: TuckerFactors, j1: Tensor, j2: Tensor, j3: Tensor) -> Ten
 def test_cores_equal_the_papers_tensor() -> None:
     parts, matrices = factors(), js()
     cores = core_offsets(parts.u1, turned(parts), *matrices)
-    ours = weight_delta(cores, parts.u2, parts.u3, SCALING)
+    ours = SCALING * parts.u2 @ cores @ parts.u3.T
     theirs = paper_delta(parts, *matrices)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     probe = torch.randn_like(ours)
@@ -60,9 +60,8 @@ def test_cores_are_exactly_zero_at_the_identity(dtype: torch.dtype) -> None:
     assert torch.count_nonzero(cores) == 0
 
 
-@pytest.mark.parametrize("form", ["bypass", "factors", "dense"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_forms_agree_in_value_and_gradient(form: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_the_bypass_agrees_with_the_weight_form_in_value_and_gradient(dtype: torch.dtype, tolerance: float) -> None:
     parts = factors(dtype)
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(2, 9, D_IN, dtype=dtype, generator=generator).requires_grad_()
@@ -71,11 +70,8 @@ def test_forms_agree_in_value_and_gradient(form: str, dtype: torch.dtype, tolera
     core = (0.1 * torch.randn(*RANKS[1:], dtype=dtype, generator=generator)).requires_grad_()
     probe = torch.randn(2, 9, D_OUT, dtype=dtype, generator=generator)
     u3t, u2s = parts.u3.T.contiguous(), (SCALING * parts.u2).T.contiguous()
-    reference = F.linear(x, weight + weight_delta(core, parts.u2, parts.u3, SCALING), bias)
-    if form == "bypass":
-        ours = bypass(x, torch.nn.functional.linear(x, weight, bias), (u3t, core), u2s)
-    else:
-        ours = HybridLinear.apply(x, weight, bias, core, u3t, u2s, form == "dense")
+    reference = F.linear(x, weight + SCALING * parts.u2 @ core @ parts.u3.T, bias)
+    ours = bypass(x, F.linear(x, weight, bias), u3t, core, u2s)
     scale = float(reference.detach().abs().max())
     torch.testing.assert_close(ours, reference, rtol=0, atol=tolerance * scale)
     for mine, theirs in zip(
@@ -84,24 +80,6 @@ def test_forms_agree_in_value_and_gradient(form: str, dtype: torch.dtype, tolera
         strict=True,
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance * float(theirs.abs().max()))
-
-
-def test_hybrid_passes_gradcheck() -> None:
-    parts = factors()
-    x = torch.randn(4, D_IN, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(D_OUT, D_IN, dtype=torch.float64)
-    core = torch.randn(*RANKS[1:], dtype=torch.float64, requires_grad=True)
-    for dense in (False, True):
-        assert torch.autograd.gradcheck(
-            lambda a, m, dense=dense: HybridLinear.apply(a, weight, None, m, parts.u3.T, parts.u2.T, dense), (x, core)
-        )
-
-
-def test_cheapest_form_follows_the_counts() -> None:
-    assert cheapest(1, 4096, 4096, 128, 128, training=False) == "bypass"  # decoding
-    assert cheapest(1024, 4096, 4096, 128, 128, training=True) == "bypass"  # fewer tokens than rows of the weight
-    assert cheapest(16384, 384, 384, 64, 64, training=True) == "factors"
-    assert cheapest(16384, 384, 384, 250, 250, training=True) == "dense"  # r beyond d / 2
 
 
 def test_dropout_masks_keep_the_mean() -> None:

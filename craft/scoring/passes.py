@@ -1,0 +1,90 @@
+"""A pass of a model over a split: in evaluation mode, in batches of about equal length; and a language model's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+import torch
+from peft.helpers import DoraCaching
+from torch import nn
+
+from craft.processes import Group, current
+from craft.scoring.encoding import Collator, Encoded
+from craft.scoring.positions import can_choose, loss_at, next_token_loss, places_in_loss
+from craft.tasks.prompts import IGNORED
+
+T = TypeVar("T")
+Tick = Callable[[str, int, int], None]
+"""Called during long work with its name, the number that is done and the number of all."""
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Puts the model in eval mode, without gradients, and restores its own mode. PEFT computes DoRA's norms once inside."""
+    training = model.training
+    model.train()  # empties PEFT's cache of norms
+    model.eval()
+    try:
+        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
+        with torch.no_grad(), DoraCaching():
+            yield
+    finally:
+        model.train(training)
+
+
+def compute_by_length(
+    lengths: Sequence[int] | np.ndarray,
+    batch_size: int,
+    compute: Callable[[list[int]], T],
+    tick: Tick,
+    name: str,
+    group: Group | None = None,
+) -> list[tuple[list[int], T]]:
+    """Computes something of batches of rows, the longest first, so that one too large for memory fails at once.
+
+    The processes of a group (those of this run if not given) take turns. Where they compute each batch together, all have
+    equally many: one too many is dropped. Returns the row numbers of every batch and what was computed of them.
+    """
+    group, order = group or current(), np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
+    batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    values: dict[int, T] = {}
+    for begin in range(0, len(batches), group.count):
+        number = begin + group.rank
+        if number < len(batches) or group.way == "shard":
+            values[number] = compute(batches[min(number, len(batches) - 1)])
+        tick(name, min((begin + group.count) * batch_size, len(order)), len(order))
+    values = {number: value for part in (group.gather(values)) for number, value in part.items()}
+    return [(rows, values[number]) for number, rows in enumerate(batches)]
+
+
+def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Computes the cross-entropy of the next token, summed over the tokens that are in the loss.
+
+    Args:
+        logits: (b, tokens, vocabulary).
+        labels: (b, tokens); -100 where a token is not in the loss.
+    """
+    return next_token_loss(logits[:, :-1], labels[:, 1:])
+
+
+def mean_token_loss(model: nn.Module, texts: Encoded, collator: Collator, batch_size: int, tick: Tick) -> float:
+    """Computes the training loss over a split, by token; the model is left in the mode that it was in."""
+    device = next(model.parameters()).device
+    chooses = can_choose(model)
+
+    def compute(rows: list[int]) -> tuple[float, int]:
+        batch = collator([texts[index] for index in rows])
+        labels = batch.pop("labels")
+        inputs = {name: tensor.to(device) for name, tensor in batch.items()}
+        if chooses:
+            loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
+        else:
+            loss = token_loss(model(**inputs).logits, labels.to(device))
+        return float(loss), int((labels != IGNORED).sum())
+
+    with eval_mode(model):
+        sums = [value for _, value in compute_by_length(texts.lengths, batch_size, compute, tick, "loss")]
+    return sum(loss for loss, _ in sums) / sum(tokens for _, tokens in sums)

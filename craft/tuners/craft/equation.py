@@ -1,0 +1,78 @@
+"""The arithmetic of CRAFT: the change of every layer's core, and how it enters a layer's forward pass.
+
+With C_l = sum_k (U1 J1)[l, k] G[k] the core of layer l, and C0_l the same at J = I, the paper's weight is
+
+    Ŵ_l = W_l + s U2 M_l U3ᵀ          M_l = J2 C_l J3ᵀ - C0_l          (r2 x r3)
+
+The difference is never formed from its two nearly equal halves. With D = J - I it is a sum of products, each with a factor
+that is zero at J = I, so that there M is exactly zero and the adapted model is the base model bit for bit in every dtype::
+
+    X = D2 G + (G + D2 G) D3ᵀ        M_l = sum_k (U1 D1)[l, k] G[k] + sum_k (U1 J1)[l, k] X[k]
+
+The layers are mixed last, so that the products with J2 and J3 run over r1 slices and not over L. No d x d matrix is ever
+built, and W stays as it is: it may be quantized or half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
+    """Computes M of all layers at once; exactly zero at J = I.
+
+    Args:
+        u1: (L, r1), of J's dtype.
+        turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
+            is formed before it is rounded to that dtype, so M loses nothing but its own rounding.
+
+    Returns:
+        (L, r2, r3), each layer's M a view into one (r2, L, r3).
+    """
+    d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
+    moved = u1 @ d1
+    d2, d3, dtype = d2.to(turned.dtype), d3.to(turned.dtype), turned.dtype
+    by_first = _mixed(moved.to(dtype), turned)
+    if u1.shape[0] >= u1.shape[1]:
+        cores = by_first + _mixed((u1 + moved).to(dtype), _through(turned, d2, d3))
+    else:
+        cores = by_first + _through(_mixed(u1.to(dtype), turned) + by_first, d2, d3)
+    return cores.transpose(0, 1)
+
+
+def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
+    """Sums mixing[l, k] slices[:, k] over k: (L, r1) by (r2, r1, r3). It calls `bmm`, because `matmul` chooses its
+    kernel by which inputs need a gradient, and an adapter must give the same bits in training and after loading."""
+    return torch.bmm(mixing.expand(slices.shape[0], *mixing.shape), slices)
+
+
+def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
+    """Computes D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3)."""
+    turned = (d2 @ slices.reshape(len(slices), -1)).view(slices.shape)
+    return turned + ((slices + turned).view(-1, slices.shape[-1]) @ d3.T).view(slices.shape)
+
+
+def bypass(x: Tensor, y: Tensor, u3t: Tensor, core: Tensor, u2s: Tensor) -> Tensor:
+    """Computes y + s U2 M U3ᵀ x.
+
+    Args:
+        x: (..., d_in), of the factors' dtype.
+        y: (..., d_out): the base layer's output.
+        u3t: U3ᵀ (r3, d_in).
+        core: M of this layer, (r2, r3).
+        u2s: s U2ᵀ, (r2, d_out).
+    """
+    h = F.linear(F.linear(x, u3t), core)
+    if y.dtype != h.dtype:
+        return y + (h @ u2s).to(y.dtype)
+    return torch.addmm(y.reshape(-1, y.shape[-1]), h.reshape(-1, h.shape[-1]), u2s).view(y.shape)
+
+
+def dropout_masks(widths: Sequence[int], p: float, like: Tensor) -> tuple[Tensor, ...]:
+    """Draws inverted dropout masks of J1, J2, J3, (r, r) each, for all layers: 0 with probability p, else 1 / (1 - p)."""
+    keep = 1 - p
+    return tuple(torch.empty((size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in widths)
