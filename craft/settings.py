@@ -184,8 +184,8 @@ class WarmStart(Settings):
 class CutFrom(Settings):
     """The finished run whose adapter a smaller one is cut from, and what it is cut to.
 
-    `to` is ranks (`all,16,16`), a rank (`8`) or a number of parameters (`parameters:20000`); see `craft.trainer.cutting`.
-    `recovery` is how much longer the smaller one was trained alone, as a share of the run's steps (`craft.trainer.recovery`).
+    `to` is its size: a rank (`8`) or a number of parameters (`parameters:20000`); see `craft.trainer.cuts`. `recovery` is how
+    much longer the smaller one was trained alone, as a share of the run's steps.
     """
 
     run: str = Field(pattern=r"^[0-9a-f]{16}$")

@@ -123,5 +123,5 @@ class RunSpec(Settings):
         return identity | ({"data": data} if data else {})
 
     def cut_to(self, to: str, recovery: float) -> RunSpec:
-        """Makes the run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""
+        """Makes the run of this one's adapter cut to `to` (`craft.trainer.cuts`), whose key names the cut adapter."""
         return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to, recovery=recovery)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,13 @@ import numpy as np
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_craft, write_lora
+from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_adapter, write_lora
 from craft.audit.data import NAME, Data, as_trained, describe
 from craft.audit.folder import CRAFT, Folder, read_folder
 from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
-from craft.factors.low_rank import ranks_within
-from craft.models.adapters import WEIGHTS_FILE
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
@@ -35,14 +34,15 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.predictions import read_file
 from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
-from craft.spec import RECOVERY
+from craft.spec import BUDGET, RECOVERY
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.metrics import METRICS, decide, sides_of
 from craft.tasks.splits import count_seen, read_texts
+from craft.trainer import cuts
+from craft.trainer.adapter_folder import write_record
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
-from craft.trainer.recovery import recover
 from craft.words import format_bytes
 
 SHARES = (2, 4, 8, 16)
@@ -101,6 +101,7 @@ class _Auditor:
     def __init__(self, folder: Folder, data: Data, scratch: Path, tell: Tell) -> None:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
         self._form: str | None = None
+        self._whole, self._cut_model = folder, None  # what is cut, and the model that has it
         self._options: Options | None = None
         self._scored, self._left, self._told = 0, 2 + len(SHARES), time.monotonic()
         self._read(as_trained(folder, data))
@@ -130,13 +131,14 @@ class _Auditor:
         self._check_order(uncut)
         switch(model, on=False)
         without = self._answer(model, "without")
+        switch(model, on=True)
         del model
         self._tell(f"{self._metric} {uncut.score():.1f}; without its change {without.score():.1f}; {len(uncut)} rows")
         if self._metric == "likelihood" and (few := SHARE_OF_GAIN * (uncut.score() - without.score())) > 0:
             within = min(within, few)
             self._tell(f"a tenth of that gain may be lost, at most: {within:.3g} points")
-        budgets = [changes.parameters // share for share in SHARES]
-        sizes = [size for budget in budgets if (size := self._size(changes, budget, uncut))]
+        budgets, imported = [changes.parameters // share for share in SHARES], self._record(changes)
+        sizes = [size for budget in budgets if budget and (size := self._size(imported, budget, uncut))]
         has_classes = self._task.kind == "classification" or self._metric == CLOZE
         lines = [*(_doubts(uncut) if has_classes else []), *warnings_of(changes)]
         if adapter.peft_type not in OWN_CUT:
@@ -166,14 +168,28 @@ class _Auditor:
         if (cut := self._folder.cut) is not None:  # of low-rank matrices the model has the products
             changes = replace(changes, parameters=min(cut[1], changes.parameters))
         if self._folder.peft_type == CRAFT:
+            self._whole, self._cut_model = self._folder, model
             return model, changes
-        as_lora = write_lora(self._folder, changes, changes.ranks, self._scratch / "whole")
-        again = self._load(as_lora)
-        check_change(model, again)
+        self._whole = write_lora(self._folder, changes, changes.ranks, self._scratch / "whole")
+        self._cut_model = self._load(self._whole)
+        check_change(model, self._cut_model)
         if not stored:
             return model, changes
-        self._folder = as_lora
-        return again, changes
+        self._folder = self._whole
+        return self._cut_model, changes
+
+    def _record(self, changes: Changes) -> Path:
+        """Writes the adapter that is cut as one of this package, with the record of a run; returns its folder."""
+        to = self._scratch / "imported"
+        to.mkdir()
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            shutil.copy(self._whole.path / name, to)
+        plain: dict[str, Any] = {} if self._spec.row.cutting else {"method": "lora", "parameters": {}}
+        run = self._spec.model_copy(update=plain | {"cut_from": None})
+        counts = {"trainable_parameters": changes.parameters, "head_parameters": 0, "total_parameters": 0, "adapter_bytes": 0}
+        facts: dict[str, Any] = {"spec": run.model_dump(mode="json"), "kind": self._task.kind, "labels": [*self._task.labels]}
+        write_record(to, facts | {"counts": counts, "metrics": {}, "notes": [], "facts": {}})
+        return to
 
     def _choose_form(self, model: Any) -> None:
         """Reads pairs as they stand, or in a template: in which form the adapter finds the first answers likelier.
@@ -196,33 +212,23 @@ class _Auditor:
         self._form = forms[bool(plain)]
         self._read(replace(data, plain=bool(plain)))
 
-    def _load(self, folder: Folder, trains: bool = False) -> Any:
-        return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id, trains=trains)
+    def _load(self, folder: Folder) -> Any:
+        return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id)
 
-    def _size(self, changes: Changes, budget: int, uncut: Answers) -> Size | None:
-        written = self._cut(changes, budget, self._scratch / str(budget) / "adapter")
-        if written is None:
+    def _size(self, imported: Path, budget: int, uncut: Answers) -> Size | None:
+        try:
+            smaller = cuts.cut(imported, f"{BUDGET}{budget}", RECOVERY)
+        except cuts.TooSmall:
             return None
-        cut, ranks, parameters = written
-        model = self._load(cut, trains=self._data.train is not None)
-        if self._data.train is not None:
-            run = self._spec.cut_to(str(budget), RECOVERY)
-            recover(model, "default", cut.path, run, self._task, self._scorer(model), Meter())
-        answers = self._answer(model, str(budget))
-        gap = compare_answers(uncut, answers)
+        model, to = self._cut_model, self._scratch / str(budget) / "adapter"
+        with cuts.attached(model, smaller.tensors, smaller.config):
+            if self._data.train is not None:
+                cuts.recover(model, smaller.run, smaller.tensors, self._task, self._scorer(model), Meter())
+            answers = self._answer(model, str(budget))
+        write_adapter(self._whole, smaller.tensors, smaller.config, to)
+        gap, parameters = compare_answers(uncut, answers), smaller.record["counts"]["trainable_parameters"]
         self._tell(f"{parameters:,} parameters: {answers.score():.1f} ({gap.mean:+.1f}, {gap.low:+.1f} to {gap.high:+.1f})")
-        return Size(parameters, ranks, answers.score(), gap, cut.path)
-
-    def _cut(self, changes: Changes, budget: int, to: Path) -> tuple[Folder, Mapping[str, int], int] | None:
-        """Writes the adapter with at most so many parameters; None if one direction takes more."""
-        if self._folder.peft_type == CRAFT:
-            written = write_craft(self._folder, budget, to)
-            return written if any(written[1].values()) else None
-        ranks = ranks_within(changes.values, changes.costs, budget)
-        if not any(ranks.values()):
-            return None
-        parameters = sum(rank * changes.costs[name] for name, rank in ranks.items())
-        return write_lora(self._folder, changes, ranks, to), ranks, parameters
+        return Size(parameters, smaller.ranks, answers.score(), gap, to)
 
     def _scorer(self, model: Any) -> Scorer:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.

@@ -24,8 +24,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from craft.audit.folder import Folder
-from craft.factors.low_rank import Spectrum, product_svd, ranks_within
-from craft.methods import find_cutting
+from craft.factors.low_rank import Spectrum, product_svd
 from craft.methods.cutting import PREFIX, write_products
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.heads import head_names, is_head
@@ -193,26 +192,10 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
         "fan_in_fan_out": changes.transposed,
         "inference_mode": True,
     }
-    return _write(folder, tensors, config, to)
+    return write_adapter(folder, tensors, config, to)
 
 
-def write_craft(folder: Folder, parameters: int, to: Path) -> tuple[Folder, dict[str, int], int]:
-    """Writes a CRAFT adapter with each J - I cut to a lower rank (`craft.methods.cutting`).
-
-    Returns:
-        The new folder; the rank of each J - I, all 0 if one direction takes more than `parameters`; and the new number of them.
-    """
-    tensors, ranks = load_file(folder.path / WEIGHTS_FILE), dict[str, int]()
-
-    def choose(values: dict[str, torch.Tensor], costs: dict[str, int]) -> Mapping[str, int]:
-        ranks.update(ranks_within(values, costs, parameters))
-        return ranks
-
-    config, remaining_parameters = find_cutting("craft").cut(tensors, dict(folder.config), choose)
-    return _write(folder, tensors, config, to), ranks, remaining_parameters
-
-
-def _write(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, Any], to: Path) -> Folder:
+def write_adapter(folder: Folder, weights: dict[str, torch.Tensor], config: dict[str, Any], to: Path) -> Folder:
     """Writes an adapter with the tokenizer and the template of another one's folder."""
 
     def fill(aside: Path) -> None:

@@ -112,7 +112,7 @@ class Folder:
             advice = "Copy it from where the adapter was trained, or remove its files to take the base's"
             raise ValueError(f"the tokenizer in {self.path} cannot be read: {error}. {advice}") from error
 
-    def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None, *, trains: bool = False) -> PeftModel:
+    def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device.
 
         Raises:
@@ -122,7 +122,7 @@ class Folder:
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
                 model.resize_token_embeddings(self.words)
-        return attach_adapter(model, self.path, self.base, trains=trains).eval().to(compute_device())
+        return attach_adapter(model, self.path, self.base).eval().to(compute_device())
 
 
 def read_folder(path: Path, base: str | None = None) -> Folder:

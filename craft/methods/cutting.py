@@ -111,10 +111,11 @@ def _cut_products(tensors: Tensors, config: dict[str, Any], choose: Choose) -> t
 
     costs = _product_costs(tensors)
     pairs = {name: [tensors.pop(f"{PREFIX}{name}.lora_{half}.weight") for half in "BA"] for name in costs}
-    scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
+    rslora = bool(config.get("use_rslora"))
+    scale = config["lora_alpha"] / (config["r"] ** 0.5 if rslora else config["r"])
     spectra = {name: product_svd(b, a, scale) for name, (b, a) in pairs.items()}
     ranks = choose({name: singular for name, (_, singular, _) in spectra.items()}, costs)
-    settings = write_products(tensors, spectra, ranks, pairs[next(iter(pairs))][0].dtype, config["use_rslora"])
+    settings = write_products(tensors, spectra, ranks, pairs[next(iter(pairs))][0].dtype, rslora)
     return config | settings, sum(rank * costs[name] for name, rank in ranks.items())
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,16 +38,6 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
         fill(aside)
         (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1), encoding="utf-8")
     return folder
-
-
-def rewrite(folder: Path, change: Callable[[Path], None]) -> None:
-    """Makes a sealed folder hold what `change` makes of a copy of it, sealed again, or leaves it as it was."""
-
-    def fill(aside: Path) -> None:
-        shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-        change(aside)
-
-    write_folder(folder, fill)
 
 
 def add_file(folder: Path, name: str, text: str) -> None:

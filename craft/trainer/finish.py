@@ -11,19 +11,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from craft.models.quiet import quiet_libraries
 from craft.processes import current
 from craft.results import CUTS_FOLDER, PREDICTIONS_FOLDER, RunFailed, RunResult
-from craft.spec import RECOVERY
+from craft.spec import BUDGET, RECOVERY
+from craft.trainer import cuts
 from craft.trainer.adapter_folder import restore_trainable, save_adapter
-from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
+from craft.trainer.checkpoint import write_folder
 from craft.trainer.counting import count, optimizer_bytes
-from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.recovery import recover
-from craft.trainer.rescoring import read_cut, score_model
 from craft.trainer.run import Run
-
-_CUT_ADAPTER = "cut"
 
 
 def finish(run: Run) -> RunResult:
@@ -62,8 +57,8 @@ def finish(run: Run) -> RunResult:
         adapter = save_adapter(run.model, run.directory / "adapter", record)
     seconds = run.seconds_before + time.perf_counter()
     with run.meter.phase("cut"):
-        cuts = [_cut(run, size) for size in run.cuts]
-    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, cuts, run.meter.phases)
+        smaller = [_cut(run, size) for size in run.cuts]
+    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, smaller, run.meter.phases)
 
 
 def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
@@ -83,19 +78,14 @@ def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
 
 def _cut(run: Run, size: int) -> RunResult:
     """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
-    began, place, model, group = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.model, current()
+    began, place, whole = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
     place.mkdir(parents=True)
-    folder, cut = place / "adapter", Cut(parameters=size, recovery=RECOVERY)
-    spec = group.ask_first(lambda: cut_adapter(run.directory / "adapter", cut, folder))
-    sent = group.deliver(folder, folder, MANIFEST_FILE) or folder
-    if sent != folder:  # the first process's, and each process changes one of its own
-        shutil.copytree(sent, folder)
-    with quiet_libraries():
-        model.load_adapter(str(folder), _CUT_ADAPTER, is_trainable=True)
-        model.set_adapter(_CUT_ADAPTER)
-        recover(model, _CUT_ADAPTER, folder, spec, run.task, run.scorer, run.meter, run.listener.end_recovery_step)
+    smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
+    with cuts.attached(run.model, smaller.tensors, smaller.config):
+        tick = run.listener.end_recovery_step
+        cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter, tick)
         with run.scoring():
-            score_model(folder, place, model, run.scorer, run.forgetting)
-        model.set_adapter("default")
-        model.delete_adapter(_CUT_ADAPTER)
-    return read_cut(folder, began)
+            cuts.score(smaller, run.model, run.scorer, place, run.forgetting)
+    if current().is_first:
+        cuts.write(smaller, whole, place / "adapter")
+    return smaller.result(place / "adapter", began)

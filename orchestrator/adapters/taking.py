@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from craft.results import RUN_FILE
+from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
@@ -226,8 +227,7 @@ def cut_adapters(
         NothingMeets: the configuration is not complete.
         ValueError: a size is wrong, or the method has no cuts.
     """
-    from craft.trainer.cutting import Cut
-    from craft.trainer.rescoring import cut_and_score
+    from craft.trainer.cuts import cut_and_score, read_size
 
     if not trained.complete:
         raise NothingMeets(
@@ -236,16 +236,16 @@ def cut_adapters(
         )
     entries = record.trials(trained.configuration)
     with tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
-        for cut in dict.fromkeys(Cut.read(text, trained.method) for text in sizes):
+        for cut in dict.fromkeys(read_size(text, trained.method) for text in sizes):
             most = 0.0
             for entry in entries:
                 adapter = record.adapter(entry.key, Path(scratch) / "whole" / entry.key)
-                place = Path(scratch) / slug(str(cut)) / entry.key
+                place = Path(scratch) / slug(cut) / entry.key
                 _, result = cut_and_score(adapter, cut, place, score=False, base=base)
                 most = max(most, result.counts.trainable_parameters)
-                shutil.copytree(result.adapter, to.joinpath(slug(str(cut)), *_parts(entry, entries)))
+                shutil.copytree(result.adapter, to.joinpath(slug(cut), *_parts(entry, entries)))
             size = int(trained.value("trainable_parameters"))
-            share = f"r{cut.rank}" if cut.parameters is None else size_labels([cut.parameters], size)[0]
+            share = size_labels([int(cut.removeprefix(BUDGET))], size)[0] if cut.startswith(BUDGET) else f"r{cut}"
             yield full_label(trained) + CUT + share, most
 
 

@@ -27,7 +27,7 @@ class Configuration:
         estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
         path: the method block it came from.
         source: the configuration from whose adapters it is cut; None if it is trained.
-        cut_to: what these are cut to (`craft.trainer.cutting.Cut`).
+        cut_to: what these are cut to (`craft.trainer.cuts.read_size`).
         candidates: of a tuned configuration, by task the candidate that was chosen there, whose settings its trials have; of
             what is cut from it, the candidate from whose adapter it is cut.
         transferred: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.

@@ -20,7 +20,7 @@ from typing import Any
 
 from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
-from craft.spec import RECOVERY, RunSpec
+from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, result_of_cut
@@ -177,13 +177,12 @@ class _Attempt:
 
 def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path, training: RunSpec) -> Path:
     """Returns the last checkpoint of a finished job, with the cuts that it lacks."""
-    from craft.trainer.cutting import Cut
-    from craft.trainer.rescoring import cut_and_score
+    from craft.trainer.cuts import cut_and_score
 
     adapter, outcomes = checkpoint / ADAPTER_FOLDER, []
     for trial in missing:
-        cut = Cut(parameters=size_of(trial), recovery=RECOVERY)
-        _, size = cut_and_score(adapter, cut, scratch / "run" / trial.key, spec=training)
+        place = scratch / "run" / trial.key
+        _, size = cut_and_score(adapter, f"{BUDGET}{size_of(trial)}", place, recovery=RECOVERY, spec=training)
         outcomes.append(Outcome(result_of_cut(trial.key, size), size.adapter))
 
     def fill(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from craft.scoring.choose import splits_of
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.trainer.cutting import Cut, cut_adapter
+from craft.trainer.cuts import cut_and_score
 from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
 
 
@@ -164,9 +165,10 @@ def test_a_cut_of_this_package_has_the_parameters_that_were_left_and_says_of_wha
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
     spec = RunSpec(model=tiny_bert, task="toy/sentiment", method="craft", parameters={"ranks": ["all", 8, 8]})
     counts = {"trainable_parameters": 2 * (3**2 + 8**2 + 8**2), "total_parameters": 9999, "adapter_bytes": 9999}
-    record = {"spec": spec.model_dump(mode="json"), "counts": counts, "metrics": {}}
+    record = {"spec": spec.model_dump(mode="json"), "counts": counts | {"head_parameters": 0}, "metrics": {}, "facts": {}}
     (tmp_path / "whole" / "run.json").write_text(json.dumps(record))
-    cut_adapter(tmp_path / "whole", Cut(parameters=70), tmp_path / "cut")
+    _, cut = cut_and_score(tmp_path / "whole", "parameters:70", tmp_path / "place", score=False)
+    shutil.copytree(cut.adapter, tmp_path / "cut")
     lines: list[str] = []
     audit = audit_adapter(tmp_path / "cut", Data(rows(tmp_path), label="label", labels=("0", "1")), tell=lines.append)
     js = [j for name, j in load_file(tmp_path / "cut" / WEIGHTS_FILE).items() if "craft_J" in name]

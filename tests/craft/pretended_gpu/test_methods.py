@@ -17,15 +17,15 @@ from craft.results import Leave, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import read_record
 from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.cutting import Cut
+from craft.trainer.cuts import cut_and_score
 from craft.trainer.process import UNREPEATABLE
-from craft.trainer.rescoring import cut_and_score, score_adapter
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
 from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
+from tests.craft.trainer.same import score_saved
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
 QUICK = ("craft", "lora")
@@ -74,10 +74,10 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
         trial = PlannedTrial(spec, "c0ffee", method)
         (ended,) = run_job(Job(trial), tmp_path / "trial", follow("gpu"), resume_from=checkpoints[-1])
         assert ended.adapter is not None, ended.result.error
-        metrics = [ended.result.metrics, score_adapter(ended.adapter, tmp_path / "trial")]
+        metrics = [ended.result.metrics, score_saved(ended.adapter, tmp_path / "trial")]
         if cpu.cuts:
-            cut = Cut(parameters=CUT[method], recovery=RECOVERY)
-            metrics.append(cut_and_score(ended.adapter, cut, tmp_path / "size")[1].metrics)
+            size = f"parameters:{CUT[method]}"
+            metrics.append(cut_and_score(ended.adapter, size, tmp_path / "size", recovery=RECOVERY)[1].metrics)
     assert ended.result.notes[0] == "micro-batches of 4 x 2 and evaluation batches of 4 after memory ran out"
     assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-3)
     expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.cuts)]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from craft.spec import RECOVERY, RunSpec
-from craft.trainer.cutting import Cut
-from craft.trainer.rescoring import cut_and_score
+from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
 from tests.craft.pretended_gpu.gpu import pretended
 
@@ -50,7 +49,7 @@ def test_a_recovering_step_waits_once_for_the_adapter(tiny_bert: str, tmp_path: 
     spec = spec_of(tiny_bert, "craft", "toy/sentiment", 20)
     result = train_run(spec, tmp_path / "run")
     with pretended() as gpu:
-        cut_and_score(result.adapter, Cut(parameters=100, recovery=RECOVERY), tmp_path / "cut")
+        cut_and_score(result.adapter, "parameters:100", tmp_path / "cut", recovery=RECOVERY)
     of_cutting = {why: count for (why, line), count in gpu.waits.items() if "methods/cutting.py" in line}
     assert of_cutting == {"copy from the GPU": 1 + RECOVERY * 20}
     assert not any("svd" in why for why, _ in gpu.waits)

@@ -24,8 +24,7 @@ from craft.spec import RECOVERY, RunSpec
 from craft.tasks.extraction import RESPONSE
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.cutting import Cut
-from craft.trainer.rescoring import cut_and_score, score_adapter
+from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
 
 TEXT = (
@@ -132,7 +131,7 @@ def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: 
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
     size = 200
     whole = train_run(make(), tmp_path / "run", cuts=[size])
-    _, cut = cut_and_score(whole.adapter, Cut(parameters=size, recovery=RECOVERY), tmp_path / "cut")
+    _, cut = cut_and_score(whole.adapter, f"parameters:{size}", tmp_path / "cut", recovery=RECOVERY)
     metrics = cut.metrics
     assert metrics == whole.cuts[0].metrics
     trained, tokenizer = load_adapter(cut.adapter)
@@ -143,7 +142,7 @@ def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., Run
     record = json.loads((cut.adapter / "run.json").read_text())
     Path(record["spec"]["measure"]["forgetting"]["text"]).write_text("Quite another text, which the record knows nothing of.")
     with pytest.raises(ValueError, match="has changed since the adapter"):
-        score_adapter(cut.adapter, tmp_path)
+        cut_and_score(whole.adapter, "parameters:100", tmp_path / "again")
 
 
 def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) -> None:

@@ -1,13 +1,19 @@
-"""Whether two runs ended equal, bit for bit or close."""
+"""Whether two runs ended equal, bit for bit or close; and the scores of an adapter that is read back."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
+from craft.models.compute import compute_device
 from craft.results import RunResult
+from craft.scoring.choose import make_scorer, splits_of
+from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.process import isolate_process
 
 
 def same_weights(*files: Path) -> bool:
@@ -26,3 +32,14 @@ def same_run(*runs: RunResult) -> bool:
         same_weights(*(run.adapter.parent / file for run in runs))
         for file in ("adapter/adapter_model.safetensors", "predictions.safetensors")
     )
+
+
+def score_saved(folder: Path, scratch: Path) -> dict[str, float]:
+    """The scores of an adapter on the splits of the run in its record, from a model that is made from the folder alone."""
+    record = json.loads((folder / "run.json").read_text())
+    spec = RunSpec.model_validate(record["spec"])
+    with isolate_process(tf32=spec.training.tf32):
+        model, tokenizer = load_adapter(folder)
+        splits = splits_of(spec, spec.task_row)
+        scorer = make_scorer(spec, spec.task_row, splits, tokenizer, model.to(compute_device()), lambda *_: None)
+        return scorer.search(model) | scorer.reported(model, scratch, lambda _scores: None).metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from craft.results import RunResult
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.rescoring import cut_and_score, score_adapter
+from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
 
 Trained = Callable[..., tuple[RunSpec, RunResult]]
@@ -44,6 +44,14 @@ def trained(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained
         return results[method]
 
     return get
+
+
+def cut_to(adapter: Path, size: str, to: Path) -> RunSpec:
+    """Cuts an adapter without scoring it, into the folder `to`; returns the run in its record."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run, result = cut_and_score(adapter, size, Path(scratch) / "place", score=False)
+        result.adapter.rename(to)
+    return run
 
 
 def craft(trained: Trained) -> tuple[RunSpec, RunResult]:
@@ -86,7 +94,7 @@ def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained
     _, result = craft(trained)
     (result.adapter / "README.md").write_text("the card of the whole adapter")
     to = tmp_path / "cut"
-    smaller = cut_adapter(result.adapter, Cut.read(str(rank), "craft"), to)
+    smaller = cut_to(result.adapter, str(rank), to)
     assert not (to / "README.md").exists()
     before = j_of(result.adapter)
     for key, j in j_of(to).items():
@@ -104,7 +112,7 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
     largest = sum(j.size for j in before.values())
     for budget in (60, 150, largest - 1):
         to = tmp_path / str(budget)
-        cut_adapter(result.adapter, Cut.read(f"parameters:{budget}", "craft"), to)
+        cut_to(result.adapter, f"parameters:{budget}", to)
         ranks = {key: np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-6) for key, j in j_of(to).items()}
         parameters = sum(min(j.size, 2 * len(j) * ranks[key]) for key, j in before.items())
         assert json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"] == parameters <= budget
@@ -120,7 +128,7 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
 def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
     spec, result = lora(trained, method)
     to = tmp_path / "cut"
-    smaller = cut_adapter(result.adapter, Cut(rank=rank), to)
+    smaller = cut_to(result.adapter, str(rank), to)
     tensors = load_file(result.adapter / "adapter_model.safetensors")
     scale = 6 / 2 if method == "rslora" else 6 / 4
 
@@ -150,7 +158,7 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     wanted = {name: int((values >= threshold).sum()) for name, values in spectra.items()}
     assert len(set(wanted.values())) > 1, "else the test shows nothing"
     to = tmp_path / "cut"
-    cut_adapter(result.adapter, Cut(parameters=460), to)
+    cut_to(result.adapter, "parameters:460", to)
     halves = load_file(to / "adapter_model.safetensors")
     assert {name: len(halves.get(f"{name}.lora_A.weight", ())) for name in names} == wanted
     model, _ = load_adapter(to)
@@ -191,7 +199,7 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_f
     spec, result = craft(trained) if method == "craft" else lora(trained)
     for size, cut in zip(SIZES[method], result.cuts, strict=True):
         to = tmp_path / str(size) / "adapter"
-        run, again = cut_and_score(result.adapter, Cut.read(f"parameters:{size}", method, RECOVERY), to.parent)
+        run, again = cut_and_score(result.adapter, f"parameters:{size}", to.parent, recovery=RECOVERY)
         assert cut.metrics == again.metrics
         ours, theirs = (json.loads((adapter / "run.json").read_text()) for adapter in (cut.adapter, to))
         assert ours == theirs
@@ -207,9 +215,7 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_f
 @pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path: Path, method: str) -> None:
     _, result = craft(trained) if method == "craft" else lora(trained)
-    alone, longer = (
-        cut_and_score(result.adapter, Cut(rank=2, recovery=share), tmp_path / str(share))[1] for share in (0.0, 1.0)
-    )
+    alone, longer = (cut_and_score(result.adapter, "2", tmp_path / str(share), recovery=share)[1] for share in (0.0, 1.0))
     assert longer.counts == alone.counts
     before, after = (load_file(result.adapter / "adapter_model.safetensors") for result in (alone, longer))
     changed = {name for name in before if (before[name] != after[name]).any()}
@@ -220,14 +226,6 @@ def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path:
     if method == "craft":
         for j in j_of(longer.adapter).values():
             assert len(j) < 8 or np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-5) == 2
-
-
-def test_no_recovery_trains_no_step(trained: Trained, tmp_path: Path) -> None:
-    _, result = lora(trained)
-    cut_adapter(result.adapter, Cut(rank=2), tmp_path / "cut")
-    before = (tmp_path / "cut" / "adapter_model.safetensors").read_bytes()
-    score_adapter(tmp_path / "cut", tmp_path, recovers=True)
-    assert (tmp_path / "cut" / "adapter_model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -247,12 +245,12 @@ def test_no_recovery_trains_no_step(trained: Trained, tmp_path: Path) -> None:
 def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, text: str, said: str) -> None:
     _, result = craft(trained) if method == "craft" else lora(trained)
     with pytest.raises(ValueError, match=said):
-        cut_adapter(result.adapter, Cut.read(text, method), tmp_path / "cut")
+        cut_to(result.adapter, text, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
 
 
 def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
     _, result = lora(trained)
-    cut_adapter(result.adapter, Cut.read("2", "lora"), tmp_path / "cut")
+    cut_to(result.adapter, "2", tmp_path / "cut")
     with pytest.raises(ValueError, match="cut the one that was trained"):
-        cut_adapter(tmp_path / "cut", Cut(rank=1), tmp_path / "again")
+        cut_to(tmp_path / "cut", "1", tmp_path / "again")

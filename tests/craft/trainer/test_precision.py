@@ -22,9 +22,9 @@ from craft.spec import RunSpec
 from craft.trainer import training
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
-from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 from tests.craft.methods.cases import CASES
+from tests.craft.trainer.same import score_saved
 
 FEW = ("craft", "lora", "galore", "houlsby", "full")
 """A method of each kind; the others are slow."""
@@ -74,7 +74,7 @@ def test_the_norms_that_houlsby_trains_are_float32_over_bfloat16(tiny_bert: str,
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert losses[-1] < losses[0]
     scored = {name: result.metrics[name] for name in ("search_loss", "search_score", "score")}
-    again = score_adapter(result.adapter, tmp_path)
+    again = score_saved(result.adapter, tmp_path)
     assert {name: again[name] for name in scored} == scored, "loaded again it computes as it was scored"
 
 
