@@ -56,7 +56,7 @@ def _patterns(mapping: dict[str, str]) -> dict[str, str]:
 
 
 ProjectionMap = Annotated[dict[str, str], AfterValidator(_patterns)]
-"""Word -> end of the path of a linear module, for model families that `craft.models.families` lacks."""
+"""Word -> end of the path of a linear module, for models with a layout that `craft.models.layouts` lacks."""
 
 
 def number_instead(value: Any, kind: Any) -> str | None:

@@ -1,5 +1,5 @@
 """Base models: where they are found and how they are loaded (`loading`), and which modules are the task head (`heads`).
 
 `gguf` is for a model in one GGUF file.
-`families` and `projections` say where a model keeps its projections; `quiet` silences the libraries meanwhile.
+`layouts` and `projections` say where a model keeps its projections; `quiet` silences the libraries meanwhile.
 """

@@ -1,10 +1,10 @@
 """Finds the projections of a model: the words q, k, v, o, gate, up, down as places in a transformers model.
 
 A projection word names one linear map of every layer. CRAFT stacks the L weights of a word into one tensor; LoRA and similar
-methods adapt each weight alone. `craft.models.families` says where each model family keeps them.
+methods adapt each weight alone. `craft.models.layouts` says where models keep them.
 
 Modules whose path without its digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are
-different stacks. For a family that is not in the table, the method's configuration gives a mapping, word -> pattern.
+different stacks. For a model of another layout, the method's configuration gives a mapping, word -> pattern.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.models.families import FAMILIES, WORDS
+from craft.models.layouts import LAYOUTS, WORDS, find_layout
 from craft.words import list_some, nearest
 
 
@@ -56,7 +56,7 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
     Args:
         names: words of `WORDS`, or keys of `mapping`.
         mapping: word -> end of the module path (a regular expression, with `[i/n]` for a fused part). Its words come before
-            those of the model (`load_model`), and these before the family's; a family that is not in `FAMILIES` needs one.
+            those of the model (`load_model`), and these before its layout's; a model without a known layout needs one.
 
     Returns:
         Stack name -> one `Located` a layer. The name is the word, with the path behind it where a word has several stacks.
@@ -64,7 +64,13 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")
     linear, mapping = linear_modules(model), {**getattr(model, "craft_projection_map", {}), **(mapping or {})}
-    patterns = {**_family(model, linear, needed=[name for name in names if name not in mapping]), **mapping}
+    layout, needed = find_layout(linear), [name for name in names if name not in mapping]
+    if needed and not layout:
+        raise ValueError(
+            f"the places of {', '.join(needed)} in {_called(model)} are not known: it has none of the {len(LAYOUTS)} layouts "
+            f"that are. Name them with projection_map, such as {{'q': 'attention.wq', 'v': 'attention.wv'}}. {_found(linear)}"
+        )
+    patterns = {**layout, **mapping}
     stacks: Stacks = {}
     for name in names:
         if name not in patterns:
@@ -159,16 +165,6 @@ def _shape(module: nn.Module) -> tuple[int, int] | None:
     if hasattr(module, "weight") and isinstance(widths[0], int) and isinstance(widths[1], int):
         return widths[0], widths[1]
     return None
-
-
-def _family(model: nn.Module, linear: Iterable[str], needed: list[str]) -> Mapping[str, str]:
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    if kind in FAMILIES or not needed:
-        return FAMILIES.get(kind or "", {})
-    raise ValueError(
-        f"the places of {', '.join(needed)} in {_called(model)} are not known; families known are {', '.join(FAMILIES)}. Name "
-        f"them with projection_map, such as {{'q': 'attention.wq', 'v': 'attention.wv'}}. {_found(linear)}"
-    )
 
 
 def _parse(pattern: str) -> tuple[str, int, int]:

@@ -149,14 +149,14 @@ def _read_tokens(
 def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:
     """Reads layers and projections from `config.json`. Raises ValueError for a model that is not here or not suited."""
     from craft.models.base import Base
-    from craft.models.families import FAMILIES
+    from craft.models.layouts import find_layout
     from craft.models.loading import meta_model
-    from craft.models.projections import find_projections
+    from craft.models.projections import find_projections, linear_modules
 
     base = meta_model(Base(model, kind, labels))
     stacks = find_projections(base, ("q", "k", "v", "o"))
     config = base.config.get_text_config()
-    projections = tuple(word for word in FAMILIES[base.config.model_type] if _has(base, word))
+    projections = tuple(word for word in find_layout(linear_modules(base)) if _has(base, word))
     sides = [side for stack in stacks.values() for layer in stack for side in layer.shape]
     parameters = sum(weight.numel() for weight in base.parameters())
     return ModelFacts(int(config.num_hidden_layers), int(config.hidden_size), parameters, projections, min(sides))
@@ -165,7 +165,7 @@ def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFact
 def _has(base: PreTrainedModel, word: str) -> bool:
     from craft.models.projections import find_projections
 
-    with suppress(ValueError):  # a family's row has projections that not all of its models have
+    with suppress(ValueError):  # a layout has projections that not all of its models have
         return bool(find_projections(base, (word,)))
     return False
 

@@ -13,7 +13,7 @@ from typing import Any
 from peft.config import PeftConfig
 from peft.utils.peft_types import PeftType
 
-from craft.models.families import WORDS
+from craft.models.layouts import WORDS
 from craft.ranks import AskedRanks, check_ranks
 
 DEFAULT_PROJECTIONS = ("q", "v")
@@ -33,13 +33,13 @@ class CraftConfig(PeftConfig):
     Args:
         ranks: (r1, r2, r3) of layers, outputs and inputs; 'all' is the full dimension. r1 <= L. Each stack trains
             r1^2 + r2^2 + r3^2 parameters. If absent: all layers, and 64 outputs and inputs, or as many as there are.
-        projections: words of `craft.models.families.WORDS`; q and v if neither these nor `target_modules` are given.
+        projections: words of `craft.models.layouts.WORDS`; q and v if neither these nor `target_modules` are given.
         dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)). One draw serves
             all layers; under gradient checkpointing each forward pass is followed by its backward pass.
         scaling: s, the factor on the change of the weights.
         init_epsilon: J starts at I + epsilon N(0, 1); 0 starts exactly at the pre-trained model.
         init_seed: seeds the start of J; torch's global generator if absent.
-        projection_map: word -> end of the module's path, for model families that `craft.models.families.FAMILIES` lacks.
+        projection_map: word -> end of the module's path, for models of a layout that `craft.models.layouts` lacks.
         save_factors: keep the frozen factors in the saved adapter. Without them they are decomposed again, or read from
             the store, when it is loaded.
         target_modules: PEFT's way to choose modules (names' ends, a regular expression or "all-linear") instead of

@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, BertConfig, T5Config
 
-from craft.models.families import FAMILIES, WORDS
+from craft.models.layouts import LAYOUTS, WORDS, ends, find_layout
 from craft.models.projections import find_projections, find_targets, linear_modules, target_modules
 from craft.tuners.craft.config import CraftConfig
 
@@ -21,8 +21,9 @@ GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 
 def test_every_family_has_its_words(family: str, tiny_model: TinyModel) -> None:
     model = tiny_model(family)
-    stacks = find_projections(model, list(FAMILIES[family]))
-    assert list(stacks) == list(FAMILIES[family])
+    layout = find_layout(linear_modules(model))
+    stacks = find_projections(model, list(layout))
+    assert list(stacks) == list(layout)
     for name, layers in stacks.items():
         assert len(layers) == 3, name
         assert [layer.module_name for layer in layers] == sorted({layer.module_name for layer in layers})
@@ -34,7 +35,11 @@ def test_every_family_has_its_words(family: str, tiny_model: TinyModel) -> None:
 
 def test_every_linear_module_of_a_layer_is_named_once(family: str, tiny_model: TinyModel) -> None:
     model = tiny_model(family)
-    named = [layer.module_name for layers in find_projections(model, list(FAMILIES[family])).values() for layer in layers]
+    named = [
+        layer.module_name
+        for layers in find_projections(model, list(find_layout(linear_modules(model)))).values()
+        for layer in layers
+    ]
     fused = 2 if family == "gpt2" else 0  # c_attn is three projections
     assert len(set(named)) == len(named) - 3 * fused
     inner = [key for key in linear_modules(model) if any(word.isdigit() for word in key.split("."))]
@@ -43,7 +48,7 @@ def test_every_linear_module_of_a_layer_is_named_once(family: str, tiny_model: T
 
 @pytest.mark.parametrize("kind", ["mpnet", "modernbert", "deberta-v2", "smollm3", "lfm2", "qwen3_5_text", "gemma3_text"])
 def test_craft_adapts_a_family_from_the_model_as_it_is(kind: str, tiny_model: TinyModel) -> None:
-    stacks = find_projections(tiny_model(kind), list(FAMILIES[kind]))
+    stacks = find_projections(tiny_model(kind), list(find_layout(linear_modules(tiny_model(kind)))))
     assert {word: len(layers) for word, layers in stacks.items()} | {"up": 3, "down": 3, "gate": 3} == {
         word: 2 if word in "qkvo" and kind in ("lfm2", "qwen3_5_text") else 3 for word in WORDS
     }
@@ -107,7 +112,18 @@ def test_errors_say_what_there_is(names: list[str], mapping: Any, said: list[str
     assert all(part in str(caught.value) for part in said), str(caught.value)
 
 
-def test_unknown_family_lists_its_modules() -> None:
+@pytest.mark.parametrize("kind", ["olmo2", "granite", "stablelm", "glm"])
+def test_a_family_that_no_row_names_is_found_by_its_layout(kind: str, tiny_model: TinyModel) -> None:
+    assert [len(layers) for layers in find_projections(tiny_model(kind), ["q", "v", "down"]).values()] == [3, 3, 3]
+
+
+def test_a_model_has_one_layout(family: str, tiny_model: TinyModel) -> None:
+    paths = linear_modules(tiny_model(family))
+    fits = [one for one in LAYOUTS if all(any(ends(path, one[word]) for path in paths) for word in ("q", "down"))]
+    assert fits == [find_layout(paths)]
+
+
+def test_a_model_of_another_layout_lists_its_modules() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     with pytest.raises(ValueError, match="projection_map"):
         find_projections(model, ["q"])

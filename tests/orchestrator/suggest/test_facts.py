@@ -43,7 +43,7 @@ def test_facts_of_a_model(config: dict[str, Any], projections: str, least: int, 
 
 def test_a_family_that_is_not_in_the_table_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "albert", **SIZES}))
-    with pytest.raises(ValueError, match="families known are"):
+    with pytest.raises(ValueError, match="has none of the 10 layouts"):
         describe_model(str(tmp_path), "classification", ("a", "b"))
 
 

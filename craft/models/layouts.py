@@ -1,7 +1,7 @@
-"""FAMILIES: where each model family keeps its projections, one row for each of transformers' `model_type`.
+"""LAYOUTS: where transformers keep their projections. A model has the first layout whose `q` and `down` it has.
 
-A row maps a word to the end of the module's path. `pattern[i/n]` is the i-th of n equal parts of a fused module's outputs
-(GPT-2's `c_attn` holds q, k and v)::
+A layout maps a word to the end of the module's path (a regular expression). `pattern[i/n]` is the i-th of n equal parts of a
+fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
 
     bert.encoder.layer.3.attention.self.query     word q, path without digits bert.encoder.layer.attention.self.query
     transformer.h.3.attn.c_attn[0/3]              word q of GPT-2: outputs 0 to d of 3 d
@@ -9,7 +9,8 @@ A row maps a word to the end of the module's path. `pattern[i/n]` is the i-th of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 WORDS = ("q", "k", "v", "o", "gate", "up", "down")
 
@@ -93,28 +94,16 @@ _LFM2 = {
     "down": r"feed_forward\.w2",
 }
 
-FAMILIES: dict[str, Mapping[str, str]] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "electra": _BERT,
-    "distilbert": _DISTILBERT,
-    "mpnet": _MPNET,
-    "modernbert": _MODERNBERT,
-    "deberta-v2": _DEBERTA,
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "qwen3_5_text": _LLAMA,
-    "smollm3": _LLAMA,
-    "lfm2": _LFM2,
-    "gemma": _LLAMA,
-    "gemma2": _LLAMA,
-    "gemma3_text": _LLAMA,
-    "opt": _OPT,
-    "bart": _OPT,
-    "gpt2": _GPT2,
-    "t5": _T5,
-}
-"""Rows: transformers' `model_type` -> word -> end of the module's path (a regular expression), `[i/n]` for a fused part."""
+LAYOUTS: tuple[Mapping[str, str], ...] = (_BERT, _LLAMA, _OPT, _DISTILBERT, _GPT2, _T5, _MPNET, _MODERNBERT, _DEBERTA, _LFM2)
+
+
+def find_layout(paths: Iterable[str]) -> Mapping[str, str]:
+    """Finds the layout of a model by the paths of its linear modules; an empty one if none of LAYOUTS fits."""
+    paths = list(paths)
+    fits = (each for each in LAYOUTS if all(any(ends(path, each[word]) for path in paths) for word in ("q", "down")))
+    return next(fits, {})
+
+
+def ends(path: str, pattern: str) -> bool:
+    """Returns whether a module's path ends as a pattern, without its part of a fused module, says."""
+    return re.search(rf"(?:^|\.)(?:{pattern.partition('[')[0]})$", path) is not None
