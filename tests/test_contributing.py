@@ -38,7 +38,7 @@ def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     from craft.models.base import Base
     from craft.models.loading import MINILM, meta_model
 
-    row = example("craft/methods/from_peft/loha.py", monkeypatch).METHOD
+    row = example("craft/methods/loha.py", monkeypatch).METHOD
     monkeypatch.setitem(METHODS, row.name, row)
     base = meta_model(Base(MINILM, "classification", ("no", "yes")))
     parameters = row.parameters(rank=2)

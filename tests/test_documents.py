@@ -50,7 +50,7 @@ PLACES = ("craft/", "orchestrator/", "dashboards/", "sweeps/", "tests/", "docs/"
 """A path in a document that begins with one of these must exist."""
 
 MADE_BY_EXAMPLES = re.compile(
-    r"(craft/tasks/(parity|kappa)|craft/methods/from_peft/loha|orchestrator/(search/cheapest|commands/failures)|dashboards/panels/sizes)\.py"
+    r"(craft/tasks/(parity|kappa)|craft/methods/loha|orchestrator/(search/cheapest|commands/failures)|dashboards/panels/sizes)\.py"
 )
 
 

@@ -1,9 +1,9 @@
 """METHODS: every parameter-efficient method a run may use, one row each.
 
-A file of this folder, or of `from_peft` where PEFT has the tuner, holds the parameters of a method or of a few similar ones, as
-pydantic models (without torch, so that a sweep file is checked without loading anything heavy), and a `build` that turns a
-transformers model into the model that trains. To add a method, add such a file and its row below; the contract tests run over
-every row. `method` defines what a row is, `projected` what methods that adapt projections share.
+A file of this folder holds the parameters of a method or of a few similar ones, as pydantic models (without torch, so that a
+sweep file is checked without loading anything heavy), and a `build` that turns a transformers model into the model that trains.
+To add a method, add such a file and its row below; the contract tests run over every row. `method` defines what a row is, and
+what rows share.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from craft.methods import across_layers, bottleneck, craft_tucker, whole
+from craft.methods import bottleneck, by_peft_name, craft_tucker, low_rank, whole
 from craft.methods.cutting import Cutting
-from craft.methods.from_peft import adalora, any_type, few_numbers, lora
 from craft.methods.method import Method
 from craft.words import nearest
 
@@ -22,14 +21,10 @@ METHODS: dict[str, Method] = {
     for row in (
         *craft_tucker.METHODS,
         *whole.METHODS,
-        *lora.METHODS,
-        adalora.METHOD,
-        few_numbers.LORA_XS,
-        few_numbers.VERA,
-        *across_layers.METHODS,
+        *low_rank.METHODS,
         *bottleneck.METHODS,
-        few_numbers.IA3,
-        any_type.METHOD,
+        low_rank.IA3,
+        by_peft_name.METHOD,
     )
 }
 
@@ -55,4 +50,4 @@ def find_cutting(name: str) -> Cutting:
 
 def shown_method(name: str, parameters: Mapping[str, Any]) -> str:
     """Returns the name under which results are grouped: the row's, for `peft` with the type (`peft LILY`)."""
-    return f"{name} {parameters['peft_type']}" if name == any_type.NAME else name
+    return f"{name} {parameters['peft_type']}" if name == by_peft_name.NAME else name

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, projections_field, rank_field
+from craft.methods.method import BuildContext, Method, Projected, attach, projections_field, rank_field
 from craft.settings import Projections
 
 if TYPE_CHECKING:

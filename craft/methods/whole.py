@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
-from craft.methods.method import LOW_RATES, BuildContext, Method
-from craft.methods.projected import Projected, projections_field, rank_field, rank_label
+from craft.methods.method import LOW_RATES, BuildContext, Method, Projected, projections_field, rank_field, rank_label
 from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:

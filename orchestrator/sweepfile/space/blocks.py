@@ -140,7 +140,7 @@ def parse_config(config: Any, peft_type: Any, path: YamlPath, mistakes: list[Mis
     if not isinstance(config, dict):
         mistakes.append(Mistake(path, f"got {shown(config)}; PEFT's parameters by name, as in {{r: 8}}"))
         return {}
-    from craft.methods.from_peft.installed import config_model, find_type, unknown_key
+    from craft.methods.by_peft_name import config_model, find_type, unknown_key
 
     try:
         kind = find_type(peft_type)
@@ -167,7 +167,7 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
     if not isinstance(kind, Choice) or len(kind.values) != 1:
         message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
         return [Mistake((*path, TYPE), message)]
-    from craft.methods.from_peft.installed import config_class, guilty_key, whole_config
+    from craft.methods.by_peft_name import config_class, guilty_key, whole_config
 
     module = config_class(kind.values[0]).__module__
     if module.partition(".")[0] != "peft":

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach
+from craft.methods.method import BuildContext, Method, Projected, attach
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
 
 TUNER_ROW = {"ONEMORE": (__name__, "OneMoreConfig", "OneMoreModel")}

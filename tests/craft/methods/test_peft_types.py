@@ -10,7 +10,7 @@ import pytest
 from peft import PeftType
 
 from craft.methods import METHODS, shown_method
-from craft.methods.from_peft.installed import CANNOT, REFUSED_SETTINGS, config_model
+from craft.methods.by_peft_name import CANNOT, REFUSED_SETTINGS, config_model
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts
 from craft.tuner_types import TUNERS
@@ -19,7 +19,7 @@ from tests.craft.methods.one_more import TUNER_ROW
 
 
 def test_every_type_of_the_installed_peft_trains_or_says_why_not() -> None:
-    """A type that a newer PEFT adds belongs in TYPES, or with a reason in `craft.methods.from_peft.installed.CANNOT`."""
+    """A type that a newer PEFT adds belongs in TYPES, or with a reason in `craft.methods.by_peft_name.CANNOT`."""
     theirs = (
         {peft_type.value for peft_type in PeftType} - TUNERS.keys() - TUNER_ROW.keys()
     )  # another test may have added its own

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from peft import LoraConfig
 
-from craft.methods.from_peft import installed
+from craft.methods import by_peft_name as installed
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.methods.from_peft.installed import config_model, whole_config
-from craft.methods.projected import is_meta
+from craft.methods.by_peft_name import config_model, whole_config
+from craft.methods.method import is_meta
 
 
 def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:

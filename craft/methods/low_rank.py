@@ -1,0 +1,300 @@
+"""Methods of low rank, and of few numbers between frozen matrices: by PEFT, LoTR and SuperLoRA by tuners of our own.
+
+    y = W x + s B A x        A (r x d_in), B (d_out x r), s = alpha / r
+
+========  ==================================================================================================
+lora      B starts at 0
+rslora    s = alpha / sqrt(r)
+dora      the columns of the sum are normalized and rescaled by a learnt magnitude m (d_out more numbers per module)
+pissa     B A starts at the r principal singular components of W, which are subtracted from W
+olora     B A starts at the first r columns of Q and rows of R of W = Q R; this product is subtracted from W
+milora    B A starts at the r minor singular components of W, which are subtracted from W (`craft.tuners.milora`)
+qlora     W is kept in 4 bits, in blocks of 64: one of 16 levels times the block's constant; needs a CUDA GPU
+========  ==================================================================================================
+
+QLoRA's levels are those of a normal distribution (NF4); its constants are quantized too. The run's precision holds for products
+and for the weights that are not quantized: norms, embeddings, a language model's output layer. PEFT's
+`prepare_model_for_kbit_training` is not called: it casts those weights to float32, nothing casts the hidden states back, and
+attention then computes in float32. (TRL leaves it out for the same reason.) The paper adapts every linear layer; name them in
+`projections`.
+
+AdaLoRA is LoRA as a singular value decomposition, with more rank for the modules that matter more::
+
+    y = W x + s P diag(λ) Q x        P (d_out x r0), Q (r0 x d_in), λ (r0) starts at 0
+    loss + γ (mean of ‖PᵀP - I‖_F and ‖QQᵀ - I‖_F over all of them)
+
+Every module starts with `init_rank` triplets. During training, the least important λ of all modules are set to 0, until each
+module has `target_rank` left on average; importance is the smoothed |weight x gradient| times its uncertainty. Trained, and
+counted, are the `init_rank` triplets that each module starts with.
+
+PEFT leaves the penalty to a loss computed inside the model and the allocation to a call after every step. Here both belong to
+the optimizer (`AdaLoraAdam`), whose state a checkpoint holds. λ that were set to 0 are saved as 0, so an adapter
+holds exactly the weights that were scored.
+
+Few numbers for each module::
+
+    lora_xs   y = W x + U_r S_r (R - I) V_rᵀ x          R (r x r) starts at I;  W = U S Vᵀ          r² numbers
+    vera      y = W x + diag(b) B diag(d) A x           A (r x d_in), B (d_out x r) of a seed       r + d_out numbers
+    ia3       k, v: y = l ⊙ (W x + b)                   l starts at 1                               d_out numbers
+              down: y = W (l ⊙ x) + b                                                               d_in numbers
+
+LoRA-XS is PEFT's PSOFT. The paper writes A R B with A = U_r S_r, B = V_rᵀ and R near 0; R - I is that R, and starts at exactly
+0. The scale of U_r S_r is the weight's own: alpha would cancel. VeRA's b starts at 0, and its random matrices, which all layers
+share, are made again from the seed when an adapter is loaded, so they are not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field, model_validator
+
+from craft.methods.cutting import PRODUCTS
+from craft.methods.method import (
+    HIGH_RATES,
+    BuildContext,
+    Method,
+    Projected,
+    attach,
+    attaches,
+    dropout_field,
+    is_meta,
+    projections_field,
+    rank_field,
+    rank_label,
+)
+from craft.settings import Projections
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class LoraParameters(Projected):
+    rank: int = rank_field(8, "Rank of the product B A.")
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        validation_alias=AliasChoices("alpha", "lora_alpha"),
+        description="Numerator of the scale; `rank` if absent.",
+    )
+    dropout: float = dropout_field("lora_dropout")
+
+
+def variant(
+    start: str | None = None, kind: str = "LORA", **settings: Any
+) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
+    """Makes a builder of LoRA with `settings`, and with a `start` that is computed from the weights if there are any."""
+
+    def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
+        alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
+        config = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
+        if start is not None and not is_meta(model):
+            config["init_lora_weights"] = start
+        return attach(model, context, kind, parameters.projections, **config)
+
+    return build
+
+
+def row(
+    name: str, title: str, reference: str, build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module], **more: Any
+) -> Method:
+    settings: dict[str, Any] = {"parameters": LoraParameters, "rank": "rank", "one_rate": {}} | more
+    return Method(name, title, reference, build=build, label=rank_label, **settings)
+
+
+LORA: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
+_LORAS: tuple[Method, ...] = (
+    LORA,
+    row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
+    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, copies=(1, 3)),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), decays_to_start=True),
+    row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), decays_to_start=True),
+    row(
+        "qlora",
+        "QLoRA",
+        "Dettmers et al. 2023, arXiv 2305.14314",
+        variant(),
+        requires="cuda",
+        packages=("bitsandbytes",),
+        quantization={"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        # Half a byte, and for each block of 64 a constant of one byte.
+        base_bytes=0.5 + 1 / 64,
+        cutting=PRODUCTS,
+    ),
+)
+
+
+class AdaloraParameters(Projected):
+    """The shares are of the run's optimizer steps, where PEFT's `tinit` and `tfinal` count steps."""
+
+    init_rank: int = Field(
+        12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"), description="Rank of every module at the start."
+    )
+    target_rank: int = Field(
+        8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"), description="Mean rank of a module at the end."
+    )
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        validation_alias=AliasChoices("alpha", "lora_alpha"),
+        description="Numerator of the scale; `init_rank` if absent.",
+    )
+    dropout: float = dropout_field("lora_dropout")
+    warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
+    final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
+
+    @model_validator(mode="after")
+    def _goes_down(self) -> AdaloraParameters:
+        if self.target_rank > self.init_rank:
+            raise ValueError(f"target_rank is at most init_rank; got {self.target_rank} and {self.init_rank}")
+        if self.warmup_share + self.final_share >= 1:
+            raise ValueError(
+                f"warmup_share and final_share leave no steps between; got {self.warmup_share} + {self.final_share}"
+            )
+        return self
+
+
+def build_adalora(model: nn.Module, parameters: AdaloraParameters, context: BuildContext) -> nn.Module:
+    steps = context.total_steps or 100
+    return attach(
+        model,
+        context,
+        "ADALORA",
+        parameters.projections,
+        init_r=parameters.init_rank,
+        target_r=parameters.target_rank,
+        lora_alpha=parameters.alpha if parameters.alpha is not None else parameters.init_rank,
+        lora_dropout=parameters.dropout,
+        tinit=int(parameters.warmup_share * steps),
+        tfinal=int(parameters.final_share * steps),
+        total_step=steps,
+    )
+
+
+def adalora_optimizer(
+    model: nn.Module, groups: list[dict[str, Any]], parameters: AdaloraParameters, context: BuildContext
+) -> Optimizer:
+    from craft.tuners.adalora import AdaLoraAdam
+
+    return AdaLoraAdam(model, groups)
+
+
+def adalora_label(parameters: Any) -> str:
+    return f"r{parameters.init_rank}→{parameters.target_rank}, {' '.join(parameters.projections)}"
+
+
+ADALORA = Method(
+    name="adalora",
+    title="AdaLoRA",
+    reference="Zhang et al. 2023, arXiv 2303.10512",
+    parameters=AdaloraParameters,
+    build=build_adalora,
+    label=adalora_label,
+    optimizer=adalora_optimizer,
+    rates=HIGH_RATES,
+)
+
+
+class LoraXsParameters(Projected):
+    rank: int = rank_field(16, "Rank of the singular vectors, and side of the trained matrix.")
+    dropout: float = dropout_field("psoft_dropout")
+
+
+class VeraParameters(Projected):
+    rank: int = rank_field(256, "Rank of the shared random matrices.")
+    dropout: float = dropout_field("vera_dropout")
+
+
+class Ia3Parameters(Projected):
+    projections: Projections = projections_field(
+        "k", "v", "down", description="Rescaled projections; `down` is rescaled at its input."
+    )
+
+
+def build_ia3(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) -> nn.Module:
+    from craft.models.projections import target_modules
+
+    inputs = target_modules(model, ["down"]) if "down" in parameters.projections else []
+    return attach(model, context, "IA3", parameters.projections, feedforward_modules=inputs)
+
+
+LORA_XS = Method(
+    name="lora_xs",
+    title="LoRA-XS",
+    reference="Bałazy et al. 2024, arXiv 2405.17604",
+    parameters=LoraXsParameters,
+    build=attaches(
+        "PSOFT",
+        {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False},
+        r="rank",
+        psoft_alpha="rank",
+        psoft_dropout="dropout",
+    ),
+    label=rank_label,
+    decays_to_start=True,
+)
+VERA = Method(
+    name="vera",
+    title="VeRA",
+    reference="Kopiczko et al. 2024, arXiv 2310.11454",
+    parameters=VeraParameters,
+    build=attaches(
+        "VERA",
+        {"save_projection": False},
+        r="rank",
+        vera_dropout="dropout",
+    ),
+    label=rank_label,
+    rates=HIGH_RATES,
+)
+IA3 = Method(
+    name="ia3",
+    title="(IA)³",
+    reference="Liu et al. 2022, arXiv 2205.05638",
+    parameters=Ia3Parameters,
+    build=build_ia3,
+    copies=(2, 0),
+    label=lambda parameters: " ".join(parameters.projections),
+    decays_to_start=True,
+    rates=HIGH_RATES,
+)
+
+
+_SCALING: Any = Field(1.0, gt=0, description="Factor on the change of the weights.")
+
+
+class LotrParameters(Projected):
+    rank: int = rank_field(32, "Rank of the shared factors.")
+    scaling: float = _SCALING
+
+
+class SuperloraParameters(Projected):
+    rank: int = rank_field(8, "Tucker rank of every group.")
+    groups: int = Field(4, gt=0, description="Groups that the joined weights are divided into.")
+    order: int = Field(3, ge=2, le=5, description="Dimensions of the tensor that a group is folded into.")
+    scaling: float = _SCALING
+
+
+_ACROSS: tuple[Method, ...] = (
+    Method(
+        name="lotr",
+        title="LoTR",
+        reference="Bershatsky et al. 2024, arXiv 2402.01376",
+        parameters=LotrParameters,
+        build=attaches("LOTR", r="rank", scaling="scaling"),
+        label=rank_label,
+    ),
+    Method(
+        name="superlora",
+        title="SuperLoRA",
+        reference="Chen et al. 2024, arXiv 2403.11887",
+        parameters=SuperloraParameters,
+        build=attaches("SUPERLORA", r="rank", groups="groups", order="order", scaling="scaling"),
+        label=lambda each: f"r{each.rank} {each.groups}x{each.order}D, {' '.join(each.projections)}",
+    ),
+)
+
+METHODS: tuple[Method, ...] = (*_LORAS, ADALORA, LORA_XS, VERA, *_ACROSS)
