@@ -15,17 +15,11 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.methods.by_peft_name import config_model, whole_config
 from craft.methods.method import is_meta
 
 
-def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:
-    """Puts the tuner on the model."""
-    quiet = {"progressbar": False} if "progressbar" in config_model(peft_type).model_fields else {}
-
-    def config() -> Any:
-        return whole_config(peft_type, quiet | settings, task_type=task_type)
-
+def put_on(model: nn.Module, peft_type: str, config: Callable[[], Any]) -> nn.Module:
+    """Puts the tuner of a type on the model, with a new configuration in each try."""
     if not is_meta(model):
         return _put(model, config(), peft_type)
     config()

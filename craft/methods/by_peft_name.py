@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
@@ -253,7 +253,10 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         )
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections)
-    built = put_on(model, parameters.peft_type, settings, context.task_type)
+    if "progressbar" in config_model(parameters.peft_type).model_fields:
+        settings.setdefault("progressbar", False)
+    made = partial(whole_config, parameters.peft_type, settings, task_type=context.task_type)
+    built = put_on(model, parameters.peft_type, made)
     heads = head_names(built)
     trained = [name for name, weight in built.named_parameters() if weight.requires_grad]
     if heads and not any(is_head(name, heads) for name in trained):

@@ -23,7 +23,7 @@ from craft.results import RunResult
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.cuts import cut_and_score
+from craft.trainer.cuts import cut_and_score, read_size
 from craft.trainer.training import train_run
 
 Trained = Callable[..., tuple[RunSpec, RunResult]]
@@ -239,7 +239,6 @@ def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path:
         ("lora", "all", "a rank, such as 4"),
         ("lora", "parameters:63", "too few for one direction; the first takes up to 64"),
         ("lora", "parameters:9_999", "the adapter was trained with 1,536; give fewer"),
-        ("dora", "2", "adapters of dora cannot be cut"),
     ],
 )
 def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, text: str, said: str) -> None:
@@ -247,6 +246,11 @@ def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: st
     with pytest.raises(ValueError, match=said):
         cut_to(result.adapter, text, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
+
+
+def test_a_method_without_cuts_has_no_sizes() -> None:
+    with pytest.raises(ValueError, match="adapters of dora cannot be cut"):
+        read_size("2", "dora")
 
 
 def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
