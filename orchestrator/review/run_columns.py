@@ -165,6 +165,18 @@ class Column:
         return self.coded[1]
 
     @property
+    def numbers(self) -> NDArray[np.float64]:
+        """The cells as numbers, NaN where they are none."""
+        codes, values = self.coded
+        return np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=float)[codes]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which cells have a value."""
+        codes, values = self.coded
+        return np.array([value is not None for value in values])[codes]
+
+    @property
     def whole(self) -> bool:
         """Whether its cells are whole numbers, as seeds are."""
         return all(value is None or (not isinstance(value, str) and value == value // 1) for value in self.values)

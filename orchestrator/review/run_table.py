@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from craft.results import EXAMPLES, METRIC
 from craft.scoring.credits import credits_of
@@ -51,8 +52,8 @@ from orchestrator.state.events import SessionEnded, SessionStarted
 from orchestrator.state.state import State
 from orchestrator.state.trial import Trial
 
-Kept = list[tuple[int, tuple[int, ...]]]
-"""The rows of trainings, each with the numbers of its configuration, task and seed."""
+LARGE, BLOCKS, MOST = 100_000, 50, 20_000
+"""From so many trainings on, each configuration has at most BLOCKS means of seeds in their place; the most configurations."""
 UNNAMED = "task"
 MISFIT = 0.51
 """By so many points a score that was rounded may differ from the mean of its answers."""
@@ -88,10 +89,13 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
         _refuse_wide(rows, call)
         columns = read_columns(rows, call)
         factor, facts = _scaled(rows, columns)
-        kept, lacks = _trainings(rows, columns, call)
+        kept, parts, lacks = _trainings(rows, columns, call)
+        trainings = _pooled(kept, parts, factor * columns.parts["score"][0].numbers, columns.finished)
         folder = source.parent if isinstance(source, Path) else Path()
-        entries, read = _entries(rows, columns, kept, factor, facts, folder), columns.sentences
+        entries, read = _entries(rows, columns, trainings, factor, facts, folder), columns.sentences
         read[0] += ", shown times 100" if abs(factor) > 1 else ""
+        if len(kept) > len(entries):
+            lacks.append(f"{len(kept):,} trainings: each score is a mean over a block of seeds")
         objectives = {name: side for name, side in objectives.items() if name == "score" or columns.part("size")}
         lacks += _lacks(columns)
     if not any(entry.finished for entry in entries):
@@ -110,7 +114,8 @@ def rows_of(frame: Any) -> Rows:
 def _cleaned(rows: Rows) -> Rows:
     """Returns the rows with a column for each value of an object, under dotted names, and without runs that hold other runs."""
     columns = {printable(name.strip()): cells for name, cells in rows.columns.items() if name.strip()}  # an index has no name
-    if any(isinstance(cell, Mapping | list | tuple) for cells in columns.values() for cell in cells):
+    kinds = {kind for cells in columns.values() for kind in {*map(type, cells)}}
+    if any(issubclass(kind, Mapping | list | tuple) for kind in kinds):
         records = [flatten(dict(zip(columns, cells, strict=True))) for cells in zip(*columns.values(), strict=True)]
         columns = {name: [record.get(name) for record in records] for record in records for name in record}
     parents = {*columns.get("tags.mlflow.parentRunId", ())}
@@ -168,8 +173,9 @@ def _refuse_wide(rows: Rows, call: Call) -> None:
         raise Unclear(rows, call, {f"{means[0]}, {match[0]}: a row is one training, and no mean of some{needs}": []}, commands)
 
 
-def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[Kept, list[str]]:
-    """Returns the row of each training with its configuration, task and seed as numbers; and sentences on rows left out.
+def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Returns the row of each training and, for all rows, configuration, task and seed as numbers `(3, rows)`; and sentences on
+    rows that are left out.
 
     Raises:
         Unclear: two trainings of a configuration and task have one seed, or none.
@@ -180,23 +186,40 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[Kept, list[str
     run = [column for column in columns.every.values() if column.last in RUN][:1]
     same = run or [column for column in columns.every.values() if column.last not in ("index", "number", "row", "unnamed_0")]
     equal = joined(seeds or same, every)
-    repeat = (joined(run, every) if run else every) if call.independent else equal * 0 if not seeds else equal
-    parts = (joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat)
-    known = np.ones(len(rows), bool)
-    for column in (*columns.parts["settings"], *seeds):
-        known &= np.array([value is not None for value in column.values])[column.coded[0]]
-    kept, left = dict[tuple[int, ...], int](), {"attempts of finished trainings": 0, "rows of a training that is there": 0,
-                                                 "failed rows without settings or seed": 0}  # fmt: skip
-    for row, key in enumerate(zip(*(part.tolist() for part in parts), strict=True)):
-        if not (columns.finished[row] or known[row]):
-            left["failed rows without settings or seed"] += 1
-        elif (first := kept.setdefault(key, row)) != row:
-            both = bool(columns.finished[row] and columns.finished[first])
-            if both and not (score[first] == score[row] and equal[first] == equal[row]):
-                raise _clash(rows, columns, call, first, row)
-            left["rows of a training that is there" if both else "attempts of finished trainings"] += 1
-            kept[key] = row if columns.finished[row] else first
-    return [(row, key) for key, row in kept.items()], [f"Left out: {count} {what}" for what, count in left.items() if count]
+    repeat = (joined(run, every) if run else every) if call.independent else equal if seeds else equal * 0
+    parts = np.array([joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat])
+    settings, seeded = ([column.known for column in columns.parts[part]] for part in ("settings", "seed"))
+    usable = columns.finished | (np.any(settings or [~columns.finished], axis=0) & np.all(seeded or [every >= 0], axis=0))
+    key = np.unique(parts, axis=1, return_inverse=True)[1].ravel()
+    order = np.lexsort((every, ~columns.finished, key))
+    order = order[usable[order]]
+    again = np.diff(key[order], prepend=-1) == 0
+    first = order[~again][np.cumsum(~again) - 1]
+    twins = again & columns.finished[order]
+    clash = np.flatnonzero(twins & ((score[order] != score[first]) | (equal[order] != equal[first])))
+    if clash.size:
+        place = min(clash.tolist(), key=lambda at: order[at])
+        raise _clash(rows, columns, call, int(first[place]), int(order[place]))
+    left = {
+        "attempts of finished trainings": (again & ~twins).sum(),
+        "rows of a training that is there": twins.sum(),
+        "failed rows without settings or seed": (~usable).sum(),
+    }
+    return np.sort(order[~again]), parts, [f"Left out: {count} {what}" for what, count in left.items() if count]
+
+
+def _pooled(kept: NDArray[np.int64], parts: NDArray[np.int64], points: NDArray[np.float64], finished: NDArray[np.bool_]) -> Any:
+    """Returns `kept` with configuration, task, seed and points of each. Of very many trainings, those of a configuration and
+    task are means over the seeds of a block, drawn by lot: their spread says the same of the mean over all."""
+    configuration, task, seed = parts[:, kept]
+    if len(kept) < LARGE:
+        return kept, configuration, task, seed, points[kept]
+    blocks = max(3, min(BLOCKS, LARGE // len(np.unique(configuration))))
+    seed = np.random.default_rng(0).permutation(seed.max() + 1)[seed] % blocks
+    groups = np.array([configuration, task, seed, finished[kept]])
+    _, place, of = np.unique(groups, axis=1, return_index=True, return_inverse=True)
+    means = np.bincount(of.ravel(), np.nan_to_num(points[kept])) / np.bincount(of.ravel())
+    return kept[place], configuration[place], task[place], seed[place], means
 
 
 def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:
@@ -228,10 +251,7 @@ def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
         DataError: a score is outside the range of its kind, or shares and points are mixed.
     """
     (column,), size = columns.parts["score"], columns.part("size")
-    codes, values = column.coded
-    numbers = [value for value in values if isinstance(value, int | float)]
-    scores = np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)[codes]
-    scores[~columns.finished] = math.nan
+    scores = np.where(columns.finished, column.numbers, math.nan)
     low, high = (float(end(scores[columns.finished], initial=0.0)) for end in (np.min, np.max))
     bounded = not columns.minimize and column.metric != "reward"
     signed = column.metric.startswith(("mcc", "matthews", "pearson", "spearman"))
@@ -245,7 +265,10 @@ def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
             "all as shares up to 1, or all as points up to 100"
         )
     factor = 100.0 if max(-low, high) <= (10 if columns.minimize else 1) else 1.0
-    digits = max((-int(Decimal(str(value)).as_tuple().exponent) for value in numbers), default=0)
+    digits = max(
+        (-int(Decimal(str(value)).as_tuple().exponent) for value in column.values if not isinstance(value, str | None)),
+        default=0,
+    )
     bounded = bounded and factor * high <= 100 and (low >= 0 or (factor == 100 and low >= -100))
     unit = "" if size is None else "parameters" if any(size.last in names for names in PARTS["size"]) else size.last
     sign = ("-" if factor == 1 else f"-{factor:g} × ") if columns.minimize else ""
@@ -280,21 +303,28 @@ def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict
     return settings, labels
 
 
-def _entries(rows: Rows, columns: Columns, kept: Kept, factor: float, facts: Mapping[str, Any], folder: Path) -> list[Entry]:
+def _entries(
+    rows: Rows, columns: Columns, trainings: Sequence[NDArray[Any]], factor: float, facts: Mapping[str, Any], folder: Path
+) -> list[Entry]:
     """Returns a trial that has ended for each training; `folder` has the files of answers."""
-    settings, labels = _labels(columns, {key[0]: row for row, key in reversed(kept)})
+    of = dict(zip(trainings[1][::-1].tolist(), trainings[0][::-1].tolist(), strict=True))
+    if len(of) > MOST:
+        raise DataError(
+            f"{rows.source}: {len(of):,} configurations, and at most {MOST:,} are compared; --by names fewer settings"
+        )
+    settings, labels = _labels(columns, of)
     ids = {key: hashlib.sha256(repr(values).encode()).hexdigest()[:10] for key, values in settings.items()}
-    (score,), seeds, entries = columns.parts["score"], columns.parts["seed"], list[Entry]()
-    lengths = dict[tuple[str, float], str]()
+    (score,), entries, lengths = columns.parts["score"], list[Entry](), dict[tuple[str, float], str]()
     size, task, examples, answers, status, seconds = map(
         columns.part, ("size", "task", "examples", "answers", "status", "seconds")
     )
-    for row, (key, _, repeat) in kept:
-        seed = int(seeds[0].cell(row)) if len(seeds) == 1 else repeat
+    seeds = columns.parts["seed"] if len(trainings[0]) < LARGE else []
+    for row, key, _, number, points in zip(*(values.tolist() for values in trainings), strict=True):
+        seed = int(seeds[0].cell(row)) if len(seeds) == 1 else number
         trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
         counts = {SIZE: float(size.cell(row) or 0) if size else 0.0}
         if columns.finished[row]:
-            points, time = factor * score.cell(row), seconds.cell(row) if seconds else None
+            time = seconds.cell(row) if seconds else None
             known = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
             if answers and answers.cell(row):
                 known = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)

@@ -23,6 +23,7 @@ from orchestrator.judging.answer import Answer
 from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary
+from orchestrator.review import run_table
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import RunTable, read_table
@@ -501,3 +502,25 @@ def test_lists_are_settings(tmp_path: Path) -> None:
     rows = [{"betas": [0.9, last], "seed": s, "accuracy": v} for last in (0.95, 0.999) for r, s, v in trainings() if r == 1]
     table = judge_table(pd.DataFrame(rows))
     assert [row.label for row in table.record.summaries] == ["0.9,0.95", "0.9,0.999"]
+
+
+def test_very_many_seeds_are_judged_by_blocks_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The means are the same, and the intervals nearly; the order of rows does not matter."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"rank": rank, "seed": seed, "accuracy": level + 0.01 * noise, "params": 100 * rank}
+        for rank, level in ((1, 0.7), (2, 0.72))
+        for seed, noise in enumerate(random.standard_normal(1000))
+    ]
+    exact = judge(rows).record.summaries
+    monkeypatch.setattr(run_table, "LARGE", 1000)
+    for order in (rows, sorted(rows, key=lambda row: row["accuracy"])):
+        judgement = judge(order)
+        assert judgement.lacks[0] == "2,000 trainings: each score is a mean over a block of seeds"
+        for pooled, whole in zip(judgement.record.summaries, exact, strict=True):
+            assert pooled.finished == run_table.BLOCKS
+            assert pooled.score.mean == pytest.approx(whole.score.mean)
+            assert pooled.score.half == pytest.approx(whole.score.half, rel=0.25)
+    monkeypatch.setattr(run_table, "MOST", 1)
+    with pytest.raises(DataError, match="2 configurations, and at most 1 are compared"):
+        judge(rows)
