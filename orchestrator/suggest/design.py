@@ -1,7 +1,9 @@
 """What a sweep tries, from the least to the most: each stage of STAGES adds one thing to those before it.
 
-The sweep that fits some hours has the stages up to the first that does not fit. So more hours never give less, and what is left
-out is the rest of the list.
+    a pass over the rows  ->  three or more  ->  learning rates  ->  more methods  ->  more seeds  ->  the rest
+
+The sweep that fits some hours has the stages up to the first that does not fit. What is left of the hours then goes into more
+steps of every training (`Bounds.longer`), since the best evaluation is kept.
 """
 
 from __future__ import annotations
@@ -9,20 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.suggest.facts import DataFacts, ModelFacts
 
-DEFAULT_HOURS = 2.0
-MOST_EPOCHS = 20
-"""A small adapter on few rows still improves in so many passes; the best evaluation is kept."""
-ENOUGH_STEPS = 1000
-LEAST_EPOCHS = 3
-"""So many passes are trained at most where these are more than ENOUGH_STEPS."""
-EVALUATIONS = 4
+MOST = 10**9
+PASSES, STEPS = 3, 400
+"""A training of so many passes, and of so many steps, comes before other rates and methods (docs/measurements/search.md)."""
+MOST_PASSES, ENOUGH_PASSES, ENOUGH_STEPS = 20, 6, 1000
+"""No training has more passes than the first. From the second on, more hardly help once there are so many steps."""
 RATE_AT, RATE_HIDDEN, RATE_FALLS = 1.2e-3, 768, 0.78
 """The usual best rate of LoRA with alpha = rank at this hidden size, and the power with which it falls as the size grows."""
-LORA_RANK = 8
-RANKS = (4, 8, 16, 32, 64, 128)
+METHODS = {"lora": "LoRA", "everywhere": "LoRA on all projections", "ia3": "(IA)³", "craft": "CRAFT"}
+"""The methods in the order in which they are tried, besides the head alone."""
 
 
 @dataclass(frozen=True)
@@ -34,88 +35,104 @@ class Design:
         scored, searched: rows of the reported and of the search split.
         sizes: adapters of each training, with its cuts.
         rates: learning rates that are tried; 1: the usual one.
-        craft: 1 if CRAFT is tried.
-        ranks: of each method.
-        everywhere: 1 if LoRA is tried on all projections, too.
+        methods: so many of METHODS.
+        ranks: of LoRA and of CRAFT.
     """
 
     steps: int = 60
     scored: int = 300
     searched: int = 200
-    sizes: int = 2
-    craft: int = 0
+    sizes: int = 3
     rates: int = 1
+    methods: int = 1
     seeds: int = 1
     ranks: int = 1
-    everywhere: int = 0
 
 
 STAGES: tuple[tuple[str, dict[str, int]], ...] = (
-    ("the head alone and LoRA, 60 steps", {}),
-    ("CRAFT", {"craft": 1}),
-    ("", {"steps": 120}),
-    ("4 sizes of each adapter", {"sizes": 4}),
-    ("", {"steps": 200}),
-    ("", {"scored": 1000}),
+    ("the head alone and LoRA, {steps} steps", {}),
+    ("a pass over the rows", {"steps": 1}),
+    ("{steps:,} steps", {"steps": PASSES}),
+    ("{scored:,} scored rows", {"scored": 1000}),
     ("3 learning rates, tuned by a seed that is not reported", {"rates": 3}),
+    ("{method}", {"methods": 2}),
+    ("{method}", {"methods": 3}),
+    ("{method}", {"methods": 4}),
+    ("2 seeds", {"seeds": 2}),
     ("3 seeds, which show what another seed changes", {"seeds": 3}),
-    ("", {"steps": 350}),
-    ("", {"steps": 600}),
+    ("4 sizes of each adapter", {"sizes": 4}),
+    ("{scored:,} scored rows", {"scored": 4000, "searched": 500}),
     ("5 learning rates", {"rates": 5}),
-    ("", {"scored": 4000, "searched": 500}),
-    ("", {"steps": 1000}),
-    ("3 ranks of each method, the rate of the middle one transferred to the others", {"ranks": 3}),
     ("5 seeds", {"seeds": 5}),
-    ("", {"steps": 1800}),
-    ("LoRA on all projections", {"everywhere": 1}),
-    ("", {"steps": 3000}),
-    ("", {"scored": 10**9, "searched": 2000}),
-    ("", {"steps": 6000}),
-    ("", {"steps": 10**9}),
+    ("3 ranks of LoRA and CRAFT, the rate of the middle one transferred to the others", {"ranks": 3}),
+    ("{scored:,} scored rows", {"scored": MOST, "searched": 2000}),
+    ("{steps:,} steps", {"steps": MOST}),
 )
-"""What is added, and the numbers that change; steps and scored rows are named by what the data allow."""
+"""What is added, and the numbers that change; `steps` are passes here."""
 
 
-def stages(data: DataFacts, model: ModelFacts, batch: int) -> Iterator[tuple[str, Design]]:
-    """Yields what each stage adds and the design so far, without the stages that change nothing on these data."""
-    design, previous = Design(), None
-    for title, changes in STAGES:
-        design = replace(design, **changes)
-        bounded = replace(
-            design,
-            steps=min(design.steps, most_steps(data, batch)),
-            scored=min(design.scored, data.reported),
-            searched=min(design.searched, data.search),
-            everywhere=design.everywhere if len(model.projections) > 4 else 0,
-        )
-        if bounded != previous:
-            yield title or (f"{bounded.steps:,} steps" if "steps" in changes else f"{bounded.scored:,} scored rows"), bounded
-        previous = bounded
+@dataclass(frozen=True)
+class Bounds:
+    """What the rows, the model and the rows of a step allow."""
 
+    data: DataFacts
+    model: ModelFacts
+    batch: int
 
-def epoch_steps(data: DataFacts, batch: int) -> int:
-    return math.ceil(data.train / batch)
+    @property
+    def epoch(self) -> int:
+        """Steps of one pass."""
+        return math.ceil(self.data.train / self.batch)
 
+    @property
+    def most_passes(self) -> int:
+        return max(ENOUGH_PASSES, min(MOST_PASSES, ENOUGH_STEPS // self.epoch))
 
-def most_steps(data: DataFacts, batch: int) -> int:
-    """Returns the steps of a training on all rows after which more passes hardly help."""
-    epoch = epoch_steps(data, batch)
-    return max(LEAST_EPOCHS * epoch, min(ENOUGH_STEPS, MOST_EPOCHS * epoch))
+    @property
+    def methods(self) -> list[str]:
+        """The methods for which the model has the projections."""
+        has = {"everywhere": len(self.model.projections) > 4, "ia3": {"k", "v", "down"} <= {*self.model.projections}}
+        return [method for method in METHODS if has.get(method, True)]
 
+    def stages(self) -> Iterator[tuple[str, Design]]:
+        """Yields what each stage adds and the design so far, without the stages that change nothing here."""
+        design, previous, steps = Design(), None, min(Design.steps, self.epoch * self.most_passes)
+        for title, changes in STAGES:
+            design = replace(design, **changes)
+            steps = max(steps, self._steps(changes.get("steps", 0)))
+            bounded = replace(
+                design,
+                steps=steps,
+                scored=min(design.scored, self.data.reported),
+                searched=min(design.searched, self.data.search),
+                methods=min(design.methods, len(self.methods)),
+            )
+            if bounded != previous:
+                method = METHODS[self.methods[bounded.methods - 1]]
+                yield title.format(steps=bounded.steps, scored=bounded.scored, method=method), bounded
+            previous = bounded
 
-def rates(design: Design, model: ModelFacts) -> list[float]:
-    """Returns the learning rates, half a decade apart around the usual best one of the model's size."""
-    usual = RATE_AT * (RATE_HIDDEN / model.hidden) ** RATE_FALLS
-    middle, beside = round(2 * math.log10(usual)), design.rates // 2
-    return [float(f"{10 ** (at / 2):.0e}") for at in range(middle - beside, middle + beside + 1)]
+    def _steps(self, passes: int) -> int:
+        """Returns the steps of so many passes, or of the least number of passes for STEPS, if these are not too many."""
+        least = math.ceil(STEPS / self.epoch) if passes >= PASSES else 0
+        return self.epoch * min(max(passes, least), self.most_passes)
 
+    def longer(self, design: Design) -> list[Design]:
+        """Returns the design with more and more steps: by tens up to a pass, by half passes from there on."""
+        tens, halves = range(10 * (design.steps // 10 + 1), self.epoch, 10), range(2, 2 * self.most_passes + 1)
+        steps = [*tens, *(math.ceil(self.epoch * count / 2) for count in halves)]
+        return [replace(design, steps=count) for count in steps if count > design.steps]
 
-def lora_ranks(design: Design, model: ModelFacts) -> list[int]:
-    ranks = [LORA_RANK, 4 * LORA_RANK, 16 * LORA_RANK] if design.ranks > 1 else [LORA_RANK]
-    return [rank for rank in ranks if rank <= model.least // 2] or [max(1, model.least // 2)]
+    def rates(self, design: Design, times: float = 1.0) -> list[float]:
+        """Returns learning rates around `times` the usual one of LoRA, each twice the one before."""
+        usual = times * RATE_AT * (RATE_HIDDEN / self.model.hidden) ** RATE_FALLS
+        return [float(f"{usual * 2.0**power:.0e}") for power in range(-(design.rates // 2), design.rates // 2 + 1)]
 
+    def lora_ranks(self, design: Design) -> list[int]:
+        ranks = [2, 8, 32] if design.ranks > 1 else [8]
+        return [rank for rank in ranks if rank <= self.model.least // 2] or [max(1, self.model.least // 2)]
 
-def craft_ranks(design: Design, model: ModelFacts) -> list[int]:
-    """Returns ranks of CRAFT; the usual one is at most a fourth of the smallest side, so that little is trained."""
-    usual = max((rank for rank in RANKS if rank <= model.least // 4 and rank <= 64), default=RANKS[0])
-    return [usual // 2, usual, 2 * usual] if design.ranks > 1 else [usual]
+    def craft_ranks(self, design: Design) -> list[list[Any]]:
+        """Returns ranks of CRAFT; the usual one is at most a fourth of the smallest side, so that little is trained."""
+        usual = max((rank for rank in (4, 8, 16, 32, 64) if rank <= self.model.least // 4), default=4)
+        return [["all", rank, rank] for rank in ([usual // 2, usual, 2 * usual] if design.ranks > 1 else [usual])]

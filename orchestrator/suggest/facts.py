@@ -179,14 +179,7 @@ PROBE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Machine:
-    """What trainings get of the machine, and how fast they are.
-
-    Attributes:
-        training: settings of a training that fits.
-        cpu: cores of a training.
-        gpu: 1 where trainings have a GPU each.
-        memory: bytes of a training step, estimated.
-    """
+    """What each training gets of the machine (`cpu` cores, `gpu` 0 or 1, estimated bytes), and how fast it is."""
 
     training: TrainingSettings
     cpu: int

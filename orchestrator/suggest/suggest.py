@@ -1,43 +1,54 @@
 """`suggest`: from a file of examples, a model and some hours to a commented sweep file.
 
 rows   ->  kind of task, lengths, classes, splits       (columns, facts)
-model  ->  layers, projections; batch that fits         (facts, machine)
-probe  ->  seconds of a start, a step, a scored row     (craft.trainer.probe, as in `--plan`)
-hours  ->  the stages that fit                          (design)  ->  a file that passes `--plan`   (writing)
+model  ->  layers, projections; batch that fits         (facts)
+probe  ->  seconds of a start, a step, a scored row     (craft.trainer.probe, as in `plan`)
+hours  ->  the stages that fit, and longer trainings    (design)  ->  suggested.yaml.jinja, filled so that `plan` passes
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
 
 from craft.data_settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.words import format_bytes, list_some, plural, printable
+from craft.tasks.metrics import METRICS
+from craft.words import format_bytes, format_duration, list_some, percent, plural, points, printable
+from orchestrator.judging.front import SEEDS
+from orchestrator.judging.next_step import LIKELY
+from orchestrator.judging.power import Size, assume_spread, settles
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
 from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
-from orchestrator.suggest.design import DEFAULT_HOURS, Design, stages
+from orchestrator.suggest.design import Bounds, Design
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
-from orchestrator.suggest.writing import Line, duration, render, write_sweep
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0
 """Seconds in which a session starts, and in which it writes its page at the end."""
-SHARE = 0.75
+SHARE = 0.8
 """The share of the hours that is planned: a forecast is no promise."""
 DECOMPOSE = 4e-10
 """Seconds of CRAFT's decomposition for each layer, projection and cubed width, on one core (docs/measurements/speed.md)."""
+WIDTH = 130
+NAMED = 4
+"""So many stages that are left out are named with their price."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +71,12 @@ class Suggestion:
     left_out: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A design with its file and the seconds that it takes."""
-
-    added: str
-    design: Design
-    lines: list[Line]
-    seconds: float
-
-
 def suggest(
     model: str,
     data: str,
     label: str | None = None,
     text: Sequence[str] | None = None,
-    hours: float = DEFAULT_HOURS,
+    hours: float = 2.0,
     validation: str | None = None,
     kind: str | None = None,
     name: str | None = None,
@@ -85,135 +86,175 @@ def suggest(
     """Writes a sweep file for a model and a file of examples that fits the hours on this machine.
 
     Args:
-        model: a hub id, a folder or a GGUF file.
-        data: CSV, TSV, JSONL, JSON or parquet.
-        label: the column to predict; chats, and files of prompts and responses, need none.
-        text: one column or two; found by their cells if absent.
-        validation: a file whose rows are scored.
-        kind: classification, regression or generation, where the label's cells would say another.
-        name: of the sweep; that of the file if absent.
-        encoding: of the files; UTF-8 if absent.
-        skip_bad: whether to leave out rows that cannot be used.
+        name: of the sweep; that of the file if absent. The others are those of `read_task`.
 
     Raises:
         ValueError: data, model or hours are unusable; the message says why, and what is usable.
     """
     if not 0 < hours < 24 * 366:
         raise ValueError(f"hours: got {hours:g}; a number above 0, and at most a year")
-    name = _checked_name(name) if name else _name_of(data)
+    name = name or re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).stem).strip("-_")[:64] or "mine"
+    if not NAME.fullmatch(name):
+        raise ValueError(f"name: got {name!r}; letters, digits, - _ and ., at most 64, a letter or digit first")
     task, choices = read_task(data, label, text, validation, kind, encoding, skip_bad)
     facts = describe_data(name, task, model, choices)
     labels = find_task(f"custom/{name}", DataSettings(custom={name: facts.custom_task})).labels
     layers = describe_model(model, facts.kind, labels)
-    machine = measure_machine(_run(model, facts))
-    candidates = _candidates(model, facts, layers, machine, hours)
-    fits = [*takewhile(lambda candidate: candidate.seconds <= SHARE * 3600 * hours, candidates)]
-    if not fits:
-        least = math.ceil(candidates[0].seconds / SHARE / 36) / 100
+    training = {"max_length": facts.max_length, "group_by_length": True}
+    timed = {"model": model, "task": f"custom/{name}", "method": "lora", "training": training}
+    machine = measure_machine(RunSpec.model_validate(timed | {"data": facts.settings.model_dump()}))
+    bounds = Bounds(facts, layers, machine.batch)
+    sweep = _Sweep(model, bounds, machine, hours)
+    room, best, left_out = SHARE * 3600 * hours, None, list[tuple[str, float]]()
+    for added, design in bounds.stages():
+        planned = sweep.plan(design)
+        if left_out or planned.seconds > room:
+            left_out.append((added, planned.seconds))
+            if best is None or len(left_out) == NAMED:
+                break
+        else:
+            best = planned
+    if best is None:
+        ((added, seconds),) = left_out
         raise ValueError(
-            f"hours: {hours:g} are too few: {candidates[0].added} of {facts.train:,} rows take about "
-            f"{duration(candidates[0].seconds)} on this machine ({machine.speed.step:.2g} s a step); give {least:g} or more"
+            f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {_duration(seconds)} on this machine "
+            f"({machine.speed.step:.2g} s a step); give {math.ceil(seconds / SHARE / 36) / 100:g} or more"
         )
-    best = fits[-1]
-    left_out = tuple((candidate.added, candidate.seconds) for candidate in candidates[len(fits) :])
-    file = _header(facts, machine, hours, best, left_out) + render(best.lines)
-    return Suggestion(file, facts, layers, machine, best.design, best.seconds, left_out)
+    more = bounds.longer(best.design)
+    while more:
+        planned = sweep.plan(more[len(more) // 2])
+        fits = planned.seconds <= room
+        best, more = (planned, more[len(more) // 2 + 1 :]) if fits else (best, more[: len(more) // 2])
+    return Suggestion(sweep.file(best, left_out), facts, layers, machine, best.design, best.seconds, tuple(left_out))
 
 
-def _name_of(data: str) -> str:
-    """Returns the file's name as that of a task and a sweep."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).stem).strip("-_")[:64] or "mine"
+@dataclass(frozen=True)
+class _Planned:
+    """A design with its plan, the work of each block, and the seconds that all of it takes."""
+
+    design: Design
+    plan: Plan
+    work: Mapping[YamlPath, Work]
+    seconds: float
 
 
-def _checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"name: got {name!r}; letters, digits, - _ and ., at most 64, a letter or digit first")
-    return name
+@dataclass(frozen=True)
+class _Sweep:
+    """What all designs for some hours have in common: plans a design, and writes its file."""
 
+    model: str
+    bounds: Bounds
+    machine: Machine
+    hours: float
 
-def _run(model: str, data: DataFacts) -> RunSpec:
-    """Returns a training of the default LoRA, whose steps are timed."""
-    training = {"max_length": data.max_length, "group_by_length": True}
-    return RunSpec.model_validate(
-        {
-            "model": model,
-            "task": f"custom/{data.name}",
-            "method": "lora",
-            "training": training,
-            "data": data.settings.model_dump(),
-        }
-    )
-
-
-def _candidates(model: str, data: DataFacts, facts: ModelFacts, machine: Machine, hours: float) -> list[_Candidate]:
-    """Returns the designs of all stages, planned."""
-    batch = machine.training.batch_size * machine.training.gradient_accumulation
-    candidates = []
-    for added, design in stages(data, facts, batch):
-        lines = write_sweep(model, data, facts, design, machine, 3600 * hours - SESSION)
-        plan = _plan(render(lines))
+    def plan(self, design: Design) -> _Planned:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "suggested.yaml"
+            file.write_text(self._render(design), encoding="utf-8")
+            plan = make_plan(load_sweep(file))
         work = count_work(plan)
-        lines = _with_costs(lines, work, plan, machine)
-        candidates.append(_Candidate(added, design, lines, _seconds(work, plan, data, facts, machine)))
-    return candidates
+        return _Planned(design, plan, work, self._seconds(work, plan))
+
+    def _seconds(self, work: Mapping[YamlPath, Work], plan: Plan) -> float:
+        """Returns the seconds of the whole session: the last training runs alone, the head is fitted once."""
+        from craft.trainer.head_start import MOST_EXAMPLES
+
+        data, facts, speed = self.bounds.data, self.bounds.model, self.machine.speed
+        last = max(part.seconds(speed) / part.trainings for part in work.values())
+        head = min(data.train, MOST_EXAMPLES) * speed.example if data.kind != "generation" else 0.0
+        craft = any(run.method == "craft" for run in plan.trained)
+        decompose = DECOMPOSE * 4 * facts.layers * facts.hidden**3 if craft else 0.0
+        return SESSION + head + decompose + seconds_of(sum(work.values(), Work()), speed, trainings_at_once(plan)) + last
+
+    def file(self, planned: _Planned, left_out: Sequence[tuple[str, float]]) -> str:
+        """Returns the file with what its seeds, rates and blocks cost."""
+        at_once, sweep = trainings_at_once(planned.plan), planned.plan.sweep
+        every, costs = sum(planned.work.values(), Work()), iter(planned.work.values())
+        tuning = budget_of(sweep, planned.plan.families)[0] if sweep.tunes else 0
+        each = (every.trainings - tuning) / len(sweep.reported_seeds)
+
+        def price(work: Work, unit: str = "") -> str:
+            count = f"{work.trainings:.0f} {plural(round(work.trainings), 'training')}{unit}"
+            return f": {count}, {_duration(seconds_of(work, self.machine.speed, at_once))}"
+
+        return self._render(
+            planned.design,
+            seconds=planned.seconds,
+            left_out="; ".join(f"{added} ({_duration(seconds / SHARE)})" for added, seconds in left_out),
+            seed_cost=price(every * (each / every.trainings), " a seed"),
+            tuning_cost=price(every * (tuning / every.trainings)),
+            cost=lambda: price(next(costs)),
+        )
+
+    def _render(self, design: Design, cost: Callable[[], str] = str, **costs: Any) -> str:
+        data, training = self.bounds.data, self.machine.training
+        settings = training.model_dump(mode="json", exclude_defaults=True, exclude={"max_length"})
+        classes = sorted(data.classes.items(), key=lambda item: -item[1])
+        methods = self.bounds.methods[: design.methods]
+        return _TEMPLATE.render(
+            {"seconds": 0.0, "left_out": "", "seed_cost": "", "tuning_cost": ""} | costs,
+            **{"model": self.model, "data": data, "facts": self.bounds.model, "machine": self.machine, "design": design},
+            **{"hours": self.hours, "wall_clock": max(1, round(3600 * self.hours - SESSION))},
+            **{"bounds": self.bounds, "methods": methods, "epoch": self.bounds.epoch, "cost": cost},
+            classes=list_some([f"{label} {count}" for label, count in classes], 8),
+            task=data.custom_task.model_dump(mode="json", exclude_defaults=True),
+            training=settings | {"batch_size": training.batch_size},
+            power=_power(data, design, len(methods)),
+            until=", until: answered" if design.seeds >= SEEDS else "",
+        )
 
 
-def _plan(text: str) -> Plan:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "suggested.yaml"
-        file.write_text(text, encoding="utf-8")
-        return make_plan(load_sweep(file))
+def _power(data: DataFacts, design: Design, methods: int) -> str:
+    """Says what the seeds and rows of a design are likely to settle; the spread of a likelihood is not known."""
+    if METRICS[data.metric].by_token:
+        return "smaller differences do not matter"
+    size = Size(max(design.seeds, SEEDS), design.scored, design.sizes * design.ranks * methods)
+    likely = (half / 2 for half in range(2, 41) if settles(half / 2, assume_spread(), size, Enough().sure) >= LIKELY)
+    rows = f"{size.seeds} seeds and {design.scored:,} scored rows settle it with a probability of"
+    chance = percent(settles(1, assume_spread(), size, Enough().sure))
+    return f"{rows} {chance}, and {points(next(likely, 20))} with {percent(LIKELY)}"
 
 
-def _seconds(work: Mapping[YamlPath, Work], plan: Plan, data: DataFacts, facts: ModelFacts, machine: Machine) -> float:
-    """Returns the seconds of the whole session: the last training runs alone, the head is fitted once."""
-    from craft.trainer.head_start import MOST_EXAMPLES
-
-    last = max(part.seconds(machine.speed) / part.trainings for part in work.values())
-    head = min(data.train, MOST_EXAMPLES) * machine.speed.example if data.kind != "generation" else 0.0
-    decompose = DECOMPOSE * 4 * facts.layers * facts.hidden**3 if any(run.method == "craft" for run in plan.trained) else 0.0
-    trained = seconds_of(sum(work.values(), Work()), machine.speed, trainings_at_once(plan))
-    return SESSION + head + decompose + trained + last
+def _values(values: Sequence[Any]) -> str:
+    return flow(values[0]) if len(values) == 1 else f"{{values: {flow(values)}}}"
 
 
-def _with_costs(lines: Sequence[Line], work: Mapping[YamlPath, Work], plan: Plan, machine: Machine) -> list[Line]:
-    """Adds to the comments of seeds, rates and methods how many trainings they have and how long these take."""
-    every, sweep, at_once = sum(work.values(), Work()), plan.sweep, trainings_at_once(plan)
-    tuning = budget_of(sweep, plan.families)[0] if sweep.tunes else 0
-    each = (every.trainings - tuning) / len(sweep.reported_seeds)
-    parts = {"tuned:": every * (tuning / every.trainings)}
-    parts["seeds:"] = every * (each / every.trainings)
-    methods, costed = iter(work.values()), list[Line]()
-    for text, comment in lines:
-        key = text.split(" ", 1)[0]
-        part = next(methods) if text.startswith("  - {method:") else parts.get(key)
-        if part is not None:
-            count = f"{part.trainings:.0f} {plural(round(part.trainings), 'training')}"
-            time = duration(seconds_of(part, machine.speed, at_once))
-            comment += f": {count}{' a seed' if key == 'seeds:' else ''}, {time}"
-        costed.append((text, comment))
-    return costed
+def flow(value: Any) -> str:
+    """Writes a value on one line of YAML: a plain word as it is, other text in quotes with escapes."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, str) and re.fullmatch(r"[\w./][\w ./()-]*(?<! )", value) and yaml.safe_load(value) == value:
+        return value
+    if isinstance(value, float):
+        return f"{value:g}"
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
 
 
-def _header(data: DataFacts, machine: Machine, hours: float, best: _Candidate, left_out: Sequence[tuple[str, float]]) -> str:
-    speed = machine.speed
-    rows = f"{data.train:,} rows train, {data.search:,} choose, {data.reported:,} are scored"
-    lines = [f"Suggested for {hours:g} h; the forecast is {duration(best.seconds)} on this machine.", f"{data.kind}: {rows}."]
-    if data.classes:
-        counts = sorted(data.classes.items(), key=lambda item: -item[1])
-        lines.append(f"Classes: {list_some([f'{label} {count}' for label, count in counts], 8)}.")
-    if data.unread:
-        lines.append(f"Columns that the model does not read: {list_some(data.unread, 12)}. Give those that it needs by --text.")
-    lines += [f"{choice}." for choice in data.choices]
-    lines += [f"Warning: {doubt}." for doubt in data.doubts]
-    lines.append(
-        f"Measured: {speed.step:.2g} s a step of {machine.batch} rows, {speed.example * 1000:.2g} ms a scored row, "
-        f"{speed.start:.1f} s a start; {machine.at_once} trainings at once, each with about {format_bytes(machine.memory)}."
-    )
-    if left_out:
-        parts = [f"{added} ({duration(seconds / SHARE)})" for added, seconds in left_out[:4]]
-        lines.append(f"Left out, with the forecast of a sweep that has it and all before it: {'; '.join(parts)}.")
-    else:
-        lines.append("Nothing is left out: more hours would add nothing on these rows.")
-    lines.append("Change what you like; `craft-sweeps plan` shows what it costs.")
-    return "".join(f"# {printable(line)}\n" for line in lines)
+def _beside(text: str, comment: str) -> str:
+    """Writes a line with its comment to the right, or above it where there is no room."""
+    comment = printable(comment or "")
+    line = f"{text:<44}  # {comment}"
+    if not comment or len(line) <= WIDTH:
+        return line if comment else text
+    return f"{' ' * (len(text) - len(text.lstrip()))}# {comment}\n{text}"
+
+
+def _duration(seconds: float) -> str:
+    """Writes a forecast: no more than two digits are sure."""
+    step = 5 if seconds < 120 else 60
+    return format_duration(step * max(1, round(seconds / step))).removesuffix(" 00 s")
+
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {
+    "beside": _beside, "flow": flow, "duration": _duration, "bytes": format_bytes, "count": "{:,}".format, "line": printable,
+    "values": _values, "list_some": list_some,
+}  # fmt: skip
+_TEMPLATE = _ENVIRONMENT.get_template("suggested.yaml.jinja")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from craft.data_settings import CustomTask
 from craft.settings import TrainingSettings
 from craft.tasks.files import DataError, Rows
 from craft.trainer.probe import Speed
@@ -19,8 +20,8 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.work import Work, count_work
 from orchestrator.run import main
 from orchestrator.suggest.columns import columns_of, kind_of
-from orchestrator.suggest.design import Design, rates, stages
-from orchestrator.suggest.facts import Machine, ModelFacts
+from orchestrator.suggest.design import Bounds, Design
+from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts
 from orchestrator.suggest.suggest import Suggestion, suggest
 from orchestrator.sweepfile.load import load_sweep
 
@@ -103,8 +104,8 @@ def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callabl
         suggestion = suggest(tiny_bert, data, "queue", hours=hours)
         work = work_of(suggestion)
         assert suggestion.seconds <= 3600 * hours
-        for name in ("trainings", "steps", "examples"):
-            assert getattr(work, name) >= getattr(before, name)
+        assert work.trainings >= before.trainings
+        assert suggestion.seconds >= 0.6 * 3600 * hours or not suggestion.left_out, "the hours are used"
         assert ("Left out" in suggestion.text) == bool(suggestion.left_out)
         before = work
     assert suggestion.left_out == ()
@@ -267,18 +268,63 @@ def test_equal_texts_with_different_labels_are_named(write: Callable[..., str], 
 @pytest.mark.usefixtures("slow_machine")
 def test_each_stage_only_adds(write: Callable[..., str], tiny_bert: str) -> None:
     suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
-    designs = [astuple(design) for _, design in stages(suggestion.data, suggestion.model, 16)]
+    bounds = Bounds(suggestion.data, suggestion.model, 16)
+    designs = [astuple(design) for _, design in bounds.stages()]
     for before, design in pairwise(designs):
         assert before != design
         assert all(less <= more for less, more in zip(before, design, strict=True))
+    steps = [design.steps for design in bounds.longer(Design())]
+    assert all(count * 2 % bounds.epoch <= 1 for count in steps), "half passes"
+    assert steps[-1] == 20 * bounds.epoch
+
+
+def bounds_of(rows: int, model: ModelFacts) -> Bounds:
+    data = DataFacts(
+        "mine", CustomTask(train="a.csv", text=("t",), label="u"), "classification", "accuracy", rows, rows // 10, 0.1,
+        rows // 4, {}, (20, 40, 60), 48, (), (), (),
+    )  # fmt: skip
+    return Bounds(data, model, 16)
+
+
+ALL = ("q", "k", "v", "o", "up", "down")
 
 
 @pytest.mark.parametrize(
     ("hidden", "count", "expected"),
-    [(384, 3, [1e-3, 3e-3, 1e-2]), (768, 1, [1e-3]), (4096, 5, [3e-5, 1e-4, 3e-4, 1e-3, 3e-3])],
+    [(384, 3, [1e-3, 2e-3, 4e-3]), (768, 1, [1e-3]), (4096, 5, [8e-5, 2e-4, 3e-4, 7e-4, 1e-3])],
 )
 def test_rates_lie_around_what_is_usual_for_the_width(hidden: int, count: int, expected: list[float]) -> None:
-    assert rates(Design(rates=count), ModelFacts(2, hidden, 1, ("q",), hidden)) == expected
+    assert bounds_of(1000, ModelFacts(2, hidden, 1, ALL, hidden)).rates(Design(rates=count)) == expected
+
+
+@pytest.mark.parametrize("rows", [120, 540, 1620, 6000, 50_000])
+def test_a_pass_comes_before_three_these_before_rates_and_rates_before_other_methods(rows: int) -> None:
+    bounds = bounds_of(rows, ModelFacts(6, 384, 1, ALL, 384))
+    for _, design in bounds.stages():
+        if max(design.rates, design.methods, design.seeds) > 1:
+            assert design.steps >= 3 * bounds.epoch
+            assert design.steps >= 400 or design.steps >= 20 * bounds.epoch - 16
+        assert design.rates > 1 or design.methods == 1
+        assert design.methods == len(bounds.methods) or design.seeds == 1
+    first = Design()
+    below = [design.steps for design in bounds.longer(first) if design.steps < bounds.epoch]
+    assert below == [*range(70, bounds.epoch, 10)], "by tens up to a pass"
+
+
+def test_methods_are_those_for_which_the_model_has_projections() -> None:
+    assert bounds_of(1000, ModelFacts(2, 64, 1, ALL, 64)).methods == ["lora", "everywhere", "ia3", "craft"]
+    assert bounds_of(1000, ModelFacts(2, 64, 1, ("q", "k", "v", "o"), 64)).methods == ["lora", "craft"]
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_what_is_left_of_the_hours_goes_into_longer_trainings(write: Callable[..., str], tiny_bert: str) -> None:
+    data = write(classes, 3000)
+    short, long = (suggest(tiny_bert, data, "queue", hours=hours) for hours in (0.05, 0.08))
+    assert (short.design.methods, short.design.rates) == (1, 1)
+    assert 60 < short.design.steps < long.design.steps
+    for suggestion, hours in ((short, 0.05), (long, 0.08)):
+        assert suggestion.seconds <= 3600 * hours
+        assert f"Suggested for {hours:g} h: it is expected to end" in suggestion.text
 
 
 def test_a_probe_times_the_steps_of_a_real_training(write: Callable[..., str], tiny_bert: str) -> None:

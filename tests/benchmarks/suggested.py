@@ -1,0 +1,193 @@
+"""Sweeps that `suggest` writes against plain PEFT scripts, on rows that neither had.
+
+    python -m tests.benchmarks.suggested FILE --label label --rows 2400 --held 1500 --hours 0.1 0.25 0.5
+
+The file's last rows, in an order drawn by a seed, are held; the first are the user's. For each number of hours the suggested
+sweep is run as it was written and its answer is taken; the three scripts train for three epochs on the same rows. All are
+scored on the held rows. A script that takes longer than the hours is no match for the sweep of these hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from craft.tasks.files import Rows, read_rows
+from craft.tasks.rows import label_name
+from orchestrator.suggest.columns import columns_of
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+BATCH, LENGTH = 16, 128
+EVERY = ["query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"]
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "LoRA r8 at 2e-4": {"r": 8, "targets": ["query", "value"], "rate": 2e-4},
+    "LoRA r8 at 1e-3": {"r": 8, "targets": ["query", "value"], "rate": 1e-3},
+    "LoRA r16 on all linears at 2e-4": {"r": 16, "targets": EVERY, "rate": 2e-4},
+}
+
+
+class Measured(NamedTuple):
+    """What a script or a sweep's answer has on the held rows, its trainable parameters without the head, and the seconds."""
+
+    name: str
+    score: float
+    parameters: int
+    seconds: float
+
+
+class Part(NamedTuple):
+    """Texts (one or two of each row) and their labels: places of classes, or numbers."""
+
+    texts: list[tuple[str, ...]]
+    labels: list[Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("file")
+    parser.add_argument("--label", required=True)
+    parser.add_argument("--rows", type=int, default=2400, help="the rows that the sweep and the scripts have")
+    parser.add_argument("--held", type=int, default=1500, help="the rows that score them")
+    parser.add_argument("--hours", type=float, nargs="*", default=[0.1, 0.25, 0.5])
+    parser.add_argument("--epochs", type=float, default=3.0, help="of the scripts")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    rows = read_rows(options.file)
+    task = columns_of(rows, options.label, ())
+    order = random.Random(options.seed).sample(range(len(rows)), len(rows))
+    scale = task.get("kind") == "regression"
+    names = sorted({str(label_name(rows.column(options.label)[row])) for row in order})
+    mine, held = order[: options.rows], order[-options.held :]
+
+    def part(numbers: Sequence[int]) -> Part:
+        cells = [rows.column(options.label)[row] for row in numbers]
+        labels = [float(cell) if scale else names.index(str(label_name(cell))) for cell in cells]
+        return Part([tuple(rows.column(name)[row] for name in task["text"]) for row in numbers], labels)
+
+    for name, script in SCRIPTS.items():
+        show(train_plain(name, script, part(mine), part(held), 0 if scale else len(names), options.epochs, options.seed))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mine.csv"
+        write_rows(file, rows, [*task["text"], options.label], mine)
+        for hours in options.hours:
+            show(run_suggested(file, options.label, hours, part(held), names, scale))
+
+
+def show(measured: Measured) -> None:
+    name, score, parameters, seconds = measured
+    print(f"{name:<60} {score:6.1f}  {parameters:>9,} parameters  {seconds:6.0f} s", flush=True)
+
+
+def write_rows(file: Path, rows: Rows, columns: Sequence[str], numbers: Sequence[int]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(columns)
+        writer.writerows([rows.column(name)[row] for name in columns] for row in numbers)
+
+
+def train_plain(
+    name: str, script: dict[str, Any], mine: Part, held: Part, classes: int, epochs: float, seed: int, batch: int = BATCH
+) -> Measured:
+    """Trains as a tutorial of PEFT does: AdamW, one rate for adapter and head, falling linearly, the last weights."""
+    import peft
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
+
+    from craft.models.loading import resolve_model
+
+    began = time.perf_counter()
+    torch.manual_seed(seed)
+    folder = resolve_model(MODEL, None)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes or 1)
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS", r=script["r"], lora_alpha=2 * script["r"], lora_dropout=0.0, target_modules=script["targets"]
+    )
+    model = peft.get_peft_model(base, config)
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learnt, lr=script["rate"], weight_decay=0.01)
+    steps = round(epochs * -(-len(mine.labels) // batch))
+    schedule = get_linear_schedule_with_warmup(optimizer, 0, steps)
+    order: list[int] = []
+    model.train()
+    for _ in range(steps):
+        if not order:
+            order = torch.randperm(len(mine.labels)).tolist()
+        rows, order = order[:batch], order[batch:]
+        inputs = tokenize(tokenizer, [mine.texts[row] for row in rows])
+        labels = torch.tensor([mine.labels[row] for row in rows])
+        loss = model(**inputs, labels=labels if classes else labels.float()).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learnt, 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    seconds = time.perf_counter() - began
+    size = sum(weight.numel() for key, weight in model.named_parameters() if "lora_" in key)
+    return Measured(name, score_model(model, tokenizer, held, classes), size, seconds)
+
+
+def tokenize(tokenizer: Any, texts: Sequence[tuple[str, ...]]) -> Any:
+    columns = [list(column) for column in zip(*texts, strict=True)]
+    return tokenizer(*columns, truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
+
+
+def score_model(model: Any, tokenizer: Any, held: Part, classes: int) -> float:
+    """Returns the accuracy, or Pearson's correlation of numbers, in points."""
+    import torch
+
+    model.eval()
+    outputs = []
+    with torch.inference_mode():
+        for at in range(0, len(held.labels), 64):
+            outputs.append(model(**tokenize(tokenizer, held.texts[at : at + 64])).logits)
+    logits = torch.cat(outputs).float().numpy()
+    if not classes:
+        return 100 * float(np.corrcoef(logits[:, 0], held.labels)[0, 1])
+    return 100 * float(np.mean(logits.argmax(1) == np.array(held.labels)))
+
+
+def run_suggested(file: Path, label: str, hours: float, held: Part, names: Sequence[str], scale: bool) -> Measured:
+    """Runs a suggested sweep, takes its answer and scores that on the held rows."""
+    from craft import load_adapter
+
+    began = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(dir=file.parent))
+    text = command("suggest", "--model", MODEL, "--data", str(file), "--label", label, "--hours", f"{hours:g}")
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    print("".join(f"    {line}\n" for line in text.splitlines() if line.startswith("#")), end="", flush=True)
+    command("run", "mine.yaml", cwd=folder)
+    seconds = time.perf_counter() - began
+    command("take", "mine", "--to", "taken", cwd=folder)
+    model, tokenizer = load_adapter(str(folder / "taken"))
+    size = sum(weight.numel() for key, weight in model.named_parameters() if weight.requires_grad and "classifier" not in key)
+    if not scale:  # the adapter has its own order of classes
+        places = {name: place for place, name in model.config.id2label.items()}
+        held = Part(held.texts, [places[names[label]] for label in held.labels])
+    score = score_model(model, tokenizer, held, 0 if scale else len(names))
+    answer = command("answer", "mine", cwd=folder) if False else (folder / "taken" / "README.md").read_text(encoding="utf-8")
+    taken = next((line for line in answer.splitlines() if "parameters" in line), "")
+    return Measured(f"suggested for {60 * hours:g} min: {taken[:40]}", score, size, seconds)
+
+
+def command(*arguments: str, cwd: Path | None = None) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "orchestrator.run", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+    return ended.stdout
+
+
+if __name__ == "__main__":
+    main()
