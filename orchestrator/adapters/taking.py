@@ -9,13 +9,10 @@ the sweep file, and `--resume`, does both).
 
 from __future__ import annotations
 
-import glob
 import json
 import math
-import os
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +35,7 @@ from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed
 from orchestrator.sweepfile.mistakes import NothingMeets, unknown
 from orchestrator.sweepfile.space.sizes import size_labels
+from orchestrator.tools.filling import filled
 
 Form = Literal["adapter", "lora", "merged"]
 
@@ -85,19 +83,14 @@ def take_adapters(
     form: Form = "adapter",
     base: str | None = None,
 ) -> Iterator[list[Taken]]:
-    """Writes the adapters of a configuration beside the folder `to`, which gets them when the block ends without an error. The
-    list has the folders that are valid: those beside it in the block, those in `to` after it.
+    """Writes the adapters of a configuration aside, and `to` gets them when the block ends without an error (`filled`). The
+    list has the folders that are valid: those aside in the block, those in `to` after it.
 
     Args:
         form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
         base: the place of the base model, if it is not the one in the sweep's file, which may have moved since the training.
     """
-    begin = f".{to.absolute().name}.{socket.gethostname()}."
-    aside = to.absolute().with_name(f"{begin}{os.getpid()}")
-    for left in aside.parent.glob(f"{glob.escape(begin)}*"):
-        if not _is_alive(left.name.removeprefix(begin)):
-            shutil.rmtree(left, ignore_errors=True)
-    try:
+    with filled(to) as aside:
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             adapters = choose_trials(record, chosen, aside, task, seed)
             if base is None and form != "adapter":
@@ -106,18 +99,7 @@ def take_adapters(
                 place = Path(scratch) / str(number)
                 adapters[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
         yield adapters
-        to.parent.mkdir(parents=True, exist_ok=True)
-        aside.rename(to)
-        adapters[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in adapters]
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _is_alive(process: str) -> bool:
-    """Returns whether a process of this machine lives; True for what is no number of one."""
-    import psutil
-
-    return not process.isdecimal() or psutil.pid_exists(int(process))
+    adapters[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in adapters]
 
 
 def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:
@@ -235,7 +217,7 @@ def cut_adapters(
             "sweep (--resume), or pick a complete one"
         )
     entries = record.trials(trained.configuration)
-    with tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
+    with filled(to) as aside, tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
         for cut in dict.fromkeys(read_size(text, trained.method) for text in sizes):
             most = 0.0
             for entry in entries:
@@ -243,7 +225,7 @@ def cut_adapters(
                 place = Path(scratch) / slug(cut) / entry.key
                 _, result = cut_and_score(adapter, cut, place, score=False, base=base)
                 most = max(most, result.counts.trainable_parameters)
-                shutil.copytree(result.adapter, to.joinpath(slug(cut), *_parts(entry, entries)))
+                shutil.copytree(result.adapter, aside.joinpath(slug(cut), *_parts(entry, entries)))
             size = int(trained.value("trainable_parameters"))
             share = size_labels([int(cut.removeprefix(BUDGET))], size)[0] if cut.startswith(BUDGET) else f"r{cut}"
             yield full_label(trained) + CUT + share, most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, check_points, plain_screen
+from orchestrator.tools.filling import filled
 from orchestrator.tools.stdout import write_report
 
 Form = Literal["adapter", "lora", "merged"]
@@ -210,7 +212,8 @@ def audit(
         data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
         tuple(labels.split()) if labels else None, metric, max_length, plain,
     )  # fmt: skip
-    result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=to, tell=screen.print)
+    with filled(to) if to is not None else nullcontext() as aside:
+        result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=aside, tell=screen.print)
     report = audit_report(result, to)
     if as_json:
         write_report(report.to_json())

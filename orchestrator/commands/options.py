@@ -12,6 +12,7 @@ from rich.console import Console
 
 from orchestrator.driver.options import cluster_address
 from orchestrator.record.folder import SweepFolder
+from orchestrator.tools.filling import is_empty
 from orchestrator.tools.quiet import Lasting
 
 WIDTH = 160
@@ -49,7 +50,7 @@ def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 def check_empty(to: Path | None) -> Path | None:
     if to is not None and to.exists() and not to.is_dir():
         raise typer.BadParameter(f"{to} is a file; give a folder that is empty or does not exist")
-    if to is not None and to.is_dir() and any(to.iterdir()):
+    if to is not None and to.is_dir() and not is_empty(to):
         raise typer.BadParameter(f"{to} is not empty; give another folder, or empty it first: nothing is ever overwritten")
     return to
 

@@ -25,7 +25,6 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from craft.processes import LOOPBACK
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.resources import Resources
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 2.0
 ANSWER_SECONDS = 10.0
 

@@ -15,7 +15,7 @@ import json
 import logging
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ class Recording(_NotPickled, tune.Callback):
         self._next_tick = 0.0
         self._failures: Counter[str] = Counter()
         self._lost_at: dict[str, int] = {}
-        self._last_tick, self._silence = time.monotonic(), Counter[str]()
+        self._last_tick, self._silence = time.monotonic(), defaultdict[str, float](float)
         self._silent: dict[str, str] = {}
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:

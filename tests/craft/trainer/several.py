@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import torch
 
-from craft.processes import LOOPBACK
 from craft.results import Progress, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
@@ -35,7 +34,7 @@ Points = list[dict[str, float]]
 class Forked:
     """`craft.trainer.together.Crew` of forked processes; each one has `folder/RANK`."""
 
-    host = LOOPBACK
+    host = "127.0.0.1"
 
     def __init__(self, count: int, train: Train, folder: Path) -> None:
         self.followers, self._train, self._folder = count - 1, train, folder

@@ -1,0 +1,72 @@
+"""Folders that a person names for results: `filled` gives one its whole content or nothing, `is_empty` says whether it may."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from craft.words import format_bytes
+
+OF_THE_DISK = "lost+found"
+LAST = "README.md"
+"""What says that a folder is complete: the model card."""
+
+
+def is_empty(folder: Path) -> bool:
+    """Returns whether a folder has nothing in it, what a killed `filled` left there and what a new disk has aside."""
+    begin = _begin(folder.resolve())
+    return all(entry.name == OF_THE_DISK or entry.name.startswith(begin) for entry in folder.iterdir())
+
+
+@contextmanager
+def filled(to: Path) -> Iterator[Path]:
+    """Gives a folder to write to, whose content `to`, an empty or absent folder, gets if the block ends without an error.
+
+    Where `to` exists (it may be a mounted disk, or the folder that a shell is in) it stays, and gets the content part by part,
+    the model card last. The content is written on the same disk, so that no part has to be copied.
+
+    Raises:
+        ValueError: the disk is full; nothing of the content stays.
+    """
+    target = to.resolve()
+    begin, place = _begin(target), target if target.is_dir() else target.parent
+    for left in place.glob(f"{glob.escape(begin)}*"):
+        if not _is_alive(left.name.removeprefix(begin)):
+            shutil.rmtree(left, ignore_errors=True)
+    aside = place / f"{begin}{os.getpid()}"
+    try:
+        yield aside
+        if not target.exists() and aside.exists():
+            aside.rename(target)
+        for part in sorted(aside.iterdir(), key=lambda part: part.name == LAST) if aside.exists() else ():
+            part.rename(target / part.name)
+    except Exception as error:
+        if not any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT)):
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+        disks = {disk: shutil.disk_usage(disk).free for disk in (place, Path(tempfile.gettempdir())) if disk.exists()}
+        full = min(disks, key=disks.__getitem__)
+        raise ValueError(
+            f"{full} has no room for what is to be in {to} ({format_bytes(disks[full])} are free): make room there, or write "
+            "elsewhere (--to, and TMPDIR for working files)"
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _begin(target: Path) -> str:
+    return f".{target.name}.{socket.gethostname()}."
+
+
+def _is_alive(process: str) -> bool:
+    """Returns whether a process of this machine lives; True for what is no number of one."""
+    import psutil
+
+    return not process.isdecimal() or psutil.pid_exists(int(process))
