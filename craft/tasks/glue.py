@@ -103,7 +103,8 @@ _FOLLOWS = ("entailment", "not_entailment")
 TASKS: tuple[Task, ...] = (
     _row("cola", "CoLA: is the sentence acceptable English?", ("sentence",), ("unacceptable", "acceptable"),
          "matthews", "accuracy"),
-    _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy", groups=phrases),
+    _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy", groups=phrases,
+         chooses_by_holders=True),
     _row("mrpc", "MRPC: do two news sentences say the same?", _PAIR, ("not_equivalent", "equivalent"), "accuracy", "f1"),
     _row("stsb", "STS-B: how similar are two sentences, 0 to 5?", _PAIR, (), "pearson", "spearman"),
     _row("qqp", "QQP: do two questions ask the same?", ("question1", "question2"), ("not_duplicate", "duplicate"),

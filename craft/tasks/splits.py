@@ -103,8 +103,8 @@ def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cu
         key = ("groups", task, str(data), raw.fingerprint)
         groups = remembered(key, lambda: groups_of(task, train)) if data.search_groups else None
         train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
-        if task.groups is not None and groups is not None:  # sentences are reported, so no phrases of them choose
-            search = search.select([row for row, holder in enumerate(task.groups(search["text"][:])) if row == holder])
+        if task.chooses_by_holders and groups is not None:
+            search = search.select([row for row, holder in enumerate(groups_of(task, search)) if row == holder])
     else:
         search = concatenate_datasets(list(raw.reported.values()))
     train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}

@@ -71,7 +71,8 @@ class Task:
     `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
     `span` is the range of a regression's values, if known. `groups(texts)` gives for each row the number of the row whose group
     it is in; a group is never split between training and scoring. Where it is absent, rows with equal texts are a group. Texts
-    are equal if `meaning` of them is.
+    are equal if `meaning` of them is. With `chooses_by_holders` the search split has only the row that gives its group the
+    number: the sentence, and no phrases of it.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Task:
     load: Callable[[Task, DataSettings], RawData]
     span: tuple[float, float] | None = None
     groups: Callable[[Sequence[str]], Sequence[int]] | None = None
+    chooses_by_holders: bool = False
     meaning: Callable[[str], str] = str.strip
     positive: int = 1
 

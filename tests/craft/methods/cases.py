@@ -18,7 +18,8 @@ MODULES = 2 * LAYERS
 
 @dataclass(frozen=True)
 class Case:
-    """`count` is without the task head. `start`: exact, close (up to rounding) or free, as the paper has it.
+    """`count` is without the task head. `start`: exact, close (up to rounding) or free, as the paper has it. `loads`: outputs
+    after loading are exact, or close where a product's rounding depends on where its numbers lie in memory.
 
     `words`: the base is a language model that answers in words, so it has no head.
     """
@@ -26,6 +27,7 @@ class Case:
     parameters: dict[str, Any]
     count: int
     start: str = "exact"
+    loads: str = "exact"
     learning_rate: float = 1e-2
     words: bool = False
 
@@ -84,7 +86,7 @@ _TYPES: dict[str, Case] = {
     # A diagonal, and one entry in a hundred off it.
     "FROD": Case({"sparse_rate": 0.01}, MODULES * (D + int(0.01 * D * D)), start="free"),
     # A and B of rank 4, C of rank 4 between d_in and one bias, D and E one number each.
-    "GLORA": Case({"r": 4}, MODULES * (2 * 4 * (D + D) + 4 * (D + 1) + 2)),
+    "GLORA": Case({"r": 4}, MODULES * (2 * 4 * (D + D) + 4 * (D + 1) + 2), loads="close"),
     "GRALORA": Case({"r": 4, "alpha": 8}, MODULES * 4 * (D + D)),
     "HIRA": Case({"r": 4}, MODULES * 4 * (D + D)),
     "HRA": Case({"r": 4}, MODULES * 4 * D, start="free"),
