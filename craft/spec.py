@@ -123,5 +123,5 @@ class RunSpec(Settings):
         return identity | ({"data": data} if data else {})
 
     def cut_to(self, to: str, recovery: float) -> RunSpec:
-        """Makes the run of this one's adapter cut to `to` (`craft.trainer.cuts`), whose key names the cut adapter."""
+        """Returns this run with `cut_from` set: its adapter cut to `to`. The new key names the cut."""
         return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to, recovery=recovery)})

@@ -8,9 +8,9 @@ from __future__ import annotations
 TUNERS: dict[str, tuple[str, str, str]] = {
     "CRAFT": ("craft.tuners.craft.model", "CraftConfig", "CraftModel"),
     "MILORA": ("craft.tuners.milora", "MiloraConfig", "MiloraModel"),
-    "LOTR": ("craft.tuners.lotr", "LotrConfig", "LotrModel"),
-    "SUPERLORA": ("craft.tuners.superlora", "SuperLoraConfig", "SuperLoraModel"),
-    "LORETTA": ("craft.tuners.loretta", "LorettaConfig", "LorettaModel"),
+    "LOTR": ("craft.tuners.across_layers", "LotrConfig", "LotrModel"),
+    "SUPERLORA": ("craft.tuners.across_layers", "SuperLoraConfig", "SuperLoraModel"),
+    "LORETTA": ("craft.tuners.bottleneck", "LorettaConfig", "LorettaModel"),
     "BOTTLENECK": ("craft.tuners.bottleneck", "BottleneckConfig", "BottleneckModel"),
 }
 """Rows: PEFT type -> module, configuration class, tuner class."""

@@ -1,4 +1,4 @@
-"""Bottleneck adapters behind sublayers, dense or as tensor trains (`craft.tuners.bottleneck`, `craft.tuners.loretta`).
+"""Bottleneck adapters behind sublayers, dense or as tensor trains (`craft.tuners.bottleneck`).
 
 ===========  ========================================================================================
 houlsby      behind the attention's and the MLP's last projection of every layer; layer norms train too

@@ -38,8 +38,8 @@ class Cutting:
         costs: `costs(tensors)` gives the parameters of one direction of every product in an adapter's file.
         cut: `cut(tensors, config, choose)` cuts the tensors in place and returns PEFT's configuration of the smaller adapter,
             and the number of its parameters.
-        hold: `hold(model)` gives a function that makes what trains of the model as small again as it is now, for after each
-            step of training it; absent where training keeps it so.
+        hold: `hold(model)` returns a function to call after each optimizer step, which projects the trained weights back to
+            their rank; None if training cannot raise it.
     """
 
     costs: Callable[[Mapping[str, Tensor]], dict[str, int]]
@@ -72,7 +72,7 @@ def _cut_js(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[d
 
 
 def _hold_js(model: nn.Module) -> Callable[[], None]:
-    """Keeps each J - I at its rank, by the nearest matrix of that rank."""
+    """Returns a function that projects each J - I to the nearest matrix of its present rank."""
     import torch
 
     from craft.factors.low_rank import halves

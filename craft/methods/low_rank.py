@@ -177,7 +177,7 @@ def build_adalora(model: nn.Module, parameters: AdaloraParameters, context: Buil
 def adalora_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], parameters: AdaloraParameters, context: BuildContext
 ) -> Optimizer:
-    from craft.tuners.adalora import AdaLoraAdam
+    from craft.tuners.optimizers import AdaLoraAdam
 
     return AdaLoraAdam(model, groups)
 

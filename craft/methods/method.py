@@ -132,7 +132,7 @@ def dropout_field(pefts: str) -> Any:
 
 
 def projections_field(*default: str, description: str) -> Any:
-    """Makes the field of projections that differ from those of `Projected`."""
+    """Makes the field `projections` with another default than q and v."""
     return Field(default, min_length=1, description=description)
 
 

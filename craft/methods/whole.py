@@ -1,7 +1,7 @@
 """Methods that train the model's own parameters: full fine-tuning, GaLore, BitFit (the biases) and the task head alone.
 
 None makes a PEFT model. The trained parameters are saved and counted under their own names. GaLore is an optimizer
-(`craft.tuners.galore`): its counts and files are those of full fine-tuning, and its advantage shows in the optimizer's bytes.
+(`craft.tuners.optimizers`): its counts and files are those of full fine-tuning, its advantage shows in the optimizer's bytes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_galore(model: nn.Module, parameters: GaloreParameters, context: BuildC
 def galore_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], parameters: GaloreParameters, context: BuildContext
 ) -> Optimizer:
-    from craft.tuners.galore import GaLoreAdam
+    from craft.tuners.optimizers import GaLoreAdam
 
     weights: Any = [model.get_submodule(place).weight for place, _ in _places(model, parameters)]
     return GaLoreAdam(groups, weights, rank=parameters.rank, interval=parameters.interval, scale=parameters.scale)

@@ -169,7 +169,7 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
 
 
 def check_ranks(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises ValueError for a rank that no weight has: PEFT makes weights of that rank before it reads the file."""
+    """Raises ValueError if the configuration has a larger rank than any stored weight: PEFT would allocate it first."""
     largest = max((size for shape in shapes.values() for size in shape), default=LARGEST)
     for name in _RANKS if config["peft_type"] not in _FREE_RANKS else ():
         value = config.get(name) or 0

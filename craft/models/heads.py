@@ -1,4 +1,4 @@
-"""Which modules of a model are its task head, how it stays float32 under a 16-bit base, and which models can do without one."""
+"""The task head: its modules, its float32 format, and which models cannot answer in words."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
 
 
 def read_texts(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
-    """Returns the texts of each row, equal for rows that a model reads as the same."""
+    """Returns each row's texts, folded so that rows that a model cannot tell apart are equal."""
     columns = [rows[name][:] for name in ("text", "text_pair", "input") if name in rows.column_names]
     return [tuple(map(task.meaning, texts)) for texts in zip(*columns, strict=True)]
 

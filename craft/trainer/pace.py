@@ -82,7 +82,7 @@ class Pace:
         self._report()
 
     def count_scored(self, split: str, done: int, total: int) -> None:
-        """Counts `done` of `total` pieces of a split. Shows names that are not in `passes`, and leaves their time out."""
+        """Counts `done` of `total` pieces of a split. A split outside `passes` is shown and not counted."""
         seconds, size, part = self._lap(), self.passes.get(split), done / total
         if size is None:
             self._phase = f"scoring {done}/{total} ({split})"

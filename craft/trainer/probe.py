@@ -2,7 +2,7 @@
 
     start      from nothing to the first step: weights, tokens of a few examples, the task head's fit on them
     step       an optimizer step, with its micro-batches
-    example    an example that is scored; a third of one in training where scoring was not reached
+    example    an example that is scored; where scoring was not reached, a third of an example in training
 
 A plan has as many of each as its trainings, steps and examples (`orchestrator.plan.work`).
 """

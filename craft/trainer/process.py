@@ -84,7 +84,7 @@ def read_random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Sets what `read_random_states` returned, perhaps on a machine with or without a GPU."""
+    """Sets what `read_random_states` returned, on this machine or another."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["torch"])

@@ -49,7 +49,7 @@ def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
 
 
 def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:
-    """Returns each example once, in the order in which an epoch takes them; another order every epoch."""
+    """Returns the indices of an epoch in the order in which they train, drawn from seed and epoch."""
     draw = np.random.default_rng([seed, epoch])  # of both: the second epoch of a seed is no other seed's first
     if training.group_by_length:
         return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, draw)

@@ -14,10 +14,9 @@ from torch import nn
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.trainer.counting import optimizer_bytes
-from craft.tuners.adalora import AdaLoraAdam
-from craft.tuners.galore import GaLoreAdam
-from craft.tuners.loretta import Train, factors
-from craft.tuners.superlora import fold
+from craft.tuners.across_layers import fold
+from craft.tuners.bottleneck import Train, factors
+from craft.tuners.optimizers import AdaLoraAdam, GaLoreAdam
 
 CONTEXT = BuildContext("SEQ_CLS", total_steps=20)
 QUERIES = [f"bert.encoder.layer.{layer}.attention.self.query" for layer in range(3)]
