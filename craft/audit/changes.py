@@ -169,11 +169,7 @@ def check_change(model: Any, as_lora: Any) -> None:
 def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, equal_ranks: bool = False) -> Folder:
     """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
 
-    Args:
-        equal_ranks: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
-
-    Returns:
-        The new folder.
+    With `equal_ranks` zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
     """
     tensors = {
         name: weight

@@ -113,11 +113,7 @@ class Folder:
             raise ValueError(f"the tokenizer in {self.path} cannot be read: {error}. {advice}") from error
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
-        """Loads base model and adapter, on this machine's device.
-
-        Raises:
-            ValueError: the adapter does not fit its base model.
-        """
+        """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
         model = load_model(Base(self.base, kind, labels, pad_token_id=pad_token_id))
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
@@ -126,14 +122,7 @@ class Folder:
 
 
 def read_folder(path: Path, base: str | None = None) -> Folder:
-    """Reads an adapter's folder.
-
-    Args:
-        base: name or folder of the base model here, if it is not the name in the folder.
-
-    Raises:
-        ValueError: it holds no adapter that can be audited; the message says what it holds, and what to give.
-    """
+    """Reads an adapter's folder; `base` is the base model's place here. Raises ValueError if it cannot be audited."""
     path = path.expanduser()
     if not (path / CONFIG_FILE).is_file():
         raise ValueError(f"{path} holds no adapter: {_described(path)}. Give the folder with {CONFIG_FILE}")

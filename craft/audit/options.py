@@ -38,11 +38,7 @@ class Options:
 
 
 def write_options(data: Data, file: Path) -> tuple[Data, Options]:
-    """Writes a pair for each row and answer to `file`, and returns data that read it.
-
-    Raises:
-        ValueError: the rows are no pairs, or have one answer or too many.
-    """
+    """Writes a pair for each row and answer to `file`, and returns data that read it. Raises ValueError if there are none."""
     if not data.prompt or data.response is None:
         raise ValueError("the metric cloze compares answers: give --prompt and --response")
     assert data.held_out is not None, "the rows of a run have no columns"

@@ -12,8 +12,6 @@ holds as stated. The stack is never built: Gram matrices and core are summed ove
 
 Three properties let many runs share factors: leading slices of a decomposition are the decomposition of smaller ranks; signs
 are canonical; `sketch` tells factors that came out differently (a flipped sign, a rotated degenerate subspace) from equal ones.
-
-`craft-sweeps energy MODEL` prints what ranks keep.
 """
 
 from __future__ import annotations
@@ -87,10 +85,8 @@ class TuckerFactors:
         """Returns a few numbers for each column, which change with the column's sign, place or direction, and with the core.
 
         Rows 0 to 3 are each column's products with fixed probe vectors; row 4 holds the core's three fibres through its
-        origin. Columns are those of U1, U2, U3 in turn, so that the sketch of a slice is a selection of columns.
-
-        Returns:
-            (5, r1 + r2 + r3), float64 on the CPU. Compare with `sketch_difference`.
+        origin. Columns are those of U1, U2, U3 in turn, so that the sketch of a slice is a selection of columns: (5, r1 + r2 +
+        r3), float64 on the CPU.
         """
         probed = [_probes(u.shape[0]) @ u.detach().to("cpu", torch.float64) for u in (self.u1, self.u2, self.u3)]
         core = self.core.detach().to("cpu", torch.float64)
@@ -113,11 +109,7 @@ def sketch_difference(expected: Tensor, actual: Tensor) -> float:
 
 
 def stack_shape(weights: Sequence[Tensor] | Tensor) -> Ranks:
-    """Returns (L, d_out, d_in) of weights that can be decomposed together.
-
-    Raises:
-        ValueError: there are none, or they are of unequal shapes, without values (meta) or not floating-point.
-    """
+    """Returns (L, d_out, d_in) of weights that can be decomposed together; raises ValueError for others."""
     if not len(weights):
         raise ValueError("no weights to decompose: a stack has at least one layer")
     shapes = sorted({tuple(weight.shape) for weight in weights})
@@ -141,13 +133,7 @@ def hosvd(
     """Decomposes L weights, read as one (L, d_out, d_in) tensor, by truncated HOSVD (paper, Stage 2).
 
     All sums are in float64 for any dtype. Memory, in addition to the weights and the result: about two and a half float64
-    matrices of (d, d).
-
-    Args:
-        weights: L tensors of (d_out, d_in), of any floating dtype and layout; or one (L, d_out, d_in) tensor.
-        ranks: (r1, r2, r3), r1 <= L; 'all' is the full dimension.
-        device: where the factors are computed and stay; the weights' own device if absent.
-        dtype: of core and factors.
+    matrices of (d, d). Of `ranks`, r1 <= L, and 'all' is the full dimension; the factors stay on `device`.
     """
     shape = stack_shape(weights)
     slices = [weight.detach() for weight in weights]

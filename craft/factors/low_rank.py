@@ -21,15 +21,7 @@ Spectrum = tuple[Tensor, Tensor, Tensor]
 
 
 def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
-    """Decomposes `scale` B A by an SVD in float64.
-
-    Args:
-        b: (d_out, r).
-        a: (r, d_in).
-
-    Returns:
-        U (d_out, n), s (n) descending, Vᵀ (n, d_in) with n = min(d_out, r, d_in) at least the product's rank.
-    """
+    """Decomposes `scale` B A, (d_out, r) by (r, d_in), by an SVD in float64: U (d_out, n), s (n) descending, Vᵀ (n, d_in)."""
     q_left, r_left = torch.linalg.qr(b.double())
     q_right, r_right = torch.linalg.qr(a.double().T)
     u, s, vt = torch.linalg.svd(scale * r_left @ r_right.T, full_matrices=False)
@@ -50,14 +42,8 @@ def halves(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
 def ranks_within(values: Mapping[str, Sequence[float] | Tensor], costs: Mapping[str, int], budget: int) -> dict[str, int]:
     """Finds the rank of every product under the lowest threshold that `budget` parameters allow.
 
-    Args:
-        values: each product's singular values, descending.
-        costs: parameters of one singular value of each product: d_out + d_in.
-        budget: parameters in all.
-
-    Returns:
-        Ranks, 0 where no value of a product is above the threshold. They use at most `budget`; what is left is less than the
-        next value costs.
+    `values` are descending, `costs` the parameters of one of them: d_out + d_in. What is left of the budget is less than the
+    next value costs.
     """
     losses = [(float(value) ** 2 / costs[name], name) for name, spectrum in values.items() for value in spectrum]
     ranks, spent = dict.fromkeys(values, 0), 0

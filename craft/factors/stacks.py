@@ -24,13 +24,7 @@ def stack_factors(
     weights_hash: str | None = None,
     store: Store | None = None,
 ) -> TuckerFactors:
-    """Takes the factors of a stack at `ranks` from the store, on the CPU.
-
-    Args:
-        ranks: (r1, r2, r3) or 'all'.
-        device: where to decompose if nothing is stored; the weights' own device if absent.
-        weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
-    """
+    """Takes the factors of a stack at `ranks` from the store, on the CPU; decomposes on `device` if nothing is stored."""
     shape = stack_shape(weights)
     wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
     origin = {

@@ -88,10 +88,7 @@ class Store:
     ) -> Tensors:
         """Returns the tensors of this origin, on the CPU, made at most once for all processes that share the folder.
 
-        Args:
-            label: their name in a warning.
-            make: makes them; it gets the stored ones if those do not cover the request.
-            covers: whether stored tensors are enough.
+        `make` gets the stored ones if those do not cover the request.
         """
         source = json.dumps(origin, sort_keys=True)
         path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()[:40]}.safetensors"
@@ -198,12 +195,7 @@ def write(path: Path, tensors: Tensors, facts: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Returns the tensors of a file, mapped into memory (a write into them stays private), and its facts.
-
-    Raises:
-        Corrupt: the file is damaged or changed, or has another form.
-        FileNotFoundError: there is no such file.
-    """
+    """Returns the tensors of a file, mapped into memory (a write into them stays private), and its facts. Raises Corrupt."""
     try:
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})

@@ -35,11 +35,7 @@ def tick() -> None:
 
 @contextmanager
 def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]:
-    """Holds the lock file `path`. Waits and ticks while another process holds it; a holder that dies releases it.
-
-    Raises:
-        OSError: it was not free within `patience_s`, or its file cannot be made.
-    """
+    """Holds the lock file `path`. Waits and ticks while another process holds it, and raises OSError after `patience_s`."""
     lock, began = FileLock(path), time.monotonic()
     while not lock.is_locked:
         try:

@@ -55,12 +55,7 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path:
-    """Writes the trained weights of `model`, and `record` as run.json, whole or not at all; only in the first process.
-
-    Args:
-        folder: replaced if it is there.
-        record: JSON; `load_adapter` needs `spec`, `kind` and `labels`.
-    """
+    """Writes the trained weights of `model`, and `record` as run.json, whole or not at all; only in the first process."""
     weights = {} if isinstance(model, PeftModel) else copy_trainable(model)
 
     def fill(aside: Path) -> None:
@@ -155,12 +150,9 @@ def refuse_other_model(name: str, record: dict[str, Any]) -> None:
 
 
 def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
-    """Puts the weights of another run's adapter into a model with the same method.
+    """Puts the weights of another run's adapter into a model with the same method and parameters.
 
-    The parameters must be the same. From another task it takes everything but the head, from the same task the head too.
-
-    Returns:
-        Whether the head was taken, too.
+    Returns whether the head was taken, too, as from the same task.
     """
     folder = Path(start.adapter) if start.adapter else None
     if folder is None or not (folder / RUN_FILE).is_file():

@@ -51,11 +51,7 @@ def add_file(folder: Path, name: str, text: str) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Checks every file of a folder against its manifest.
-
-    Raises:
-        CheckpointCorrupt: no manifest, or a file that is missing, shorter or changed; the message names it.
-    """
+    """Checks every file of a folder against its manifest. Raises CheckpointCorrupt, which names what is wrong."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         expected = {name: (file["bytes"], file["sha256"]) for name, file in manifest.items()}
@@ -90,12 +86,7 @@ def find_newest_checkpoint(folder: Path) -> Path | None:
 
 
 def read_state(folder: Path, spec: RunSpec) -> dict[str, Any]:
-    """Reads the state of a run in a checkpoint of it.
-
-    Raises:
-        CheckpointCorrupt: the folder is not what was written.
-        RunFailed: the checkpoint belongs to another run.
-    """
+    """Reads the state of a run in a checkpoint of it. Raises CheckpointCorrupt, or RunFailed for that of another run."""
     verify(folder)
     try:
         state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))

@@ -88,11 +88,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
-    """Counts what the model of `spec` will hold, from its `config.json` alone: no weights are read.
-
-    Args:
-        num_labels: outputs of the head; the task's number of labels if None.
-    """
+    """Counts what the model of `spec` will hold, from its `config.json` alone, with so many outputs of the head."""
     task = spec.task_row
     refuse_under_task_head(spec, task.kind)
     return _planned_of(spec, task, num_labels)[0]
@@ -106,11 +102,7 @@ def check_room(run: RunSpec) -> None:
 
 
 def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
-    """Checks that the adapter of `spec` can be cut to so many parameters.
-
-    Raises:
-        ValueError: its method has no cuts, the adapter has no more parameters than a size, or one direction takes more.
-    """
+    """Raises ValueError if the adapter of `spec` cannot be cut to so many parameters."""
     if not (sizes := list(sizes)):
         return
     find_cutting(spec.method)

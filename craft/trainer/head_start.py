@@ -59,11 +59,7 @@ STEADY = 0.1
 def start_head(
     model: nn.Module, how: HeadStart, kind: Kind, train: Encoded, collator: Collator, batch_size: int, *, shared: bool
 ) -> None:
-    """Puts the start `how` into the head of `model`, which has its random start.
-
-    Args:
-        shared: whether other runs have the same features, so that the fit is kept for them; not where the model has learnt.
-    """
+    """Puts the start `how` into the head of `model`. Where other runs have the same features (`shared`), the fit is kept."""
     if how == "random":
         return
     holder, name = _last_linear(model)

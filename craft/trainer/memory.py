@@ -66,11 +66,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def shrink_batches(training: TrainingSettings, *, scoring: bool = False) -> TrainingSettings | None:
-    """Returns the same training in less memory, or None if nothing is left to make smaller.
-
-    Args:
-        scoring: memory ran out in an evaluation: only its batches become smaller.
-    """
+    """Returns the same training in less memory, or None; only evaluations become smaller where `scoring` ran out of it."""
     evaluated = max(1, training.eval_batch_size // 2)
     if scoring:
         return training.model_copy(update={"eval_batch_size": evaluated}) if training.eval_batch_size > 1 else None

@@ -43,18 +43,10 @@ class Speed(NamedTuple):
 
 
 def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | None:
-    """Trains LoRA for a few steps on the model and data of `spec`, with its training settings.
+    """Trains LoRA for a few steps on the model and data of `spec`, and leaves after so many seconds.
 
-    Args:
-        seconds: leave after so long, with what has been measured.
-        threads: those of a trial.
-
-    Returns:
-        The speed; None if the weights are not on this disk, do not fit into its memory, or make no three steps in time.
-
-    Raises:
-        RunFailed: the run cannot be trained.
-        OutOfMemory: host or GPU memory ran out.
+    Returns None if the weights are not on this disk, do not fit into its memory, or make no three steps in time. Raises what
+    a run raises.
     """
     spec = _short(spec)
     stored = is_gguf(spec.model) or weights_on_disk(resolve_model(spec.model, spec.revision), spec.revision)

@@ -38,8 +38,7 @@ LAUNCHERS = re.compile(
 def isolate_process(*, tf32: bool = False) -> Iterator[None]:
     """Gives the block the same process state everywhere, and restores the caller's state after it.
 
-    Args:
-        tf32: whether a CUDA GPU may round the factors of float32 products. It changes nothing on a CPU.
+    With `tf32` a CUDA GPU may round the factors of float32 products.
     """
     environment = dict(os.environ)
     default = torch.get_default_dtype()

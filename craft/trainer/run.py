@@ -191,11 +191,7 @@ class Run:
         return {name: self.facts[name] for name in _READ if name in self.facts}
 
     def restore(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        """Takes over a checkpoint, whose `state` is what `read_state` returned.
-
-        Raises:
-            RunPrevented: the run has read other data, another GGUF file or another text than it did before the checkpoint.
-        """
+        """Takes over a checkpoint. Raises RunPrevented if the run has read other data, model or text than before it."""
         earlier_digests, current_digests = state["read"], self._digests
         for name, subject in _READ.items():
             if name in earlier_digests and name in current_digests and earlier_digests[name] != current_digests[name]:

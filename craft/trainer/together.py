@@ -65,11 +65,7 @@ class Crew(Protocol):
 
 
 def train_together(train: Train, crew: Crew, way: Way, seconds: float) -> Train:
-    """Returns `train` as the first of several processes runs it.
-
-    Args:
-        seconds: how long a process waits for the others.
-    """
+    """Returns `train` as the first of several processes runs it; each waits so many seconds for the others."""
 
     def run(spec: RunSpec, directory: Path, *, resume_from: Path | None, cuts: Sequence[int] = (), **calls: Any) -> RunResult:
         count = 1 if way == "layers" else crew.followers + 1

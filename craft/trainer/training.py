@@ -84,10 +84,8 @@ def train_run(
     `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/cuts/NUMBER`.
 
     Args:
-        report: called after every evaluation on the search split, and after each test but the last of a task with several
-            tests.
-        resume_from: a checkpoint of the same run, perhaps from another machine. Its micro-batch may differ, its effective
-            batch may not.
+        report: called after every evaluation, and after each test but the last of a task with several tests.
+        resume_from: a checkpoint of the same run. Its micro-batch may differ, its effective batch may not.
         on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.

@@ -55,12 +55,7 @@ class JointAdapter(nn.Module, ABC):
     """
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
-        """Makes the parameters; `reset` gives them values, except on the meta device.
-
-        Args:
-            config: the method's configuration.
-            stacks: stack name -> module path -> (d_out, d_in), modules in the model's order.
-        """
+        """Makes the parameters of `stacks`: stack name -> module path -> (d_out, d_in), modules in the model's order."""
         super().__init__()
         self.shapes = {path: shape for layers in stacks.values() for path, shape in layers.items()}
 
@@ -73,15 +68,7 @@ class JointAdapter(nn.Module, ABC):
 
     @abstractmethod
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
-        """Computes the change that is added to the output of the module at `path`.
-
-        Args:
-            x: the module's input (..., d_in).
-            y: the module's output (..., d_out), in whose format the products are.
-
-        Returns:
-            (..., d_out).
-        """
+        """Computes what is added to the output y (..., d_out) of the module at `path`, whose input is x (..., d_in)."""
 
 
 class JointLayer(nn.Module, BaseTunerLayer):

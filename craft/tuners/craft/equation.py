@@ -23,15 +23,10 @@ from torch.nn import functional as F
 
 
 def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
-    """Computes M of all layers at once; exactly zero at J = I.
+    """Computes M of all layers, (L, r2, r3), each layer's a view into one (r2, L, r3); exactly zero at J = I.
 
-    Args:
-        u1: (L, r1), of J's dtype.
-        turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
-            is formed before it is rounded to that dtype, so M loses nothing but its own rounding.
-
-    Returns:
-        (L, r2, r3), each layer's M a view into one (r2, L, r3).
+    `turned` is G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype; D = J - I is
+    formed before it is rounded to that dtype, so M loses nothing but its own rounding.
     """
     d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
     moved = u1 @ d1
@@ -57,15 +52,7 @@ def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
 
 
 def bypass(x: Tensor, y: Tensor, u3t: Tensor, core: Tensor, u2s: Tensor) -> Tensor:
-    """Computes y + s U2 M U3ᵀ x.
-
-    Args:
-        x: (..., d_in), of the factors' dtype.
-        y: (..., d_out): the base layer's output.
-        u3t: U3ᵀ (r3, d_in).
-        core: M of this layer, (r2, r3).
-        u2s: s U2ᵀ, (r2, d_out).
-    """
+    """Computes y + s U2 M U3ᵀ x: x (..., d_in) of the factors' dtype, y (..., d_out), `u3t` U3ᵀ, `core` M, `u2s` s U2ᵀ."""
     h = F.linear(F.linear(x, u3t), core)
     if y.dtype != h.dtype:
         return y + (h @ u2s).to(y.dtype)

@@ -54,9 +54,7 @@ def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]
 def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
     """Compares an adapter's record of its factors with the stacks' factors; takes over factors that the adapter carries.
 
-    Raises:
-        ValueError: the adapter has no record for a stack; its weights, shape or ranks differ; it carries broken factors; or it
-            carries none and they came out differently here.
+    Raises ValueError for an adapter of other weights or ranks, or of factors that are broken or came out differently here.
     """
     for name, stack in stacks.items():
         if stack.weights_hash is None:

@@ -103,12 +103,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         """Adds the adapters' change to the base weight; `unmerge` restores its exact bits.
 
-        Args:
-            safe_merge: refuse if the sum is not finite, before anything is changed.
-            adapter_names: the adapters to merge; the active ones if absent.
-
-        Raises:
-            ValueError: the base is quantized, or `safe_merge` found NaN or infinity.
+        Raises ValueError if the base is quantized, or `safe_merge` finds a sum that is not finite, before anything is changed.
         """
         names = [name for name in check_adapters_to_merge(self, adapter_names) if name in self.craft_slices]
         if not names:

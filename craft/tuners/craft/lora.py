@@ -24,13 +24,9 @@ from craft.tuners.craft.layer import CraftLinear
 
 
 def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
-    """Writes an adapter as a PEFT LoRA folder with equal outputs, its task head included.
+    """Writes an adapter, the active one by default, as a PEFT LoRA folder with equal outputs, its task head included.
 
-    Args:
-        model: the `PeftModel` that carries the adapter.
-        directory: where `adapter_config.json` and `adapter_model.safetensors` are written.
-        adapter_name: the active one if absent.
-        equal_ranks: whether zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
+    With `equal_ranks` zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
     """
     tuner = _tuner(model)
     name = adapter_name or tuner.active_adapters[0]
