@@ -32,11 +32,7 @@ def check_ranks(ranks: Any) -> AskedRanks:
 
 
 def resolve_ranks(ranks: Sequence[int | str], shape: Sequence[int], *, name: str = "the stack") -> Ranks:
-    """Replaces every `all` by the full dimension of a stack of `shape` (L, d_out, d_in).
-
-    Raises:
-        ValueError: `check_ranks` refuses them, or r1 > L, r2 > d_out or r3 > d_in.
-    """
+    """Replaces every `all` by the full dimension of a stack of `shape` (L, d_out, d_in). Raises ValueError."""
     r1, r2, r3 = (size if rank == "all" else int(rank) for rank, size in zip(check_ranks(ranks), shape, strict=True))
     for rank, size, (mode, dimension) in zip((r1, r2, r3), shape, _MODES, strict=True):
         if rank > size:

@@ -89,11 +89,7 @@ class BuildContext:
 
 
 def refuse_elsewhere(method: Method) -> None:
-    """Checks that this machine can run `method`, before anything is loaded.
-
-    Raises:
-        Unavailable: there is no CUDA device, or a package is missing; the message says what to do.
-    """
+    """Raises Unavailable if this machine cannot run `method`: there is no CUDA device, or a package is missing."""
     from importlib.util import find_spec
 
     absent = [name for name in method.packages if find_spec(name) is None]
@@ -147,12 +143,7 @@ a tensor of another shape."""
 
 
 def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts a PEFT method on `model`.
-
-    Args:
-        kind: PEFT's name of the method (`VERA`); a row of `craft.tuner_types.TUNERS` for a tuner of our own.
-        settings: fields of the method's configuration class.
-    """
+    """Puts a PEFT method on `model`: PEFT's name of it (`VERA`), or a row of `craft.tuner_types.TUNERS`."""
     import peft
 
     from craft.models.projections import linear_modules, target_modules
@@ -172,13 +163,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
 def attaches(
     kind: str, fixed: Mapping[str, Any] | None = None, **fields: str
 ) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """Makes a builder for `Method` that calls `attach`.
-
-    Args:
-        kind: PEFT's name of the method.
-        fixed: settings that are the same for all parameters.
-        fields: PEFT's name of a setting -> the parameter that it takes.
-    """
+    """Makes a builder that calls `attach` with `fixed` settings, and with `fields`: PEFT's name -> the parameter's."""
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
         settings = {theirs: getattr(parameters, ours) for theirs, ours in fields.items()}

@@ -126,14 +126,7 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = False) -> PeftModel:
-    """Puts a saved adapter of PEFT on its base model, all of its weights or none.
-
-    Args:
-        base: the name of the base model, for errors.
-
-    Raises:
-        ValueError: the configuration or the weights do not fit the base, or one has parts that the other lacks.
-    """
+    """Puts a saved adapter of PEFT on its base model, called `base` in errors: all of its weights, or ValueError."""
     config = read_config(folder / CONFIG_FILE)
     prompts = issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(config["peft_type"])], PromptLearningConfig)
     advice = "Give the base model that it was trained on as --base"

@@ -31,13 +31,9 @@ def base_name(model: str) -> str:
 
 
 def fetch_weights(source: str, revision: str | None = None) -> bool:
-    """Brings the safetensors files of a hub id into the cache, without reading them.
+    """Brings the safetensors files of a hub id into the cache, without reading them; a folder is left as it is.
 
-    Args:
-        source: what `craft.models.loading.resolve_model` gives: a hub id, or a folder, which is left as it is.
-
-    Returns:
-        Whether all of them are on this disk now; False for a model whose weights have other names.
+    Returns whether all of them are on this disk now; False for a model whose weights have other names.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError

@@ -57,11 +57,7 @@ def base_dtype(precision: str, master_weights: bool) -> torch.dtype:
 
 
 def compute_in_bfloat16(model: nn.Module, heads: Iterable[str] = ()) -> None:
-    """Makes every forward pass of `model` compute its products in bfloat16.
-
-    Args:
-        heads: names of the modules that compute in float32 nevertheless.
-    """
+    """Makes every forward pass of `model` compute its products in bfloat16, except those of the modules in `heads`."""
     _switch(model, True)
     for name in heads:
         head = model.get_submodule(name)

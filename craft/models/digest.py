@@ -26,11 +26,7 @@ READ = (
 
 
 def model_digest(name: str, revision: str | None = None) -> str | None:
-    """Returns the SHA-256 of the model called `name`, in hexadecimal; None if not all of it is on this machine.
-
-    Raises:
-        ModelUnavailable: there is no such folder or file.
-    """
+    """Returns the SHA-256 of the model called `name`, in hexadecimal; None if not all of it is on this machine."""
     if is_gguf(name):
         return gguf_digest(name)
     source = resolve_model(name, revision)

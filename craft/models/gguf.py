@@ -56,9 +56,7 @@ def gguf_notes(name: str) -> list[str]:
 def gguf_folder(name: str) -> Path:
     """Returns the folder with the model of the GGUF file called `name`, which is written at its first use.
 
-    Raises:
-        ModelUnavailable: no such file, one that is damaged or that transformers cannot read, or the package `gguf` is missing.
-        ModelUnsuited: a part of a split model, or a vocabulary of which it is not known how it splits text.
+    Raises ModelUnavailable, or ModelUnsuited for a part of a split model and a vocabulary of an unknown way to split text.
     """
     from craft.disk import default_root
     from craft.factors.ticking import locked

@@ -62,8 +62,7 @@ def _packaged_minilm() -> str | None:
 def resolve_model(name: str, revision: str | None = None) -> str:
     """Finds where transformers reads the model called `name`: a folder, or a hub id that it will look up itself.
 
-    Args:
-        revision: a hub revision; asking for one bypasses the packaged MiniLM.
+    Asking for a revision bypasses the packaged MiniLM.
     """
     if is_gguf(name):
         return str(gguf_folder(name))
@@ -141,11 +140,7 @@ def load_config(base: Base) -> PreTrainedConfig:
 
 
 def load_tokenizer(name: str, *, revision: str | None = None, files: Path | None = None) -> PreTrainedTokenizerBase:
-    """Loads the model's tokenizer, padding on the right; its padding token is the end of sequence if it has no other.
-
-    Args:
-        files: a folder with the tokenizer's files alone, instead of the model's.
-    """
+    """Loads the model's tokenizer, or that in the folder `files`, padding on the right, by the end of sequence if need be."""
     source = resolve_model(name, revision) if files is None else str(files)
     with quiet_libraries(), _explained(name, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

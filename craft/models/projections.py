@@ -22,14 +22,7 @@ from craft.words import list_some, nearest
 
 @dataclass(frozen=True)
 class Located:
-    """One layer's weight of a projection.
-
-    Attributes:
-        module_name: path in the model.
-        start, stop: the outputs of the module that are this projection's; all of them unless the module is fused.
-        outputs: how many outputs the module has.
-        inputs: d_in.
-    """
+    """One layer's weight of a projection: outputs `start` to `stop` of the module's, which are all unless it is fused."""
 
     module_name: str
     start: int

@@ -84,10 +84,8 @@ def draw_luck(gaps: Numbers, graded: float, counts: Sequence[int] = ()) -> Numbe
     Before the data one row differs, half of it for each side. So equal answers to n rows do not show that no row differs.
 
     Args:
-        gaps: the credits of one model less those of the other, `(blocks,)`.
-        graded: the number of rows, each of which is right or wrong; infinite where rows have values: if all these are equal, so
-            are the models.
-        counts: how many blocks have each of the `gaps`; one each if empty.
+        gaps: the credits of one model less those of the other, `(blocks,)`; `counts` of each, or one.
+        graded: the number of rows, each of which is right or wrong; infinite where rows have values.
     """
     blocks = tuple(counts) or (1,) * len(gaps)
     row = 100 * sum(blocks) / graded

@@ -146,11 +146,9 @@ def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: b
 
 
 def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, *, key: object) -> EncodedSplits:
-    """Tokenizes `splits`, or takes them from this process's memory if it has seen them before.
+    """Tokenizes `splits`, or takes them from this process's memory.
 
-    Args:
-        max_length: tokens an input is cut to, the longer text of a pair first.
-        key: everything else that decides the tokens: the tokenizer's name and revision, and how the splits were cut.
+    `key` is all else that decides the tokens: the tokenizer's name and revision, and how the splits were cut.
     """
 
     def make() -> EncodedSplits:
@@ -193,11 +191,9 @@ def encode_texts(
     key: object,
     form: Form | None = None,
 ) -> Encoded:
-    """Encodes the training texts of a split, or takes them from this process's memory if it has seen them before.
+    """Encodes the training texts of a split, of own instructions where `form` is given, or takes them from memory.
 
-    Args:
-        split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
-        key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
+    `key` is all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
     prompt = PROMPTS[settings.prompt]
 

@@ -90,12 +90,7 @@ def _digest(text: str) -> str:
 
 
 def read_text(settings: ForgettingSettings) -> str:
-    """Reads the text to measure on.
-
-    Raises:
-        Unavailable: its file cannot be read here.
-        ValueError: it is not UTF-8, or empty.
-    """
+    """Reads the text to measure on. Raises Unavailable, or ValueError if it is not UTF-8, or empty."""
     file = SHIPPED if settings.text is None else Path(settings.text).expanduser()
     try:
         text = file.read_text(encoding="utf-8")

@@ -48,10 +48,7 @@ def predict(
     name: str = "",
     group: Group | None = None,
 ) -> np.ndarray:
-    """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order.
-
-    `tick` is called after every batch, which the processes of `group` (those of this run if not given) share.
-    """
+    """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order."""
     device = next(model.parameters()).device
 
     def compute(rows: list[int]) -> np.ndarray:

@@ -61,12 +61,7 @@ def compute_by_length(
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Computes the cross-entropy of the next token, summed over the tokens that are in the loss.
-
-    Args:
-        logits: (b, tokens, vocabulary).
-        labels: (b, tokens); -100 where a token is not in the loss.
-    """
+    """Sums the cross-entropy of the next token over the tokens in the loss: (b, tokens, vocabulary) by labels (b, tokens)."""
     return next_token_loss(logits[:, :-1], labels[:, 1:])
 
 

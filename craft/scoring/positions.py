@@ -42,12 +42,7 @@ def places_in_loss(labels: torch.Tensor) -> torch.Tensor:
 
 
 def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Computes `craft.scoring.passes.token_loss` of `model` on `inputs`, computed at `places` alone.
-
-    Args:
-        labels: (b, tokens); -100 where a token is not in the loss.
-        places: (b, k), from `places_in_loss`.
-    """
+    """Computes `craft.scoring.passes.token_loss` of `model` at `places` alone, (b, k), from `places_in_loss`."""
     logits = model(**inputs, logits_to_keep=places).logits
     assert logits.shape[:2] == places.shape, f"{type(model).__name__} gave logits {tuple(logits.shape)}"
     return next_token_loss(logits, labels[:, 1:].gather(1, places))

@@ -45,11 +45,7 @@ class Scorer(Protocol):
         ...
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        """Scores the reported splits.
-
-        Writes the outputs behind the scores into `directory`; outputs of the same run and weights that are there already are
-        read. Raises ValueError as `search` does.
-        """
+        """Scores the reported splits, and writes the outputs behind the scores into `directory`, or reads those there."""
         ...
 
 

@@ -46,11 +46,7 @@ def options(instruction: str, family: str) -> tuple[str, ...]:
 
 
 def score(groups: Sequence[str], answers: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Computes accuracies x 100 of extracted answers for each group, and their plain mean, which is the suite's score.
-
-    Returns:
-        `score` and `accuracy` (the mean over groups), `accuracy_<group>`, and `answered` (the share of outputs that gave one).
-    """
+    """Computes accuracies x 100 of extracted answers: `accuracy_<group>`, their plain mean as `score`, and `answered`."""
     if not labels or not len(groups) == len(answers) == len(labels):
         raise ValueError(f"{len(answers)} answers and {len(groups)} groups for {len(labels)} labels")
     hits: dict[str, list[bool]] = {}

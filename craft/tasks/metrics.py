@@ -114,11 +114,7 @@ def sides_of(task: Task, name: str, *sides: np.ndarray) -> tuple[np.ndarray, ...
 
 
 def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, float]:
-    """Computes every metric of `task` x 100, and `score`, which is its primary one.
-
-    Args:
-        predictions: logits (n, classes), class numbers (n,), or for regression values (n,) or (n, 1).
-    """
+    """Computes every metric of `task` x 100, and `score`, which is its primary one; predictions are those of `decide`."""
     decided, answers = decide(predictions, task.kind), np.asarray(labels)
     if not len(decided) or len(decided) != len(answers):
         raise ValueError(f"{task.name}: {len(decided)} predictions for {len(answers)} labels")

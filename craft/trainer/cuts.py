@@ -124,11 +124,7 @@ def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = N
 
 
 def _ranks(size: str, values: Mapping[str, Tensor], costs: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Returns the rank of every product, from its singular values and the parameters of one direction.
-
-    Args:
-        limit: the parameters of the adapter.
-    """
+    """Returns the rank of every product, from its singular values and the parameters of one direction."""
     number, most = int(size.removeprefix(BUDGET)), max(map(len, values.values()))
     if not size.startswith(BUDGET):
         if number >= most:
@@ -171,12 +167,7 @@ def recover(
     meter: Meter,
     tick: Callable[[int, int], None] = lambda _step, _steps: None,
 ) -> None:
-    """Trains an `attached` adapter alone, and puts what it has learnt into `tensors`.
-
-    Args:
-        run: its run, which says of what it is cut and how much longer it is trained.
-        tick: called after every step with its number and their number; may raise `Leave`.
-    """
+    """Trains an `attached` adapter alone, as its `run` says, and puts what it has learnt into `tensors`."""
     assert run.cut_from is not None
     steps = math.ceil(run.cut_from.recovery * total_steps(run.training, scorer.examples["train_examples"]))
     short = run.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})

@@ -35,11 +35,7 @@ from craft.tuners.joint import JointTuner
 
 
 class CraftModel(JointTuner):
-    """Puts CRAFT adapters on a model; `get_peft_model(model, CraftConfig(...))` makes one.
-
-    Attributes:
-        craft_J: adapter name -> `CraftAdapter`; the same as `parts`.
-    """
+    """Puts CRAFT adapters on a model; `get_peft_model(model, CraftConfig(...))` makes one."""
 
     prefix = "craft_"
     parts_name = "J"

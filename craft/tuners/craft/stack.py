@@ -118,9 +118,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Computes M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
 
-        Args:
-            dtype: of the products; the factors' own if None. Of the narrow dtypes only bfloat16 is used, because float16 lacks
-                the range for D.
+        Of the narrow dtypes only bfloat16 is used for the products, because float16 lacks the range for D.
         """
         factors = self.ready()
         if masks is not None:
