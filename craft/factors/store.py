@@ -2,15 +2,15 @@
 
 ::
 
-    origin --SHA-256--> key --> <root>/factors/<key>.safetensors      the tensors, their origin, the checksum of both
+    origin --SHA-256--> key --> <root>/factors/<key>.safetensors      the tensors and their origin
                                 <root>/factors/<key>.lock             held by the one process that makes them
 
 An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
 the algorithm. So a file is either right for a request, or not found. Decompositions of stacks (`craft.factors.stacks`) and
 fitted task heads (`craft.trainer.head_start`) are stored here.
 
-A file is written aside and renamed. Reading maps it into memory, so that processes share its pages, and checks its checksum; a
-wrong file is made again. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
+A file is written aside and renamed. Reading maps it into memory, so that processes share its pages; a file that cannot be read
+is made again. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
 written, the process makes the tensors for itself and warns.
 """
 
@@ -48,10 +48,6 @@ _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file cou
 
 class StoreWarning(UserWarning):
     """The store could not keep a file; what it returns is right nevertheless."""
-
-
-class Corrupt(ValueError):
-    """A stored file is not what its writer wrote."""
 
 
 class Store:
@@ -94,7 +90,7 @@ class Store:
         path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()[:40]}.safetensors"
         # Outside inference mode, so that the tensors may take part in autograd.
         with torch.inference_mode(False), torch.no_grad():
-            held = _read_of(path, source)
+            held = _read(path, source)
             if held is None or not covers(held):
                 held = self._make(label, path, source, make, covers)
         with contextlib.suppress(OSError):
@@ -112,7 +108,7 @@ class Store:
                 self._warn(label, str(error))
             else:
                 is_locked = True
-                held = _read_of(path, source, warn=True)
+                held = _read(path, source, warn=True)
                 if held is not None and covers(held):  # another process was first
                     return held
             self.makes += 1
@@ -136,7 +132,8 @@ class Store:
             self._warn(label, f"its {size:,} bytes are more than the store may hold ({self.max_bytes:,})")
             return
         try:
-            write(path, tensors, {"origin": source})
+            with replacing(path) as aside:
+                save_file(dict(tensors), aside, metadata={"origin": source})
         except OSError as error:
             self._warn(label, str(error))
         with contextlib.suppress(OSError):
@@ -185,43 +182,20 @@ def _max_bytes() -> int:
     return amount
 
 
-def write(path: Path, tensors: Tensors, facts: Mapping[str, str]) -> None:
-    """Writes contiguous tensors of the CPU with `facts` and the checksum of both, so that `path` is whole at any moment."""
-    with replacing(path) as aside:
-        try:
-            save_file(dict(tensors), aside, metadata={**facts, "sha256": _checksum(tensors, facts)})
-        except SafetensorError as error:  # safetensors raises this for a full disk
-            raise OSError(f"cannot write {aside}: {error}") from error
-
-
-def read(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Returns the tensors of a file, mapped into memory (a write into them stays private), and its facts. Raises Corrupt."""
+def _read(path: Path, source: str, warn: bool = False) -> Tensors | None:
+    """Reads the tensors at `path` if they have this origin, mapped into memory (a write into them stays private)."""
+    reason = "it has another origin than its name says"
     try:
         with safe_open(path, framework="pt") as file:
-            facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
+            if (file.metadata() or {}).get("origin") == source:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
     except FileNotFoundError:
-        raise
+        return None
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise Corrupt(f"{path} is not a stored file: {error}") from error
-    if facts.pop("sha256", None) != _checksum(tensors, facts):
-        raise Corrupt(f"{path} has changed since it was written: its checksum is wrong")
-    return tensors, facts
-
-
-def _read_of(path: Path, source: str, warn: bool = False) -> Tensors | None:
-    """Reads the tensors at `path` if they have this origin; with `warn` a wrong file is named."""
-    try:
-        tensors, facts = read(path)
-        if facts.get("origin") != source:
-            raise Corrupt(f"{path} has another origin than its name says")
-    except FileNotFoundError:
-        return None
-    except Corrupt as error:
-        if warn:
-            warnings.warn(f"{error}. It is made again.", StoreWarning, stacklevel=6)
-        return None
-    return tensors
+        reason = str(error)
+    if warn:
+        warnings.warn(f"{path} is not a stored file: {reason}. It is made again.", StoreWarning, stacklevel=6)
+    return None
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
@@ -236,14 +210,6 @@ def _digest(weight: Tensor) -> bytes:
     digest = hashlib.sha256(f"{weight.dtype} {tuple(weight.shape)}".encode())
     digest.update(_bytes(weight))
     return digest.digest()
-
-
-def _checksum(tensors: Tensors, facts: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
 
 
 def _bytes(tensor: Tensor) -> memoryview:
