@@ -74,10 +74,11 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     try:
         folder = find_folder(name, storage)
     except NoSuchSweep:
-        file = sqlite_file(uri := resolve_uri(tracking_uri or DEFAULT_URI))
+        store = resolve_uri(tracking_uri or DEFAULT_URI)
+        file = sqlite_file(store)
         if file is not None and not file.is_file():
             raise
-        return _in_store(name, uri)
+        return _in_store(name, store)
     state = read_state(SweepFolder(folder).record)
     _refuse_driver(folder, state)
     noted = state.sweep.tracking.uri if state.started is not None else ""
