@@ -86,10 +86,13 @@ SHOWN = 5
 
 @dataclass
 class Faults:
-    """The mistakes of a file: they are caught row by row and reported together, or their rows are left out (`skip`)."""
+    """The mistakes of a file: they are caught row by row and reported together, or their rows are left out.
+
+    `skip` is None where nothing lets rows be left out, so that no message offers it.
+    """
 
     source: str
-    skip: bool = False
+    skip: bool | None = None
     found: list[tuple[int, str, str]] = field(default_factory=list)
 
     @contextmanager
@@ -119,7 +122,8 @@ class Faults:
             rest = len(self.found) - len(lines)
             lines.append(f"and {rest:,} more." if rest else "")
             lines[-1] += f"{' ' if rest else ''}{len(self.rows):,} of {total:,} rows of {self.source} cannot be used ({kinds})"
-        lines[-1] += ". Correct the file; or leave such rows out: skip_bad: true beside train, suggest --skip-bad"
+        if self.skip is not None:
+            lines[-1] += ". Correct the file; or leave such rows out: skip_bad: true beside train, suggest --skip-bad"
         raise DataError("\n".join(lines))
 
     def without(self, rows: Rows) -> Rows:
@@ -133,12 +137,12 @@ class Faults:
         return Rows(rows.source, columns, lines, rows.skipped + len(self.rows))
 
 
-def read_rows(path: str | Path, encoding: str | None = None, skip: bool = False) -> Rows:
+def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None = None) -> Rows:
     """Reads a file by its suffix.
 
     Args:
         encoding: of a text file; UTF-8 if absent.
-        skip: whether to leave out lines that are no rows.
+        skip: whether to leave out lines that are no rows; None where this and the encoding cannot be chosen.
 
     Raises:
         DataError: the file is malformed or empty.
@@ -165,7 +169,7 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool = False)
             read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json}[path.suffix.lower()]
             rows = read(path, encoding or "utf-8-sig", faults)
     except UnicodeError as error:
-        raise DataError(_not_text(path, encoding)) from error
+        raise DataError(_not_text(path, encoding, skip is not None)) from error
     except OSError as error:
         raise DataUnavailable(f"{path} cannot be read: {error.strerror or error}") from error
     faults.report(len(rows) + len(faults.rows))
@@ -187,8 +191,12 @@ _USUAL = frozenset(
 """Letters and marks of which texts in these encodings are mostly made."""
 
 
-def _not_text(path: Path, encoding: str | None) -> str:
-    """Says on which line a text file has bytes that its encoding does not have, and which encoding is likelier."""
+def _not_text(path: Path, encoding: str | None, may_name: bool) -> str:
+    """Says on which line a text file has bytes that its encoding does not have, and which encoding is likelier.
+
+    Args:
+        may_name: whether the encoding can be named instead.
+    """
     data = path.read_bytes()
     if encoding is not None:
         likely = likely_encoding(data) if _undecodable(data, "utf-8-sig") is not None else "utf-8"
@@ -197,14 +205,14 @@ def _not_text(path: Path, encoding: str | None) -> str:
     at = _undecodable(data, "utf-8-sig") or 0
     line = data.count(b"\n", 0, at) + 1
     place, likely = f"{path}, line {line}: not UTF-8 text: byte 0x{data[at]:02x} cannot be read", likely_encoding(data)
+    name = likely or "NAME"
+    advice = "Save the file as UTF-8"
+    advice += f"; or name the encoding: encoding: {name} beside train, suggest --encoding {name}" if may_name else ""
     if likely is None:
-        return f"{place}. Save the file as UTF-8; or name its encoding: encoding: NAME beside train, suggest --encoding NAME"
+        return f"{place}. {advice}"
     lines = data.decode(likely, errors="replace").splitlines()
     text = lines[min(line, len(lines)) - 1].strip() if likely.startswith("utf-16") else _around(data, at, likely)
-    return (
-        f"{place}. The encoding is likely {likely}, in which it reads {text[:60]!r}. Save the file as UTF-8; or name the "
-        f"encoding: encoding: {likely} beside train, suggest --encoding {likely}"
-    )
+    return f"{place}. The encoding is likely {likely}, in which it reads {text[:60]!r}. {advice}"
 
 
 def _undecodable(data: bytes, encoding: str) -> int | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import os
 import random
 import subprocess
 import sys
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=2400, help="the rows that the sweep and the scripts have")
     parser.add_argument("--held", type=int, default=1500, help="the rows that score them")
     parser.add_argument("--hours", type=float, nargs="*", default=[0.1, 0.25, 0.5])
-    parser.add_argument("--epochs", type=float, default=3.0, help="of the scripts")
+    parser.add_argument("--epochs", type=float, default=3.0, help="of the scripts; 0: none runs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     rows = read_rows(options.file)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         labels = [float(cell) if scale else names.index(str(label_name(cell))) for cell in cells]
         return Part([tuple(rows.column(name)[row] for name in task["text"]) for row in numbers], labels)
 
-    for name, script in SCRIPTS.items():
+    for name, script in SCRIPTS.items() if options.epochs else ():
         show(train_plain(name, script, part(mine), part(held), 0 if scale else len(names), options.epochs, options.seed))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mine.csv"
@@ -161,28 +163,32 @@ def run_suggested(file: Path, label: str, hours: float, held: Part, names: Seque
     """Runs a suggested sweep, takes its answer and scores that on the held rows."""
     from craft import load_adapter
 
-    began = time.perf_counter()
     folder = Path(tempfile.mkdtemp(dir=file.parent))
-    text = command("suggest", "--model", MODEL, "--data", str(file), "--label", label, "--hours", f"{hours:g}")
+    began = time.perf_counter()
+    text = command(folder, "suggest", "--model", MODEL, "--data", str(file), "--label", label, "--hours", f"{hours:g}")
     (folder / "mine.yaml").write_text(text, encoding="utf-8")
     print("".join(f"    {line}\n" for line in text.splitlines() if line.startswith("#")), end="", flush=True)
-    command("run", "mine.yaml", cwd=folder)
+    command(folder, "run", "mine.yaml")
     seconds = time.perf_counter() - began
-    command("take", "mine", "--to", "taken", cwd=folder)
-    model, tokenizer = load_adapter(str(folder / "taken"))
-    size = sum(weight.numel() for key, weight in model.named_parameters() if weight.requires_grad and "classifier" not in key)
+    taken = json.loads(command(folder, "take", "mine", "--to", str(folder / "taken"), "--json"))
+    model, tokenizer = load_adapter(taken["adapters"][0]["path"])
     if not scale:  # the adapter has its own order of classes
         places = {name: place for place, name in model.config.id2label.items()}
         held = Part(held.texts, [places[names[label]] for label in held.labels])
     score = score_model(model, tokenizer, held, 0 if scale else len(names))
-    answer = command("answer", "mine", cwd=folder) if False else (folder / "taken" / "README.md").read_text(encoding="utf-8")
-    taken = next((line for line in answer.splitlines() if "parameters" in line), "")
-    return Measured(f"suggested for {60 * hours:g} min: {taken[:40]}", score, size, seconds)
+    return Measured(f"suggested for {60 * hours:g} min: {taken['label']}", score, int(taken["trainable_parameters"]), seconds)
 
 
-def command(*arguments: str, cwd: Path | None = None) -> str:
+def command(folder: Path, *arguments: str) -> str:
+    """Returns what a command prints, run in a folder; ends with its error if it fails."""
+    path = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
     ended = subprocess.run(
-        [sys.executable, "-m", "orchestrator.run", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "orchestrator", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ended.returncode:
         raise SystemExit(f"{' '.join(arguments)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")

@@ -180,8 +180,10 @@ def test_a_file_that_is_no_utf_8_names_its_line_and_the_likely_encoding(tmp_path
         else [json.dumps({"t": text}, ensure_ascii=False) for text in texts]
     )
     file.write_bytes("".join(f"{line}\n" for line in (["t,u"] if suffix == ".csv" else []) + lines).encode(encoding))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"Save the file as UTF-8$"):
         read_rows(file)
+    with pytest.raises(DataError) as caught:
+        read_rows(file, skip=False)
     message, number = str(caught.value), 1002 if suffix == ".csv" else 1001
     assert f"a{suffix}, line {1 if encoding.startswith('utf-16') else number}: not UTF-8 text" in message
     assert f"suggest --encoding {encoding}" in message
@@ -236,6 +238,9 @@ def test_lines_that_are_no_rows_are_named_at_once_or_left_out(tmp_path, name, co
         read_rows(tmp_path / name)
     assert all(f"line {line}" in str(caught.value) for line in bad)
     assert "2 of 4 rows" in str(caught.value)
+    assert "skip_bad" not in str(caught.value), "a table that is judged has no such setting"
+    with pytest.raises(DataError, match="skip_bad: true"):
+        read_rows(tmp_path / name, skip=False)
     rows = read_rows(tmp_path / name, skip=True)
     assert (rows.column("t"), rows.skipped) == (["a", "d"], 2)
 
