@@ -274,7 +274,7 @@ def _intervals(summaries: Sequence[Summary]) -> str:
     known = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
     over = "seeds and examples" if all(known) else "seeds, and examples where their number is known" if any(known) else "seeds"
     text = f"± is the 95 % interval over {over}"
-    text += ", of one seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
+    text += ", of one seed over examples alone" if any(row.score.n == 1 and sum(row.sampling) for row in complete) else ""
     if limits == "examples":
         return f"{text}; more scored examples{how} would narrow it more than more seeds"
     return f"{text}; more seeds would narrow it more than more scored examples" if limits else text

@@ -395,10 +395,12 @@ def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any
         if why := column.reason or ("about the run" if tracker and not column.declared else ""):
             columns.leave([column], why)
     sure = [column for column in columns.free if column.is_setting or (column.declared and not column.whole)]
+    sure += [size] if size is not None and size.is_setting and groups(size) > 1 else []  # a size such as a rank is both
     unsure = [column for column in columns.free if column not in sure and groups(*sure, column) > groups(*sure)]
-    settings = [column for column in columns.free if column in sure or column in unsure]
+    settings = [column for column in columns.every.values() if column in sure or column in unsure]
+    names = [column for column in columns.every.values() if column.last in ("name", "run_name", "experiment_name")]
     if unsure:
-        answers: list[dict[str, Any]] = [{"by": names_of(by)} for by in (sure, settings) if by]
+        answers: list[dict[str, Any]] = [{"by": names_of(by)} for by in (sure or names[:1], settings) if by]
         answers += [{"seed": names_of([*columns.parts["seed"], column])} for column in unsure if column.whole]
         questions[f"{names_of(unsure)}: settings, or measured, or what repeats a training?"] = answers
     measured = [column for column in columns.every.values() if columns.left_out.get(column.name) == "measured"]
@@ -410,7 +412,7 @@ def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any
     columns.leave([column for column in columns.free if column not in settings], "says no more than the settings")
     columns.parts["settings"] = settings = settings or [column for column in equal if column.is_setting]
     if not settings:
-        named = [column for column in columns.every.values() if column.last in ("name", "run_name") or column is size]
+        named = [*names, *([size] if size else [])]
         questions["settings: no column distinguishes configurations"] = [
             {"by": column.name} | ({"size": column.name} if column is size else {}) for column in named
         ]

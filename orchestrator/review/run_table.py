@@ -27,7 +27,7 @@ from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.words import printable
 from orchestrator.judging.front import SEEDS
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.results.metrics import SIZE
+from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import (
@@ -402,8 +402,8 @@ def _lacks(columns: Columns) -> Iterator[str]:
 
 def _few_seeds(record: PastSweep) -> Iterator[str]:
     seeds = [summary.score.n for summary in record.summaries if summary.complete]
-    if single := seeds.count(1):
+    if single := sum(row.score.n == 1 and P_ENOUGH not in row.counts for row in record.summaries if row.complete):
         few = "No seeds" if single == len(seeds) else f"No further seeds of {single} of {len(seeds)} configurations"
         yield f"{few}: with one number a configuration no probability can be given; two more seeds of each would give them"
     elif min(seeds, default=SEEDS) < SEEDS:
-        yield f"{min(seeds)} seeds: a configuration is called enough from {SEEDS} on"
+        yield f"Some have {min(seeds)} of the {SEEDS} seeds from which on a configuration is called enough"

@@ -524,3 +524,23 @@ def test_very_many_seeds_are_judged_by_blocks_of_them(tmp_path: Path, monkeypatc
     monkeypatch.setattr(run_table, "MOST", 1)
     with pytest.raises(DataError, match="2 configurations, and at most 1 are compared"):
         judge(rows)
+
+
+def test_a_rank_may_be_the_size_and_a_setting(tmp_path: Path) -> None:
+    rows = [{"rank": r, "lr": lr, "seed": s, "nll": 2 - v / 100 - lr} for r, s, v in trainings() for lr in (0.001, 0.002)]
+    table = read_table(write(tmp_path / "rates.csv", rows), Call(size="rank"))
+    assert [(row.label, row.value("trainable_parameters")) for row in table.record.summaries][:2] == [
+        ("rank 1, lr 0.001", 1.0),
+        ("rank 1, lr 0.002", 1.0),
+    ]
+    assert table.record.summaries[0].unit == "rank"
+
+
+def test_runs_that_only_a_name_distinguishes_are_judged_by_it(tmp_path: Path) -> None:
+    """As in Hugging Face's comparison of methods: objects in objects, a name for each run, one seed."""
+    run = '{{"run_info": {{"experiment_name": "lora/r{0}", "seed": 0}}, "test_accuracy": {1}, "forgetting": {2}}}\n'
+    (tmp_path / "runs.jsonl").write_text("".join(run.format(rank, 0.5 + rank / 100, rank / 7) for rank in (8, 16)))
+    with pytest.raises(DataError, match=r"--by run_info\.experiment_name"):
+        read_table(tmp_path / "runs.jsonl")
+    table = read_table(tmp_path / "runs.jsonl", Call(by="run_info.experiment_name"))
+    assert [row.label for row in table.record.summaries] == ["lora/r16", "lora/r8"]
