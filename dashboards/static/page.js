@@ -201,11 +201,10 @@ Craft.Page = class {
     return this.fetch(panel);
   }
 
-  /* The panels below the screen follow one by one while the browser is idle, so that a print or a picture of the whole page has all of them. */
+  /* The panels below the screen follow one by one, so that a print or a picture of the whole page has all of them. */
   async loadRest() {
-    const idle = window.requestIdleCallback || setTimeout;
     for (const panel of this.panels.values()) {
-      await new Promise(resolve => idle(resolve));
+      await new Promise(resolve => setTimeout(resolve, 50));
       await this.load(panel);
     }
   }
