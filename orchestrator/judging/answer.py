@@ -41,6 +41,8 @@ from orchestrator.tools.markup import plain
 
 SILENT_SECONDS = 300.0
 """After so long without a word, a driver that is not on this machine is taken to be gone."""
+PASSES, EVALUATIONS = 3, 3
+"""The passes that are proposed where a training was shorter than one; the evaluations that show whether a score still rises."""
 WORTH = 0.2
 """The probability of settling the answer from which on an action is proposed."""
 Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head", "unfinished", "failed", "no score"]
@@ -151,7 +153,7 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
     among = f"Complete: {len(complete)} of {total}. Among these: " if incomplete else ""
     reply = replace(reply, verdict=f"{among}{reply.verdict}{_lost(complete)}")
     if not unfinished:
-        return reply
+        return _with_more_steps(reply, complete, state)
     unknown = "Not known: how the others score." if incomplete else "Seeds that have not ended everywhere do not count yet."
     return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], decides=None)
 
@@ -159,6 +161,30 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
 def _reason(failed: Sequence[Summary]) -> str:
     reason = next((row.reasons[0] for row in failed if row.reasons), "no reason is on record")
     return reason.splitlines()[0][:100]
+
+
+def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -> Answer:
+    """Returns the answer of a sweep whose best trained for less than a pass, or still rose at its last step, with that said
+    first; less than a pass asks for more steps before more seeds."""
+    names = {row.source or row.configuration for row in complete if row.configuration == reply.best}
+    trained = [entry for entry in state.trainings if entry.trial.configuration in names and entry.finished and entry.report]
+    results = [entry.result for entry in trained if entry.result is not None and entry.result.steps]
+    passes = min((entry.report.epoch for entry in trained if entry.report is not None), default=math.inf)
+    every, last = state.sweep.training.evaluate_every, [result.facts.get("best_step") == result.steps for result in results]
+    rising = bool(last) and all(last) and isinstance(every, float) and passes > (EVALUATIONS - 0.5) * every
+    if not results or not (passes < 1 or rising):
+        return reply
+    how = f"trained for {passes:.1f} of a pass over its rows" if passes < 1 else ""
+    how = " and ".join(filter(None, (how, "still rose at its last step" if rising else "")))
+    reply = replace(reply, verdict=f"The best {how}, so more steps may change this. {reply.verdict}")
+    if passes >= 1:
+        return reply
+    steps = math.ceil(PASSES * max(result.steps for result in results) / passes)
+    longer = {"training.epochs": PASSES} if state.sweep.training.max_steps is None else {"training.max_steps": steps}
+    command = more_command(state, {"name": f"{state.sweep.name}-longer", **longer}).replace(" --resume", "")
+    time = describe_price(PASSES / passes * seconds_of_seed(complete, complete) / pace_of(state))
+    proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
+    return replace(reply, proposal=proposal, command=command, decides=None)
 
 
 def _lost(complete: Sequence[Summary]) -> str:

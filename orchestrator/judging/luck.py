@@ -32,6 +32,8 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
     """
     if len(summaries) < 2 or not all(summary.credits.keys() == summary.scores.keys() for summary in summaries):
         return None
+    # One seed does not show which part of its luck another seed would share.
+    summaries = several if len(several := [summary for summary in summaries if summary.score.n > 1]) > 1 else summaries
     total = 0.0
     tasks = list(summaries[0].tasks)
     for task in tasks:

@@ -84,7 +84,7 @@ class Evidence:
         if trend.sum() < LEAST or not typical:
             return scores, np.full(draws, typical)
         logs, level = np.log(self.size[trend]), mean[trend]
-        most = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
+        most = min(len(np.unique(np.round(logs, 6))), 1 if len(logs) < 5 else 2 if len(logs) < 8 else 3)
         design = np.stack([((logs - logs.mean()) / (logs.std() or 1.0)) ** power for power in range(most)], axis=1)
         residuals = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
         # A uniform prior of the spread's logarithm; the trend's terms are integrated over exactly. That of contenders may be

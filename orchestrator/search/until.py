@@ -38,7 +38,7 @@ from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
 
-SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.0
+SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.5
 """Before seeds show it: the standard deviation of a score over seeds, in points; the part of the error by the examples that two
 configurations do not share; and the standard errors by which one is clearly behind."""
 

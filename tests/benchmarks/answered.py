@@ -5,8 +5,8 @@
 Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
 these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
 sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
-more than a point in truth. `front` is `replication: choose: front`. It and `until` begin with two seeds; `until` takes those
-steps of `orchestrator.search.until` that add seeds.
+more than a point in truth. `front` is `replication: choose: front`, which begins with two seeds; `until` takes those steps of
+`orchestrator.search.until` that add seeds, from one seed on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from orchestrator.judging.experiments import further
 from orchestrator.judging.front import POSSIBLE, SEEDS, enough_of, mark_front
 from orchestrator.judging.next_step import soonest
 from orchestrator.plan.plan import MOST_SEEDS
-from orchestrator.results.intervals import by_seed, interval
+from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary
+from orchestrator.search.until import contenders
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
@@ -58,14 +59,16 @@ def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
         scores = {key: score for key, score in summary.scores.items() if key[1] < many}
         credits = {key: summary.credits[key] for key in scores if key in summary.credits}
         mean = interval([*by_seed(scores, summary.tasks).values()])
-        rows.append(replace(summary, scores=scores, credits=credits, metrics={"score": mean}, planned=many, finished=many,
-                            seeds=many, on_front=False, may_be_on_front=False, enough=False))  # fmt: skip
+        reach = sampling_reach({"score": mean.mean}, summary.value("examples") * len(summary.tasks))
+        rows.append(replace(summary, sampling=reach, scores=scores, credits=credits, metrics={"score": mean}, planned=many,
+                            finished=many, seeds=many, on_front=False, may_be_on_front=False, enough=False))  # fmt: skip
     return mark_front(rows, DEFAULT_OBJECTIVES, RULE)
 
 
 def until(full: Sequence[Summary]) -> Seeds:
     """Returns the seeds of each training when the sweep ends."""
-    seeds = dict.fromkeys((summary.source or summary.configuration for summary in full), 2)
+    seeds = dict.fromkeys((summary.source or summary.configuration for summary in full), 1)
+    seeds |= {row.source or row.configuration: 2 for row in contenders(judged(full, seeds), RULE)}
     while True:
         complete = judged(full, seeds)
         chance, name = {row.configuration: row.counts[P_ENOUGH] for row in complete}, enough_of(complete, RULE)
@@ -75,7 +78,7 @@ def until(full: Sequence[Summary]) -> Seeds:
         few = [
             action for action in actions if (np.add(observed.seeds, action.more)[np.array(action.more) > 0] <= MOST_SEEDS).all()
         ]
-        action = soonest(few, math.inf)
+        action = soonest(few)
         if action is None:
             few = {row.source or row.configuration for row in complete if chance[row.configuration] > 1 - RULE.sure}
             few = {key for key in few if seeds[key] < SEEDS and name is None}

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.judging.answer import Answer, find_answer
+from orchestrator.judging.answer import Answer, answer_of, find_answer
 from orchestrator.judging.experiments import resized, untried_of
 from orchestrator.judging.front import mark_front
 from orchestrator.judging.luck import helps_most
 from orchestrator.results.intervals import interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
-from orchestrator.state.events import SessionStarted
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended, Reported, SessionStarted, Wanted
 from orchestrator.state.state import State
+from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -269,3 +271,33 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
     luck = 20**2 / 200
     assert helps_most(sweep, [luck / 3] * 4) == "examples"
     assert helps_most(sweep, [luck * 3] * 4) == "seeds"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "best_step", "max_steps", "verdict", "setting"),
+    [
+        (0.6, 40, 60, "The best trained for 0.6 of a pass over its rows, so more", "training.max_steps=300"),
+        (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and still rose", "training.epochs=3"),
+        (3.0, 60, None, "The best still rose at its last step", ""),
+        (3.0, 40, None, "Enough: ", ""),
+    ],
+)
+def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
+    epoch: float, best_step: int, max_steps: int | None, verdict: str, setting: str
+) -> None:
+    training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
+    state = state_of({"seeds": [0, 1, 2], "training": training})
+    for row in STEEP:
+        for seed, score in enumerate(row.scores.values()):
+            key = f"{row.label}{seed}"
+            trial = Trial(key, row.configuration, row.label, "lora", "toy/sentiment", seed, "honest", {})
+            metrics = {"score": score, "search_score": score}
+            counts = {"trainable_parameters": row.value("trainable_parameters")}
+            result = TrialResult(key, "finished", metrics, counts, 60, 30.0, facts={"best_step": best_step})
+            report = Reported(key=key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
+            for event in (Wanted(keys=[key], trials=[trial]), report, Ended(result=result)):
+                state = state.after(event)
+    answer = answer_of(state)[1]
+    assert answer.verdict.startswith(verdict), answer.verdict
+    assert (setting in answer.command) if setting else "training." not in answer.command
+    assert not setting or (answer.proposal.startswith("Next: train for 3 passes") and "--resume" not in answer.command)

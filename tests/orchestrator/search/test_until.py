@@ -233,3 +233,39 @@ def test_a_second_seed_goes_where_it_fits_and_first_where_one_seed_leaves_doubt(
     assert second("wall_clock: 20s") == [8, 16], "a training takes 9 s"
     assert second("wall_clock: 10s") == []
     assert second("trials: 7") == [8, 16]
+
+
+def end_of(story: str, random: np.random.Generator) -> Callable[[Job], Sequence[Outcome]]:
+    """How trainings end in a story: all finish, or a third of the added seeds fail or are stopped."""
+
+    def end(job: Job) -> Sequence[Outcome]:
+        if story in ("failed", "stopped") and job.training.run.seed and random.random() < 1 / 3:
+            return [Outcome(TrialResult(job.key, story, error="boom" if story == "failed" else None))]
+        return outcomes(job, levelling, lambda trial: 1000.0 * rank(trial.run))
+
+    return end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", ["budget", "kill", "stopped", "apply", "failed"])
+def test_no_answer_is_lost_in_ten_sweeps_of_each_story(tmp_path: Path, story: str) -> None:
+    """Once five configurations have a seed there is an answer over all five however the sweep ends, and no seed is lost."""
+    random, ranks = np.random.default_rng(len(story)), [1, 2, 4, 8, 16]
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        many = int(random.integers(5, 16))
+        budget = f"budget: {{trials: {many}}}\n" if story == "budget" else ""
+        plan = plan_of(folder, ranks, budget, seeds="[0]")
+        best = dict.fromkeys(ranks, 0)
+        for session in range(3):
+            if story == "apply":  # seeds or a configuration are added to the file, and the driver is killed
+                plan = plan_of(folder, [*ranks, 32] if session == 2 else ranks, seeds="[0, 1, 2]" if session else "[0]")
+            most = 5 if session == 0 else int(random.integers(1, 6)) if story != "failed" else 1000
+            run_some(plan, folder / "s", end_of(story, random), at_most=most)
+            summaries, answer = answer_of(read_state(SweepFolder(folder / "s").record))
+            seeds = {row.parameters["rank"]: row.score.n for row in summaries if row.complete}
+            assert answer.kind in ("enough", "unsure", "one seed"), answer.text
+            assert all(seeds[rank] >= least for rank, least in best.items() if least), (number, session)
+            assert {*ranks} <= {*seeds}
+            best |= {rank: seeds[rank] for rank in ranks}
