@@ -72,13 +72,15 @@ def columns_of(
     if any(isinstance(cell, list) for cell in cells):
         return {"kind": "generation", "messages": label}
     kind = kind or kind_of(cells)
-    text = text or _texts(rows, label, [] if notes is None else notes)
+    notes = [] if notes is None else notes
+    for column in text:
+        if example := _tells(rows.column(column), cells):
+            notes.append(f"Warning: column {column} tells the label: each of its values has one label ({example})")
+    text = text or _texts(rows, label, notes)
     if len(text) > 2:
         raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
     if label in text:
         raise DataError(f"text: {label} is the label; a model that reads it has nothing to predict")
-    for column in text:
-        rows.column(column)
     if kind == "generation":
         return {"kind": kind, "prompt": list(text), "response": label}
     return {"text": list(text), "label": label} | ({"kind": kind} if kind != "classification" else {})

@@ -168,7 +168,8 @@ def test_a_column_that_tells_the_label_is_left_out_and_named(title: Callable[[in
     assert text == (["body"] if told else ["body", "queue_title"])
     (note,) = notes
     assert ("Left out: column queue_title, because it tells the label" if told else "A choice: body and queue_title") in note
-    assert columns_of(Rows("mine.csv", columns), "queue", ("queue_title",))["text"] == ["queue_title"]
+    assert columns_of(Rows("mine.csv", columns), "queue", ("queue_title",), None, warned := [])["text"] == ["queue_title"]
+    assert ["tells the label" in warning for warning in warned] == [True] * told
     if told:
         del columns["body"]
         with pytest.raises(DataError, match="queue_title tells the label"):
