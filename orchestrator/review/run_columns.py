@@ -73,6 +73,8 @@ FAILED = _words(
     "waiting scheduled pending paused queued created interrupted"
 )
 EMPTY = {"", "nan", "none", "null", "<na>", "nat"}
+MISWRITTEN = re.compile(r"[\d.,' ]*\d[\d.,' ]*[%kKmM]?")
+"""A number that is not written as one."""
 COMMANDS = 4
 """The most commands that a question ends with."""
 
@@ -274,7 +276,8 @@ class Columns:
         """Returns the columns whose names are of a part: of equal ones the first, and constant ones only where all are."""
         for names in PARTS[part]:
             fit = [column for column in self.free[::-1] if column.may_be(part, names)]
-            distinct = {column.coded[0].tobytes(): column for column in fit}.values()
+            values = part in ("score", "size")  # of others the groups of rows matter alone
+            distinct = {(column.coded[0].tobytes(), (*column.values,) * values): column for column in fit}.values()
             if chosen := [column for column in distinct if len(column.values) > 1][::-1] or [*distinct][:1]:
                 return chosen
         return []
@@ -344,6 +347,8 @@ def read_columns(rows: Rows, call: Call) -> Columns:
         ]
     if questions:
         raise Unclear(rows, call, questions)
+    for column in columns.parts["settings"]:
+        _check_spelling(column, rows)
     columns.leave(columns.free, "not in --by")
     return columns
 
@@ -379,6 +384,19 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
             for row in np.flatnonzero(columns.finished & np.isin(codes, wrong)).tolist():
                 got = f"got {column.cells[row]!r}" if has_value(column.cells[row]) else "it is empty"
                 raise DataError(f"{rows.place(row)}: {column.name}: {got}; {expected}")
+
+
+def _check_spelling(column: Column, rows: Rows) -> None:
+    """Raises DataError where one value of a setting may be written in two ways."""
+    numbers, spelled = any(isinstance(value, int | float) for value in column.values), dict[str, str]()
+    for at, value in enumerate(column.values):
+        first = spelled.setdefault(re.sub(r"[\s_-]", "", value.casefold()), value) if isinstance(value, str) else value
+        if first != value or (isinstance(value, str) and numbers and MISWRITTEN.fullmatch(value)):
+            row = int(np.flatnonzero(column.coded[0] == at)[0])
+            other = f"{first!r} in other rows" if first != value else "numbers in other rows"
+            raise DataError(
+                f"{rows.place(row)}: {column.name}: got {column.cells[row]!r}, and {other}; write a value in one way"
+            )
 
 
 def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any]]]:

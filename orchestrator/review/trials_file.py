@@ -59,14 +59,16 @@ def read_trials(rows: Rows) -> list[Entry]:
     Raises:
         DataError: a row is no trial.
     """
-    entries = []
+    entries = dict[str, Entry]()
     for place in range(len(rows)):
         cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}
         try:
-            entries.append(_entry(cells))
+            entry = _entry(cells)
         except (KeyError, TypeError) as error:
             raise DataError(f"{rows.place(place)}: it is no trial of a sweep ({error})") from error
-    return entries
+        if entries.setdefault(entry.key, entry) != entry:
+            raise DataError(f"{rows.place(place)}: the trial {entry.key} is there with another result")
+    return [*entries.values()]
 
 
 def _entry(cells: Mapping[str, Any]) -> Entry:

@@ -155,6 +155,8 @@ CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
     "a seed in words": _celled("seed", lambda seed: f"s{seed}"),
     "ranks as fractions": _celled("rank", lambda rank: f"{rank}.0", lambda at: at % 2 == 0),
     "ranks with exponents": _celled("rank", lambda rank: f"{rank}e0", lambda at: at % 3 == 0),
+    "a rank with a comma": _celled("rank", lambda rank: f"{rank},0", lambda at: at == 4),
+    "a method in capitals": _with(method=lambda at, row: "LoRA" if at == 4 else "lora"),
     "a seed short": lambda rows: rows[:-1],
     "each row twice": lambda rows: rows + rows,
     "thrice in a file": lambda rows: [row for row in rows for _ in range(3)],

@@ -117,6 +117,21 @@ def test_an_exported_sweep_has_its_failures(tmp_path: Path, sweep: PastSweep) ->
     assert next(row for row in summaries if row.failed).reasons == ("the loss is not finite",)
 
 
+def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, sweep: PastSweep) -> None:
+    write_trials(sweep.entries, file := tmp_path / "trials.csv")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, *lines[1:]]))
+    assert numbers(read_table(file).record.summaries) == numbers(sweep.summaries)
+    file.write_text("\n".join([*lines, lines[1].replace(lines[1].split(",")[-2], "17.5")]))
+    with pytest.raises(DataError, match=r"line 14: the trial .* is there with another result"):
+        read_table(file)
+
+
+def test_two_metrics_with_one_value_in_each_row_are_asked_for(tmp_path: Path) -> None:
+    said = refusal(tmp_path, lines_of("rank,seed,accuracy,f1", lambda rank, seed, value: f"{rank},{seed},{value},{1 - value}"))
+    assert "score: accuracy, f1 may be it" in said
+
+
 def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
     """Both err on the same examples but three: the same scores without answers say less."""
     luck, lines = np.random.default_rng(3).random(600) < 0.8, ["configuration,accuracy,params,seed,answers"]
