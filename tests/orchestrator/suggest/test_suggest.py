@@ -176,6 +176,22 @@ def test_a_column_that_tells_the_label_is_left_out_and_named(title: Callable[[in
             columns_of(Rows("mine.csv", columns), "queue", ())
 
 
+@pytest.mark.usefixtures("slow_machine")
+def test_a_file_with_bad_rows_in_another_encoding_gives_a_sweep_that_reads_it_so(tmp_path: Path, tiny_bert: str) -> None:
+    rows = [f"größer als {row},{'ab'[row % 2]}" for row in range(120)]
+    (tmp_path / "mine.csv").write_bytes("\n".join(["text,label", *rows, " ,a", "leer,", "drei,a,b"]).encode("cp1252"))
+    data = str(tmp_path / "mine.csv")
+    with pytest.raises(DataError, match="suggest --encoding cp1252"):
+        suggest(tiny_bert, data, "label", hours=1)
+    with pytest.raises(DataError, match="suggest --skip-bad"):
+        suggest(tiny_bert, data, "label", hours=1, encoding="cp1252")
+    text = suggest(tiny_bert, data, "label", hours=1, encoding="cp1252", skip_bad=True).text
+    assert f"# Warning: 3 of 123 rows of {data} are left out, because they cannot be used." in text
+    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
+    (own,) = load_sweep(tmp_path / "sweep.yaml").data.custom.values()
+    assert (own.encoding, own.skip_bad) == ("cp1252", True)
+
+
 HEAD = "text,label\n"
 TWO = HEAD + "".join(f"row {row},{row % 2}\n" for row in range(200))
 FEW = HEAD + "one two,a\nthree four,b\n"
