@@ -439,9 +439,10 @@ def _read_json(path: Path, encoding: str, faults: Faults) -> Rows:
     if not isinstance(records, list):
         raise DataError(f"{path}: expected a list of records, found {type(records).__name__}")
     for number, record in enumerate(records, 1):
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
-    return Rows(str(path), _columns(records))
+        with faults.catch(number, "broken records"):
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
+    return Rows(str(path), _columns([record for record in records if isinstance(record, dict)]))
 
 
 def _read_parquet(path: Path) -> Rows:

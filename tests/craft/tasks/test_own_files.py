@@ -230,13 +230,14 @@ def test_labels_of_the_validation_file_that_training_lacks_are_named_at_once_or_
     [
         ("a.csv", "t,u\na,b\nc\nd,e\nf,g,h\n", (3, 5)),
         ("a.jsonl", '{"t": "a"}\n{"t": \n{"t": "d"}\n[1]\n', (2, 4)),
+        ("a.json", '[{"t": "a"}, 5, {"t": "d"}, null]', (2, 4)),
     ],
 )
 def test_lines_that_are_no_rows_are_named_at_once_or_left_out(tmp_path, name, content, bad):
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError) as caught:
         read_rows(tmp_path / name)
-    assert all(f"line {line}" in str(caught.value) for line in bad)
+    assert all(f"{'record' if name == 'a.json' else 'line'} {number}" in str(caught.value) for number in bad)
     assert "2 of 4 rows" in str(caught.value)
     assert "skip_bad" not in str(caught.value), "a table that is judged has no such setting"
     with pytest.raises(DataError, match="skip_bad: true"):
