@@ -314,7 +314,7 @@ def find_cause(store: Any, meeting: Meeting, rank: int | None = None) -> Excepti
 
 
 def _pack(error: Exception) -> bytes:
-    kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[misc, str-unpack]
+    kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[str-unpack]
     name = f"{kind.__module__}:{kind.__qualname__}"
     return json.dumps({"type": name, "text": str(error), "values": values, "state": state}, default=str).encode()
 

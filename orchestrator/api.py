@@ -74,7 +74,7 @@ class SweepPlan:
     def __str__(self) -> str:
         from orchestrator.plan.table import print_plan
 
-        console = Console(width=160, file=StringIO(), highlight=False)
+        console = Console(width=160, file=StringIO(), highlight=False, emoji=False)
         print_plan(self.plan, console, {}, [])
         return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -167,7 +167,7 @@ def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:
         >>> plan("sweeps/ranks.yaml", "seeds=[0, 1]").configurations
     """
     with _file(sweep, None) as file:
-        return SweepPlan(plan_sweep(Call(file, changes, resume=resume), Console(quiet=True)))
+        return SweepPlan(plan_sweep(Call(file, changes, resume=resume), Console(quiet=True, emoji=False)))
 
 
 def run(
@@ -213,7 +213,7 @@ def run(
             again=f"craft-sweeps run {file} --resume",
         )
         place = SweepFolder(load_sweep(file, call.changes).folder)
-        run_file(replace(call, resume=resume and place.effective.exists()), Console(quiet=quiet, highlight=False))
+        run_file(replace(call, resume=resume and place.effective.exists()), Console(quiet=quiet, highlight=False, emoji=False))
     return open_sweep(place.path)
 
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from craft.spec import RunSpec
 from craft.words import format_bytes, plural
@@ -241,5 +241,5 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     table.add_column(overflow="fold")
     for finding in findings:
         lines = "; ".join(filter(None, (finding.sentence, finding.remedy)))
-        table.add_row(MARKS[finding.level], escape(finding.subject), escape(lines))
+        table.add_row(MARKS[finding.level], Text(finding.subject), Text(lines))
     console.print(table)

@@ -21,7 +21,7 @@ from rich.console import Console
 from craft.words import plural
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_rest
+from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_rest, show_unsent
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.judging.answer import answer_of
 from orchestrator.judging.front import judge_state
@@ -80,7 +80,8 @@ def run_session(
 
         def last_words(outcome: SweepOutcome) -> None:
             driver.record(SessionEnded(status="interrupted", seconds=outcome.seconds))
-            show_rest(outcome, _leave(follower, SHIP_STOPPED_SECONDS), folder.path, console, again)
+            show_rest(outcome, console, again)
+            show_unsent(_leave(follower, SHIP_STOPPED_SECONDS), folder.path, console)
             if outcome.trouble:
                 session.display.say(outcome.trouble)
             if outcome.trouble and restart and options.address is None and BEGUN_AGAIN not in os.environ:
@@ -100,19 +101,29 @@ def run_session(
         driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
         judged, answer = answer_of(driver.state)
         show_front(judged, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
-        unsent = _ship(driver, follower, outcome, uri, files, console)
-    show_outcome(plan, outcome, summaries, console, uri, files)
-    show_rest(outcome, unsent, folder.path, console, again)
+
+        def show_end() -> None:
+            show_outcome(plan, outcome, summaries, console, uri, files)
+            show_rest(outcome, console, again)
+
+        if outcome.signal is not None:  # the person who stopped it may not wait for the store
+            show_end()
+        unsent = _ship(driver, follower, outcome, uri, files, console, again)
+    if outcome.signal is None:
+        show_end()
+    show_unsent(unsent, folder.path, console)
     return outcome
 
 
-def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console) -> int:
+def _ship(
+    driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console, again: str
+) -> int:
     """Waits until the tracking store has everything, and adds the page to it; returns how many events it lacks."""
     patience = SHIP_STOPPED_SECONDS
     if outcome.signal is None:
         # The page reads the store, so the store must have everything first; then it is an artifact there itself.
         patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
-        patience = patience if _is_shipped(follower, patience, console) else SHIP_STOPPED_SECONDS
+        patience = patience if _is_shipped(follower, patience, outcome, console, again) else SHIP_STOPPED_SECONDS
         page = _page(driver.folder, uri)
         if page is not None:
             driver.record(Filed(path=page.name))
@@ -141,11 +152,12 @@ def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
         console.print(f"{error}; the sweep continues, and its record waits in {folder.record}", markup=False)
 
 
-def _is_shipped(follower: Follower, patience: float, console: Console) -> bool:
+def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, console: Console, again: str) -> bool:
     """Waits until the store has everything; False if time, or the person who waits, ended that."""
     try:
         if not follower.wait(QUICK_SECONDS):
             return True
+        show_rest(outcome, console, again)
         console.print(f"waiting for the tracking store, at most {patience:.0f} s (Ctrl-C leaves the rest for later) ...")
         return not follower.wait(patience)
     except KeyboardInterrupt:

@@ -6,8 +6,10 @@ expressions run in a process of their own, with a time limit, before PEFT runs t
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -116,7 +118,12 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(file, "pt") as weights:
             shapes = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, RuntimeError) as error:
+    except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
+        if os.strerror(errno.ENOMEM) in str(error):
+            raise ValueError(
+                f"{file} has {format_bytes(file.stat().st_size)}, for which there is no memory here. An adapter has a few MiB: "
+                "copy it again from where it was trained"
+            ) from error
         raise ValueError(f"{file} is damaged ({error}); copy it again from where the adapter was trained") from error
     wrappers = {part for name in shapes for part in name.split(".") if part in _WRAPPERS}
     wrappers |= {name.split(".")[0] for name in shapes if not name.startswith("base_model.")}

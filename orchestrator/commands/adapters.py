@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.commands.options import AsJson, Empty, Folders, Pick, Record, Sweep, check_empty, check_points, plain_screen
 from orchestrator.tools.filling import filled
@@ -136,7 +136,7 @@ def cut(
     table.add_column("parameters", justify="right", no_wrap=True)
     sizes = dict(cut_adapters(record, trained, size, to, base))
     for label, parameters in sizes.items():
-        table.add_row(escape(label), amount("trainable_parameters", parameters))
+        table.add_row(Text(label), amount("trainable_parameters", parameters))
     console.print(table)
     console.print(f"written to {to}; to train cuts on and score them, give the block sizes and continue with --resume")
     if as_json:

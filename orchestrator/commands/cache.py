@@ -20,7 +20,7 @@ from craft.words import format_bytes, plural
 def list_store(folder: Path | None = None) -> None:
     """Prints what is stored, the least recently used first."""
     store = Store(folder)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console(emoji=False) if sys.stdout.isatty() else Console(width=120, emoji=False)
     table = Table("key", "of", "shape", "weights", "size", "used", box=None)
     total = 0
     files = store.files()

@@ -50,7 +50,7 @@ def print_report(
         column.justify = "right"
     for row in rows:
         table.add_row(row.projection, ", ".join(map(str, row.ranks)), f"{row.parameters:,}", f"{row.energy_kept:.1%}")
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 def report(

@@ -127,10 +127,10 @@ def screen(quiet: bool = False, lasting: bool = False) -> Console:
         lasting: whether the command continues after its reader has left.
     """
     stream = cast(IO[str], Lasting(sys.stdout)) if lasting else sys.stdout
-    return Console(file=stream, quiet=quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    return Console(file=stream, quiet=quiet, highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def plain_screen(quiet: bool = False) -> Console:
     """Returns a console that prints lines as they are, without marks and folds."""
     width = None if sys.stdout.isatty() else WIDTH
-    return Console(file=sys.stdout, width=width, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
+    return Console(file=sys.stdout, width=width, quiet=quiet, soft_wrap=True, highlight=False, emoji=False, markup=False)

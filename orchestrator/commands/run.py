@@ -99,7 +99,7 @@ def run(
         return 0
     outcome = run_file(call, console)
     if outcome.trouble:
-        Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+        Console(stderr=True, highlight=False, emoji=False, markup=False).print(outcome.trouble)
     if as_json:
         from orchestrator.reports.front import front_report
         from orchestrator.review.past_sweep import read_folder
@@ -155,7 +155,7 @@ def check(
 
         write_report(check_report(findings).to_json())
     else:
-        show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
+        show(findings, Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200))
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
@@ -208,7 +208,7 @@ def show_plan(plan: Plan, call: Call, as_json: bool = False) -> None:
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
-    screen = Console(file=sys.stdout, highlight=False, width=wide)
+    screen = Console(file=sys.stdout, highlight=False, emoji=False, width=wide)
     prospect = look_ahead(plan, resume=call.resume, elsewhere=call.address is not None)
     print_plan(plan, screen, prospect.steps, prospect.gpus)
     for line, style in prospect.lines:

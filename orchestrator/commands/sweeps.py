@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.commands.options import AsJson, Folders, Record, Sweep, plain_screen, screen
 from orchestrator.tools.stdout import write_report
@@ -49,8 +50,8 @@ def list_(
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("answer", overflow="fold")
     for row in report.sweeps:
-        table.add_row(*row.cells)
-    screen().print(table, markup=False)
+        table.add_row(*map(Text, row.cells))
+    screen().print(table)
 
 
 def wait(

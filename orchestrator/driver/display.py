@@ -35,7 +35,8 @@ class Display:
         """
         self.tally = Tally(total)
         self._verbosity = verbosity
-        self._console = Console(file=stream, force_terminal=live, quiet=verbosity == "quiet", highlight=False, soft_wrap=True)
+        quiet = verbosity == "quiet"
+        self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)
         wanted = self._console.is_terminal if live is None else live
         self._live = (
             Live(console=self._console, auto_refresh=False, transient=True) if wanted and verbosity != "quiet" else None

@@ -139,12 +139,17 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
     return f"{format_duration(outcome.seconds)}: {', '.join(shares)}".replace("%", " %")
 
 
-def show_rest(outcome: SweepOutcome, unsent: int, folder: Path, console: Console, again: str) -> None:
-    """Prints what is still to do, and the command that does it."""
-    say, unfinished = partial(console.print, markup=False, soft_wrap=True), len(outcome.left)
+def show_unsent(unsent: int, folder: Path, console: Console) -> None:
+    """Prints what the tracking store lacks, and the command that sends it."""
     if unsent:
         send = f"craft-sweeps replay {shown_path(folder)}"
-        say(f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}")
+        line = f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}"
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def show_rest(outcome: SweepOutcome, console: Console, again: str) -> None:
+    """Prints what is still to run, and the command that continues."""
+    say, unfinished = partial(console.print, markup=False, soft_wrap=True), len(outcome.left)
     if unfinished:
         say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
     elif outcome.open:

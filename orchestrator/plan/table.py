@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from craft.methods import METHODS
 from craft.models.gguf import gguf_notes
@@ -41,14 +42,20 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
 
 def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
     sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
-    table = Table(title=f"{sweep.name}: {sweep.model}", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=Text(f"{sweep.name}: {sweep.model}", "table.title"),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
     for configuration in plan.configurations[:SHOWN]:
         counts, memory = configuration.counts, configuration.estimated_memory_bytes
         table.add_row(
-            configuration.label,
+            Text(configuration.label),
             configuration.id,
             f"{counts.trainable_parameters:,}",
             f"{counts.head_parameters:,}",
@@ -62,9 +69,10 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     if len(plan.configurations) > SHOWN:
         console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
     for dropped in plan.dropped:
-        console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
+        console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", markup=False, highlight=False)
     if plan.duplicates:
-        console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
+        merged = "; ".join(plan.duplicates[:5])
+        console.print(f"merged: {len(plan.duplicates)} that equal another: {merged}", markup=False, highlight=False)
     first = [trained for trained in plan.trained if trials[trained.id]]
     seeds = sorted({trials[trained.id] // len(sweep.task_names) for trained in first})
     console.print(
@@ -168,7 +176,7 @@ def _print_bounds(plan: Plan, console: Console) -> None:
     sweep = plan.sweep
     parameters = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
     memory = max((point.estimated_memory_bytes or 0 for point in plan.probed), default=0)
-    console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
+    console.print(f"{sweep.name}: {sweep.model}", style="bold", markup=False, highlight=False)
     _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"

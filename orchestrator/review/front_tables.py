@@ -52,12 +52,14 @@ def terminal_table(
 ) -> Table:
     """Returns a rich table under its legend: front rows marked and bright, dominated ones dimmed; a column for each task if
     there are at most `tasks_shown`."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
     above = "\n".join(filter(None, (title, legend(summaries, objectives, within))))
-    table = Table(title=escape(above) or None, title_justify="left", header_style="bold", pad_edge=False)
+    table = Table(
+        title=Text(above, "table.title") if above else None, title_justify="left", header_style="bold", pad_edge=False
+    )
     columns = front_columns(summaries, objectives, tasks)
     for column in columns:
         if column.name == "mark":
@@ -65,12 +67,12 @@ def terminal_table(
         elif column.name == "configuration":
             table.add_column(column.label, overflow="fold", min_width=16)
         else:
-            label = escape("\n".join(wrap(column.label, 14)))
+            label = Text("\n".join(wrap(column.label, 14)))
             table.add_column(label, justify="right", no_wrap=column.name != "tuning")
     for summary in ranked(summaries, objectives):
         unranked = not (summary.complete or summary.tunes)
         style = "bold" if summary.on_front else "red" if summary.failed else "" if summary.possible or unranked else "dim"
-        table.add_row(*(escape(column.text(summary)) for column in columns), style=style)
+        table.add_row(*(Text(column.text(summary)) for column in columns), style=style)
     return table
 
 

@@ -422,3 +422,13 @@ def test_a_killed_take_leaves_nothing(number: signal.Signals, tmp_path: Path, mo
         assert [path.name for path in tmp_path.iterdir()] != ["runs"]
         assert main(["take", "sweep", "--pick", "best", "--to", "taken"]) == WRONG
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_labels_are_shown_as_they_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label = "LoRA :fire: [red]r8[/red]"
+    folder = record(tmp_path / "front", {label: (100, over_seeds(70, 72, 71))}, seeds=(0, 1, 2))
+    assert main(["front", str(folder)]) == 0
+    assert main(["status", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "\N{FIRE}" not in shown
+    assert shown.count(label) >= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import AutoTokenizer
 
 from craft.audit.audit import audit_adapter
 from craft.audit.data import Data
-from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, read_config
+from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
 from tests.craft.audit.plain_folders import BOTH, CONFIGS, rows, saved
 
 
@@ -191,3 +192,18 @@ def test_a_type_that_pefts_checkers_alone_know_hides_no_other(monkeypatch: pytes
     _config(r="four")(tmp_path)
     with pytest.raises(ValueError, match='r is "four", which PEFT does not take'):
         read_config(tmp_path / "adapter_config.json")
+
+
+def test_a_sparse_file_of_200_gb_is_refused_in_words(tmp_path: Path) -> None:
+    size, head = 200 * 10**9, {"dtype": "F32", "shape": [50 * 10**9], "data_offsets": [0, 200 * 10**9]}
+    text = json.dumps({"base_model.model.q.lora_A.weight": head}).encode()
+    with (tmp_path / WEIGHTS_FILE).open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + size)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 * 2**30, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"has 186\.3 GiB, for which there is no memory here"):
+            read_shapes(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator.driver.outcome import SweepOutcome, show_outcome
+from orchestrator import session
+from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.work import scored_line
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.state import State
+from orchestrator.state.events import Wanted
+from orchestrator.state.state import State, fold
+from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import count
 
@@ -63,3 +66,21 @@ def test_the_plan_proposes_what_gives_more_rows(tmp_path: Path, scored: int, set
     (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=[0], file=tmp_path / "mail.csv"))
     line = scored_line(load_sweep(tmp_path / "mine.yaml", [setting] if setting else []), {"custom/mail": (400, scored)})
     assert line.endswith(f"at 50 % right: {said}" if said else "200 examples of custom/mail")
+
+
+def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> None:
+    screen, seen = io.StringIO(), list[str]()
+
+    class Away:
+        def wait(self, seconds: float) -> int:
+            seen.append(screen.getvalue())
+            return 7
+
+    log = [Wanted(keys=["k"], trials=[Trial("k", "c", "LoRA", "lora", "glue/rte", 0, "honest", {})])]
+    outcome = SweepOutcome(fold(log), 1.0)
+    console, again = Console(file=screen, width=200), "craft-sweeps run x.yaml --resume"
+    assert not session._is_shipped(Away(), 60.0, outcome, console, again)  # type: ignore[arg-type]
+    assert seen[0] == ""
+    assert "1 trial without a result; continue with: craft-sweeps run x.yaml --resume\n" in seen[1]
+    show_unsent(7, Path("runs/x"), Console(file=screen, width=200))
+    assert screen.getvalue().splitlines()[-1] == "7 events not in the tracking store yet; send with: craft-sweeps replay runs/x"

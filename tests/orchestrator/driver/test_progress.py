@@ -234,3 +234,23 @@ def test_a_trouble_that_lasts_is_told_once() -> None:
         for _ in range(3):
             display.trouble("the disk is full")
     assert stream.getvalue().count("the disk is full") == 1
+
+
+HOSTILE = "LoRA :fire: [red]r8[/red] :smile:"
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_label_is_shown_as_it_is_written(live: bool) -> None:
+    stream = io.StringIO()
+    trial = Trial("k0", "c", HOSTILE, "lora", "glue/rte", 0, "honest", {})
+    state = State().after(Wanted(keys=["k0"], trials=[trial])).after(Started(keys=["k0"]))
+    with Display(1, stream, "verbose", live=live) as display:
+        display.show(Wanted(keys=["k0"], trials=[trial]), state)
+        display.show(Started(keys=["k0"]), state)
+        display.tick()
+        event = failed(0, f"the loss of {HOSTILE} is nan")
+        display.show(event, state.after(event))
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", stream.getvalue())
+    assert f"failed: {HOSTILE} · glue/rte · seed 0: the loss of {HOSTILE} is nan" in text
+    assert "\N{FIRE}" not in text
+    assert text.count(HOSTILE) >= 2 + live
