@@ -102,7 +102,6 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         assert driver.is_over
         tally = driver.display.tally
         assert (tally.done, tally.total) == (1, 1)
-        assert tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/paraphrase, seed 0")
         outcome = outcome_of(driver, None, None)
     ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
     assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
@@ -114,7 +113,6 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
     assert outcome.complete
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() is None
-        assert driver.display.tally.best == tally.best, "an earlier session's size"
         later = outcome_of(driver, None, None)
     assert later.complete
     assert not later.new, "the time of an earlier session is not of this one"
