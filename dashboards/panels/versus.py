@@ -6,7 +6,7 @@ The difference is taken seed by seed, with its interval, as `craft-sweeps compar
 from __future__ import annotations
 
 from dashboards.panels.base import Panel, Plain, View, number, table
-from dashboards.panels.pair import compare_trials, trials_by
+from dashboards.panels.pair import compare_trials, known_spreads, trials_by
 
 
 def data(view: View) -> Plain:
@@ -15,11 +15,12 @@ def data(view: View) -> Plain:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
     first, second = (trials_by("label", sweep.trials) for sweep in view.sweeps)
     summaries = [{row.label or row.configuration: row for row in sweep.summaries.values()} for sweep in view.sweeps]
+    known = [known_spreads(sweep.summaries) for sweep in reversed(view.sweeps)]
     rows = []
     for label in first:
         if label not in second:
             continue
-        gap = compare_trials(second[label], first[label], [summaries[1][label], summaries[0][label]]).difference
+        gap = compare_trials(second[label], first[label], [summaries[1][label], summaries[0][label]], *known).difference
         if gap.n:
             better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
             verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"

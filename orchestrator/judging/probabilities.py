@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
     from orchestrator.sweepfile.objectives import Objectives
 
+UNSHARED = 4
+"""So many pairs that share nothing are added to the pairs of a family, of which two or three seeds show little."""
 FAR = 4.0
 """The standard deviations by which a seed that fell is below the others of its configuration."""
 
@@ -189,7 +192,7 @@ def _without_effects(scores: Sequence[dict[int, float]], shared: float, variance
 
 def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
     """Returns the counts that `with_probabilities` adds, by configuration; empty without evidence or costs."""
-    observed = evidence(complete, objectives)
+    observed = evidence(complete, objectives, within)
     if observed is None:
         return {}
     exact = [name for name in objectives if name != "score"]
@@ -199,14 +202,14 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
     if not np.isfinite(costs).all():
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
-    scores, contenders = observed.draw(), replace(observed, within=within).draw()
+    scores = observed.draw()
     expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
     expected = np.minimum(
         expected, [max(summary.range[1], summary.score.mean) for summary in complete]
-    )  # the trend has no bounds
+    )  # the model has no bounds
     columns = {
         P_FRONT: shares(scores, costs),
-        P_ENOUGH: shares(contenders, np.zeros((len(complete), 1)), within),
+        P_ENOUGH: shares(scores, np.zeros((len(complete), 1)), within),
         EXPECTED: expected,
     }
     if (shared := luck(complete)) is not None:
@@ -232,27 +235,45 @@ def find_falls(complete: Sequence[Summary], least: float) -> tuple[dict[str, lis
     return far, len(falls)
 
 
-def evidence(complete: Sequence[Summary], objectives: Objectives, within: float | None = None) -> Evidence | None:
-    """Returns what complete configurations show; None where one has no error over seeds, or another objective is not exact.
-
-    Args:
-        within: for probabilities to be within so many points of the best; None for probabilities of the front.
-    """
+def evidence(complete: Sequence[Summary], objectives: Objectives, within: float = 1.0) -> Evidence | None:
+    """Returns what complete configurations show; None where one has no error over seeds, or another objective is not exact."""
     errors = _moderated(complete)[1]
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
     means, variances, degrees = np.array([errors[summary.configuration] for summary in complete]).T
+    seeds = np.array([summary.score.n for summary in complete])
+    places: dict[str, list[int]] = {}
+    for place, summary in enumerate(complete):
+        places.setdefault(summary.source or summary.configuration, []).append(place)
+    families = [tuple(family) for family in places.values() if len(family) > 1]
     return Evidence(
         means,
         variances,
         degrees,
-        np.array([summary.score.n for summary in complete]),
+        seeds,
         np.nan_to_num([summary.value("trainable_parameters") for summary in complete]),
         np.array([_choice(summary) for summary in complete]) + (luck(complete) or 0.0),
         1.0 if objectives["score"] == "maximize" else -1.0,
         within,
+        tuple((family, min(_choice(complete[place]) for place in family)) for family in families),
+        _together(complete, families, variances * seeds),
     )
+
+
+def _together(complete: Sequence[Summary], families: Sequence[Sequence[int]], variances: Numbers) -> float:
+    """Returns the correlation of the luck that one training brings to its adapter and its cuts, the mean over all families."""
+    tables = [by_seed(summary.scores, summary.tasks) for summary in complete]
+    seeds = sorted(set(tables[0]).intersection(*tables))
+    if not families or len(seeds) < 2:
+        return 0.0
+    table = np.array([[scores[seed] for seed in seeds] for scores in tables])
+    residuals = table - table.mean(axis=1, keepdims=True)
+    residuals -= residuals.mean(axis=0)
+    residuals /= np.sqrt(np.maximum(variances, 1e-12))[:, None]
+    products = residuals @ residuals.T / (len(seeds) - 1)
+    shares = [products[pair] for family in families for pair in combinations(family, 2)]
+    return min(0.95, max(0.0, float(np.sum(shares)) / (len(shares) + UNSHARED)))
 
 
 def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, float]:
@@ -278,6 +299,29 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
     effect = (every - every.mean(axis=1, keepdims=True)).mean(axis=0)
     common = float((effect**2).sum()) / (len(effect) - 1) - float(variances.mean()) / len(table)
     return variances, degrees, max(0.0, common)
+
+
+def spreads(summaries: Sequence[Summary], tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Returns, by configuration, the moderated variance of one seed's mean over `tasks`, without what a seed does to all, and
+    its degrees of freedom; of the complete ones that were trained with two seeds or more."""
+    seeds = {row.configuration: by_seed(row.scores, tasks) for row in _complete(summaries) if not _is_base(row)}
+    seeds = {name: scores for name, scores in seeds.items() if len(scores) > 1}
+    if len(seeds) < 3:
+        return {}
+    variances, degrees, _ = _variances([*seeds.values()])
+    return dict(zip(seeds, zip(variances.tolist(), degrees.tolist(), strict=True), strict=True))
+
+
+def spread_between(
+    first: tuple[float, float] | None, second: tuple[float, float] | None, one_sweep: bool
+) -> tuple[float, float] | None:
+    """Returns the variance of the difference of two configurations with one seed each, and its degrees of freedom; None if one
+    of their `spreads` is not known. Those of one sweep are moderated by the same seeds."""
+    if not (first and second):
+        return None
+    variance = first[0] + second[0]
+    apart = variance**2 / ((first[0] ** 2 / first[1] + second[0] ** 2 / second[1]) or 1.0)
+    return variance, min(first[1], second[1]) if one_sweep else apart
 
 
 def _interval(summary: Summary, variance: float, freedom: float, shared: float) -> Interval:

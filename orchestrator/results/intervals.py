@@ -20,6 +20,8 @@ from craft.tasks.metrics import METRICS
 from craft.words import plural
 
 Scores = Mapping[tuple[str, int], float]
+CONTRADICTED = 0.975
+"""So often the variance of a few differences is below what a pooled variance allows, if that is right."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Comparison:
     """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
 
     `luck` is how far the interval reaches below and above by what examples do and seeds do not show, None if it is not known
-    and so not in it. `choice` is the variance by the choices of tuned settings. `p` is the two-sided p-value of a paired t
-    test over the seeds; `tasks` names the tasks shared.
+    and so not in it. `choice` is the variance by the choices of tuned settings. `p` is the two-sided p-value of a t test over
+    the seeds; `tasks` names the tasks shared.
     """
 
     difference: Interval
@@ -130,7 +132,12 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
 
 
 def compare(
-    first: Scores, second: Scores, luck: tuple[float, float] | None = None, choice: float = 0.0, rounding: float = 0.0
+    first: Scores,
+    second: Scores,
+    luck: tuple[float, float] | None = None,
+    choice: float = 0.0,
+    rounding: float = 0.0,
+    pooled: tuple[float, float] | None = None,
 ) -> Comparison:
     """Compares the scores of the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
     p-value over the seeds.
@@ -143,17 +150,27 @@ def compare(
             of the interval.
         choice: the variance of the difference by the choices of tuned settings (`luck.luck_of_both`).
         rounding: the step of scores that were rounded: differences that it made equal spread as it does.
+        pooled: the variance of the difference of one seed by all seeds of both sweeps, with its degrees of freedom
+            (`probabilities.spread_between`). Differences that spread more than it allows have their own variance.
     """
+    from scipy.special import fdtri, stdtr, stdtrit
+
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
-    least = rounding / math.sqrt(6)
-    gap = interval(differences, least=least)
+    gap, p, error, freedom, quantile = interval(differences), math.nan, 0.0, 1.0, 1.96
+    if gap.n > 1:
+        variance, freedom = max(float(np.var(differences, ddof=1)), rounding**2 / 6), gap.n - 1.0
+        if pooled is not None and variance <= pooled[0] * float(fdtri(freedom, pooled[1], CONTRADICTED)):
+            variance, freedom = max(pooled[0], rounding**2 / 6), pooled[1]
+        error = math.sqrt(variance / gap.n)
+        p = float(2 * stdtr(freedom, -abs(gap.mean) / error)) if error else float(gap.mean == 0)
+        quantile = float(stdtrit(freedom, 0.975))
     if gap.n > 1 or (luck is not None and gap.n):
-        seeds = 0.0 if gap.n == 1 else max(gap.half, rounding)
+        seeds = max(quantile * error, rounding) if gap.n > 1 else 0.0
         below, above = (math.hypot(seeds, reach, 1.96 * math.sqrt(choice)) for reach in luck or (0.0, 0.0))
         gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
-    return Comparison(gap, _p_value(differences, least), tasks, luck, choice)
+    return Comparison(gap, p, tasks, luck, choice)
 
 
 def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = "") -> tuple[float, float]:
@@ -193,15 +210,3 @@ def _t_quantile(freedom: int, confidence: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))
-
-
-def _p_value(differences: list[float], least: float) -> float:
-    from scipy.special import stdtr
-
-    if len(differences) < 2:
-        return math.nan
-    spread = max(float(np.std(differences, ddof=1)), least)
-    mean = float(np.mean(differences))
-    if spread == 0:
-        return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(len(differences) - 1, -abs(mean) / (spread / math.sqrt(len(differences)))))

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from craft.results import EXAMPLES, SEARCHED
+from craft.results import EXAMPLES, METRIC, SEARCHED
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
+from orchestrator.results.intervals import sampling_reach
 from orchestrator.state.entry import Entry, TrialResult
 
 Numbers = NDArray[np.float64]
 DRAWS = 1000
+COMMON = 0.62
+"""The part of a row's luck that all candidates share, as measured in docs/measurements/statistics.md."""
 
 
 @dataclass(frozen=True)
@@ -91,29 +94,61 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
     residuals -= residuals.mean(axis=1, keepdims=True)
     many, blocks = residuals.shape
     luck = np.random.default_rng(0).standard_normal((DRAWS, blocks)) @ residuals.T / blocks
-    chosen = np.argmax(np.asarray(search) + math.sqrt(rows) * luck, axis=1)
-    shares = np.bincount(chosen, minlength=many) / DRAWS
-    noise = float((residuals**2).sum()) / ((many - 1) * blocks**2) * (1 - float(shares @ shares))
-    return max(0.0, float(np.asarray(reported)[chosen].var()) - noise)
+    return _variance_of_chosen(
+        np.asarray(search) + math.sqrt(rows) * luck, reported, float((residuals**2).sum()) / ((many - 1) * blocks**2)
+    )
+
+
+def luck_without_credits(search: ArrayLike, reported: ArrayLike, errors: ArrayLike, own: ArrayLike) -> float:
+    """Returns the same where no credits are stored, from standard errors: of the rows' luck COMMON is that of all candidates.
+
+    Args:
+        errors, own: `(candidates,)`, of the scores on the rows that choose and on the reported rows.
+    """
+    noise = np.random.default_rng(0).standard_normal((DRAWS, np.size(search)))
+    drawn = np.asarray(search) + math.sqrt(1 - COMMON) * np.asarray(errors) * noise
+    return _variance_of_chosen(drawn, reported, (1 - COMMON) * float(np.square(own).mean()))
+
+
+def _variance_of_chosen(search: Numbers, reported: ArrayLike, noise: float) -> float:
+    """Returns the variance of the reported scores that draws `(draws, candidates)` of the search scores choose, less what the
+    luck of the reported rows, `noise` for each candidate, has in it."""
+    chosen = search.argmax(axis=1)
+    shares = np.bincount(chosen, minlength=search.shape[1]) / len(search)
+    return max(0.0, float(np.asarray(reported)[chosen].var()) - noise * (1 - float(shares @ shares)))
 
 
 def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
-    """Returns the variance of each task's score by the luck of choosing among candidates; 0 without credits."""
+    """Returns the variance of each task's score by the luck of choosing among candidates, by their credits or, where one has
+    none, by the numbers of rows; 0 where these are not known."""
     tasks: dict[str, dict[str, list[TrialResult]]] = {}
     for entry in entries:
         rows = tasks.setdefault(entry.trial.task, {}).setdefault(entry.trial.configuration, [])
-        rows += [entry.result] if entry.result and {CREDITS, EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
+        scored = entry.result is not None and {"score", "search_score"} <= entry.result.metrics.keys()
+        rows += [entry.result] if entry.result and scored and {EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
     lucks = dict.fromkeys(tasks, 0.0)
     for task, groups in tasks.items():
         finished = [rows for rows in groups.values() if rows]
         if len(finished) > 1:
-            search, reported = (
-                [np.mean([row.metrics[name] for row in rows]) for rows in finished] for name in ("search_score", "score")
-            )
-            credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in finished]
-            facts = finished[0][0].facts
-            lucks[task] = luck_of_choice(search, reported, np.array(credits), float(facts[EXAMPLES]) / float(facts[SEARCHED]))
+            lucks[task] = _luck_of(finished)
     return lucks
+
+
+def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:
+    """Returns the luck of choosing among candidates, each with the results of the seeds that tuned."""
+    search, reported = (
+        [float(np.mean([row.metrics[name] for row in rows])) for rows in candidates] for name in ("search_score", "score")
+    )
+    facts = candidates[0][0].facts
+    scored, searched = float(facts[EXAMPLES]), float(facts[SEARCHED])
+    if all(CREDITS in row.facts for rows in candidates for row in rows):
+        credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in candidates]
+        return luck_of_choice(search, reported, np.array(credits), scored / searched)
+    errors, own = (
+        [sum(sampling_reach({"score": score}, rows, str(facts.get(METRIC, "")))) / 2 / 1.96 for score in scores]
+        for scores, rows in ((search, searched), (reported, scored))
+    )
+    return luck_without_credits(search, reported, errors, own)
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,9 +3,9 @@
     find_sweep, twice  -->  compare_sweeps  -->  Compared  -->  show_comparison, or a report for programs
 
 Trials of one task and seed saw the same examples in both sweeps, so their scores are paired, and the interval is that of the
-difference. The best configuration of each sweep is taken unless the call names another, by the search score: the reported
-scores, which are compared, decide nothing. Sweeps whose numbers mean different things (another model, protocol or other data)
-are not compared.
+difference. All configurations of both sweeps show how seeds spread. The best configuration of each sweep is taken unless the
+call names another, by the search score: the reported scores, which are compared, decide nothing. Sweeps whose numbers mean
+different things (another model, protocol or other data) are not compared.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from craft.scoring.credits import graded_rows
 from orchestrator.judging.luck import difference, luck_of_both
+from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.metrics import sized
 from orchestrator.results.summary import Entry, Summary
@@ -147,8 +148,10 @@ def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> 
     luck = difference(credits[0], credits[1], graded) if metric == "score" else None
     shared = sorted({task for task, _ in scores[0].keys() & scores[1].keys()})
     choice = luck_of_both(sides[0].summary, sides[1].summary, shared) if metric == "score" else 0.0
+    of_seeds = [spreads(side.record.summaries, shared).get(side.summary.configuration) for side in sides]
+    pooled = spread_between(*of_seeds, sides[0].record.where == sides[1].record.where) if metric == "score" else None
     rounding = max(side.summary.rounding for side in sides)
-    return compare(scores[0], scores[1], luck, choice, rounding)
+    return compare(scores[0], scores[1], luck, choice, rounding, pooled)
 
 
 def _differences(*sides: Side) -> Iterator[str]:
@@ -194,7 +197,7 @@ def _data(side: Side) -> dict[str, dict[str, str]]:
 def _warnings(compared: Compared) -> Iterator[str]:
     sides = compared.sides
     if not math.isnan(compared.comparison.p):
-        yield f"Paired t test: p = {compared.comparison.p:.2g}."
+        yield f"t test over the seeds: p = {compared.comparison.p:.2g}."
     counts = [len(side.record.summaries) for side in sides]
     if counts[0] != counts[1] and all("best" in side.reason for side in sides):
         yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more tries to find a good one."

@@ -51,12 +51,16 @@ class Simulation:
 
     def __init__(self, world: str, random: np.random.Generator) -> None:
         self.world, self.random = world, random
+        self.truths, self.summaries = dict[str, float](), dict[str, Summary]()
+        self._start()
+
+    def _start(self) -> None:
+        random, world = self.random, self.world
         self.rows = round(math.exp(random.uniform(math.log(200), math.log(2000))))
         self.tasks, self.seeds = 3 if world == "three tasks" else 1, int(random.integers(3, 6))
         self.common = random.normal(0, COMMON, (self.tasks, self.rows))
         self.spread, self.differences = np.exp(random.normal([-0.2, -0.2], [0.4, 0.7]))
         self.seed_effect = random.normal(0, 0.5 * self.spread, MOST_SEEDS)
-        self.truths, self.summaries = dict[str, float](), dict[str, Summary]()
         many, methods = int(random.integers(6, 25)), int(random.integers(2, 5))
         self.curves = [(80 + random.normal(0, 1.5 * self.differences), random.exponential(5), random.uniform(0.2, 0.8))
                        for _ in range(methods)]  # fmt: skip
@@ -132,6 +136,14 @@ class Simulation:
 
     def judge(self, names: Sequence[str], seeds: int) -> tuple[list[Summary], Answer]:
         """Returns the judged configurations after so many seeds, and the answer."""
+        marked = self.mark(names, seeds)
+        file = {"name": "s", "model": "m", "tasks": ["t0"], "seeds": list(range(seeds)), "space": [{"method": "lora"}]}
+        answer = find_answer(marked, State().after(SessionStarted(sweep=file, configurations=1, trainings=1)))
+        assert answer is not None
+        return marked, answer
+
+    def mark(self, names: Sequence[str], seeds: int) -> list[Summary]:
+        """Returns the configurations after so many seeds, with their probabilities."""
         rows = []
         for name in names:
             summary = self.summaries[name]
@@ -140,11 +152,7 @@ class Simulation:
             reach = sampling_reach({"score": float(by_seed.mean())}, self.rows * self.tasks)
             rows.append(replace(summary, scores=scores, credits={key: summary.credits[key] for key in scores}, sampling=reach,
                                 metrics={"score": interval(by_seed)}, planned=seeds, finished=seeds, seeds=seeds))  # fmt: skip
-        marked = mark_front(rows, DEFAULT_OBJECTIVES)
-        file = {"name": "s", "model": "m", "tasks": ["t0"], "seeds": list(range(seeds)), "space": [{"method": "lora"}]}
-        answer = find_answer(marked, State().after(SessionStarted(sweep=file, configurations=1, trainings=1)))
-        assert answer is not None
-        return marked, answer
+        return mark_front(rows, DEFAULT_OBJECTIVES)
 
 
 def simulate(world: str, sweeps: int, seed: int = 7) -> dict[str, Pairs]:

@@ -17,6 +17,7 @@ from orchestrator.results.intervals import compare
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from tests.benchmarks.compared import found
 from tests.orchestrator.judging.test_probabilities import made
 
 
@@ -187,3 +188,10 @@ def test_a_comparison_says_what_its_interval_is_over(
     assert said in gap.sentence("A", "B")
     assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
     assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)
+
+
+def test_a_comparison_knows_how_seeds_spread_from_all_configurations_of_both_sweeps() -> None:
+    """Of 25 true differences of two points more are shown than by three differences alone; of equal ones hardly any."""
+    before, now = found("t seeds", 2.0, 25)
+    assert now >= before + 0.04
+    assert found("t seeds", 0.0, 25)[1] <= 0.12

@@ -11,35 +11,15 @@ import pytest
 from scipy.special import ndtri
 from scipy.stats import multivariate_normal, nct, t
 
-from orchestrator.judging.posterior import Evidence
 from orchestrator.judging.power import Size, Spread, assume_spread, effective_rows, measure_spread, power_lines, settles
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.review.prospect import past_states
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.answer import Simulation
-from tests.benchmarks.power import RECORDS, held_out_pairs, recorded_pairs, shares, simulated_pairs
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, record
 
 SPREAD = Spread(residual=0.5, drawn=400, shared=300, source="")
-
-
-@pytest.mark.parametrize(("seeds", "rows", "difference"), [(3, 872, 1.0), (3, 400, 3.0), (5, 4000, 1.0), (4, math.inf, 0.5)])
-def test_a_difference_is_settled_as_often_as_the_posterior_does(seeds: int, rows: float, difference: float) -> None:
-    """One of ten configurations is better. They are drawn with their seeds, and judged by the posterior without a trend."""
-    random, many, settled = np.random.default_rng(4), 10, []
-    shared, of_seed = SPREAD.shared / rows, SPREAD.residual + SPREAD.drawn / rows
-    freedom = (many - 1) * (seeds - 1)
-    for _ in range(300):
-        means = np.zeros(many) + random.normal(0, math.sqrt(shared + of_seed / seeds), many)
-        means[0] += difference
-        variance = of_seed * random.chisquare(freedom) / freedom
-        errors, degrees = np.full(many, variance / seeds), np.full(many, float(freedom))
-        size = np.zeros(many)  # outside any trend
-        scores = Evidence(means, errors, degrees, np.full(many, seeds), size, np.full(many, shared)).draw()
-        settled += [(scores[:, :1] > scores[:, 1:]).mean(axis=0) >= 0.9]
-    said = settles(difference, SPREAD, Size(seeds, rows, many), 0.9)
-    assert said == pytest.approx(np.mean(settled), abs=0.03)
 
 
 def test_more_seeds_more_rows_and_larger_differences_settle_more() -> None:
@@ -56,31 +36,6 @@ def test_a_mean_over_tasks_is_scored_on_the_rows_of_all_where_they_are_equal() -
     assert effective_rows([500, 500, 500]) == pytest.approx(1500)
     assert effective_rows([1000, 250]) == pytest.approx(1 / np.mean([1 / 1000, 1 / 250]) * 2)
     assert effective_rows([math.inf]) == math.inf
-
-
-@pytest.mark.parametrize("name", [*RECORDS])
-def test_sweeps_around_recorded_ones_settle_as_often_as_a_pilot_says(name: str) -> None:
-    by_pilot, _, settled = shares(recorded_pairs(name, sweeps=4))
-    assert by_pilot == pytest.approx(settled, abs=0.1)
-
-
-def test_what_is_assumed_is_right_over_all_records() -> None:
-    said = [shares(recorded_pairs(name, sweeps=2)) for name in RECORDS]
-    _, assumed, settled = np.mean(said, axis=0)
-    assert assumed == pytest.approx(settled, abs=0.1)
-
-
-def test_three_seeds_settle_as_often_as_two_others_say() -> None:
-    pairs = np.array(held_out_pairs("fair"), dtype=float)
-    for low in (0.2, 0.4, 0.6, 0.8):
-        said, _, settled = shares(pairs[(low <= pairs[:, 0]) & (pairs[:, 0] < low + 0.2)].tolist())
-        assert said == pytest.approx(settled, abs=0.1)
-
-
-@pytest.mark.parametrize("world", ["equal", "larger ones scatter", "three tasks"])
-def test_simulated_sweeps_settle_as_often_as_a_pilot_says(world: str) -> None:
-    by_pilot, _, settled = shares(simulated_pairs(world, sweeps=12))
-    assert by_pilot == pytest.approx(settled, abs=0.1)
 
 
 def test_the_spread_of_a_sweep_is_that_of_its_rows() -> None:

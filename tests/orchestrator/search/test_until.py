@@ -61,14 +61,13 @@ def test_only_what_decides_gets_seeds_until_one_is_enough(tmp_path: Path) -> Non
     assert max(seeds.values()) <= 5
 
 
-def test_two_seeds_get_a_third_where_it_may_be_enough_and_a_smaller_one_may_stay_open(tmp_path: Path) -> None:
+def test_what_may_be_enough_gets_seeds_and_a_smaller_one_may_stay_open(tmp_path: Path) -> None:
     """4 is a point below the best, so more seeds hardly decide whether it is enough."""
 
     def close(trial: PlannedTrial) -> float:
         return {1: 60.0, 4: 89.0}.get(trial.run.parameters["rank"], 90.0) + noise(trial)
 
-    state, notes, seeds = run(plan_of(tmp_path, [1, 4, 8, 16]), tmp_path / "s", close)
-    assert any("2 seeds do not show how seeds spread" in decision.why for decision in state.decisions)
+    _, notes, seeds = run(plan_of(tmp_path, [1, 4, 8, 16]), tmp_path / "s", close)
     assert (seeds[1], min(seeds[4], seeds[8]) > 2) == (2, True)
     assert re.search("LoRA r8, q v is enough; no step .* whether a smaller one is too", notes[-1]), notes
 
@@ -172,7 +171,7 @@ def failing(test: Callable[[int, int], bool], retryable: bool) -> Callable[[Job]
 @pytest.mark.parametrize(
     ("test", "retryable", "note", "kind"),
     [
-        (lambda rank, seed: rank == 8 and seed == 1, False, "1 trial that was added has failed .boom.", "unsure"),
+        (lambda rank, seed: rank == 8 and seed == 1, False, "1 trial that was added has failed .boom.", "enough"),
         (lambda rank, seed: seed > 0, True, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
         (lambda rank, seed: seed > 0, False, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
         (lambda rank, seed: True, False, "Not answered: 5 trials have failed .boom.", "failed"),
