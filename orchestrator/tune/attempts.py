@@ -33,6 +33,8 @@ ANNOUNCED_TRIALS = 200
 LOOK_SECONDS = 5.0
 FRUITLESS_ATTEMPTS = 3
 """How many attempts in a row may break without one trial ending before the session gives up."""
+FRUITLESS_STARTS = 10
+"""The same where Ray did not even start: its raylet gives its helpers 15 s, too little on a machine that is far too busy."""
 
 
 class Attempts:
@@ -47,7 +49,7 @@ class Attempts:
         """
         self.cluster: Cluster | None = None
         self._driver, self._listen, self._train, self._shared = driver, listen, train, shared
-        self._began, self._next_look = False, 0.0
+        self._began, self._started, self._next_look = False, False, 0.0
 
     def run(self) -> str | None:
         """Runs attempts until nothing remains or the session is to end; returns why it gave up, if it did."""
@@ -73,7 +75,7 @@ class Attempts:
                 suspects = self._blame(suspects, running, reason)
             fruitless = 0 if len(driver.new) > results_before else fruitless + 1
             driver.display.trouble(f"Ray broke off ({reason}); starting again with what remains")
-            if fruitless >= FRUITLESS_ATTEMPTS:
+            if fruitless >= (FRUITLESS_ATTEMPTS if self._started else FRUITLESS_STARTS):
                 return f"Ray broke off {fruitless} times without one trial ending: {reason}"
         return None
 
@@ -103,9 +105,10 @@ class Attempts:
     def _attempt(self, only: Sequence[str]) -> Exception | None:
         """Runs one Tune experiment over what remains (over the jobs `only`, one at a time, if given); returns what broke it."""
         options = self._driver.options
-        number = max(attempts(self._driver.storage), default=0) + 1
+        number, self._started = max(attempts(self._driver.storage), default=0) + 1, False
         try:
             with joined(options.address, options.cpus) as self.cluster:
+                self._started = True
                 self._listen()
                 tuner = self._tuner(number, only, self._slots(self.cluster))
                 if not self._began:

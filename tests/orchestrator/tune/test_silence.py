@@ -1,16 +1,17 @@
-"""The driver ends processes without a sign of life, and no others. No Ray runs here."""
+"""How patient the driver is: with processes without a sign of life, and with a Ray that does not start. No Ray runs here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.tune import engine
+from orchestrator.tune import attempts, engine
 from orchestrator.tune.engine import Recording
 from orchestrator.worker import worker
 from tests.orchestrator.worker.test_worker import SPEC, run, settings, trains
@@ -103,3 +104,30 @@ def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monke
     assert 3 <= reports.count({"alive": True}) <= 4
     assert "results" in reports[-1]
     assert {"alive": True} not in [report for report, _ in run(settings(tmp_path / "none", train), SPEC.key)]
+
+
+@pytest.mark.parametrize(("starts", "number"), [(False, attempts.FRUITLESS_STARTS), (True, attempts.FRUITLESS_ATTEMPTS)])
+def test_a_machine_too_busy_to_start_ray_is_asked_more_often(
+    starts: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    @contextmanager
+    def joined(address: str | None, cpus: int | None) -> Iterator[None]:
+        tries.append(1)
+        if starts:
+            yield
+        raise RuntimeError("The current node timed out during startup.")
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("the raylet died")
+
+    monkeypatch.setattr(attempts, "joined", joined)
+    monkeypatch.setattr(attempts.Attempts, "_slots", fail)
+    driver = SimpleNamespace(
+        is_open=True, is_ending=False, new=(), options=SimpleNamespace(address=None, cpus=1), storage=str(tmp_path),
+        record_break=list, display=SimpleNamespace(trouble=lambda line: None),
+    )  # fmt: skip
+    reason = attempts.Attempts(driver, lambda: None, None, None).run()  # type: ignore[arg-type]
+    assert len(tries) == number
+    assert f"Ray broke off {number} times" in (reason or "")
