@@ -147,6 +147,9 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
             verdict = f"No answer: {many} {plural(many, 'trial')} failed ({_reason(failed)}), and no configuration is complete."
             return Answer("failed", "", "", None, verdict)
         return Answer("unfinished", "", "", None, "No answer yet: no configuration has finished its trials.", "", *rest)
+    if len(complete) == 1 and unfinished and incomplete:
+        verdict = f"No answer yet: {full_label(complete[0])} alone has finished its trials."
+        return Answer("unfinished", "", "", None, verdict, "", *rest)
     reply = _judge(complete, summaries, state, "among them" if incomplete else "in this sweep")
     # A configuration that is tuned has no trials of its own before one of its candidates is chosen.
     total = len(complete) + len({summary.tunes or summary.configuration for summary in incomplete})

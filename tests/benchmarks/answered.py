@@ -76,7 +76,9 @@ def until(full: Sequence[Summary]) -> Seeds:
         taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
         actions, _, observed = further(complete, taken, best, SWEEP, lambda size: False)
         few = [
-            action for action in actions if (np.add(observed.seeds, action.more)[np.array(action.more) > 0] <= MOST_SEEDS).all()
+            action
+            for action in actions
+            if all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
         ]
         action = soonest(few)
         if action is None:
@@ -87,7 +89,7 @@ def until(full: Sequence[Summary]) -> Seeds:
             seeds |= {key: seeds[key] + 1 for key in few}
             continue
         seeds |= {row.source or row.configuration: seeds[row.source or row.configuration] + more
-                  for row, more in zip(complete, action.more, strict=True) if more}  # fmt: skip
+                  for row, more in zip(complete, action.more, strict=False) if more}  # fmt: skip
 
 
 def front(full: Sequence[Summary]) -> Seeds:

@@ -169,6 +169,13 @@ def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
     assert failed.command != AGAIN, "it has ended"
 
 
+def test_one_configuration_among_others_that_run_has_no_probability() -> None:
+    rows = mark_front([STEEP[0], *(replace(row, finished=1) for row in STEEP[1:])], DEFAULT_OBJECTIVES)
+    assert not any("p_enough" in row.counts for row in rows)
+    answer = find_answer(rows, state_of({"seeds": [0, 1, 2]}))
+    assert (answer.kind, answer.configuration, answer.command) == ("unfinished", "", AGAIN)
+
+
 def test_what_is_not_chosen_yet_is_not_complete() -> None:
     rates = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
     answer = answered(*STEEP, *rates)
