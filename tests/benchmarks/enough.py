@@ -2,62 +2,164 @@
 
     python -m tests.benchmarks.enough
 
-The answers are those of `craft-sweeps judge` over the trials of one task. Shares are of the parameters of a LoRA of rank 8 on
-the same projections, counted from the record's own LoRA, and of the base model's.
+A row is decided if it survives three looks at its own record; otherwise it names the likeliest and says "not decided".
+
+- Each configuration was tuned by its own search score: at least those that may be enough.
+- P(enough) is at least SURE by the model of `craft-sweeps judge`, with the luck of choosing rates.
+- P(enough) is at least SURE by draws around each mean alone, without any model of how true scores scatter.
+
+Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA, and of the base
+model's. Records of `fair.csv` were tuned by an earlier rule, so they are no rows.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 
-from orchestrator import judge
+from orchestrator.judging.control import above_guessing
+from orchestrator.judging.front import SEEDS, mark_front
+from orchestrator.judging.luck import helps_most
+from orchestrator.judging.posterior import Evidence, Numbers, shares
+from orchestrator.judging.probabilities import evidence
+from orchestrator.plan.tuning import Tried, best_of
+from orchestrator.results.metrics import P_ENOUGH, SIZE
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.table import full_label
+from orchestrator.state.entry import Entry
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
+from tests.benchmarks.trials import read_trials
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("fair", "sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
+SWEEPS = ("sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
 """Records of the table, in its order."""
-TRAINED, HEAD, TOTAL = (f"count.{name}_parameters" for name in ("trainable", "head", "total"))
+WITHIN, SURE = Enough().within, Enough().sure
+DRAWS = 20_000
+RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the record of one task decides.
+
+    Attributes:
+        named: the smallest that is enough, or the likeliest.
+        probability: the smaller of the two probabilities that it is enough.
+        decided: whether it survives all three looks.
+        perhaps: the smallest that may be enough; None if that is `named`.
+        other_rates: labels of configurations that may be enough and were not tuned by their own score.
+        would_tell: what would decide most: `seeds`, `scored rows` or `rates`.
+    """
+
+    task: str
+    entries: Sequence[Entry]
+    named: Summary
+    probability: float
+    decided: bool
+    perhaps: Summary | None
+    other_rates: tuple[str, ...]
+    would_tell: str
+
+
+def rows() -> list[Row]:
+    """Returns the rows of the table."""
+    judged = []
+    for sweep in SWEEPS:
+        entries = read_trials(RECORDS / f"{sweep}.csv")
+        for task in sorted({entry.trial.task for entry in entries}):
+            judged.append(judge_task(task, [entry for entry in entries if entry.trial.task == task]))
+    return judged
+
+
+def judge_task(task: str, entries: Sequence[Entry]) -> Row:
+    """Returns what the trials of one task decide."""
+    complete = [summary for summary in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if summary.complete]
+    observed = evidence(complete, DEFAULT_OBJECTIVES, WITHIN)
+    assert observed is not None
+    alone = shares(draw_alone(observed), np.zeros((len(complete), 1)), WITHIN)
+    probability = {
+        row.configuration: min(row.counts[P_ENOUGH], float(share)) for row, share in zip(complete, alone, strict=True)
+    }
+    possible = [row for row in complete if probability[row.configuration] > 1 - SURE]
+    other_rates = tuple(row.label for row in possible if not is_tuned_by_own_score(row, entries))
+    noise = 2 * math.sqrt(SURE * (1 - SURE) / DRAWS)
+    sure = [row for row in possible if probability[row.configuration] >= SURE + noise and row.score.n >= SEEDS]
+    decided = bool(sure) and not other_rates and above_guessing(complete)
+    by_probability = max(complete, key=lambda row: (probability[row.configuration], -row.value(SIZE)))
+    named = min(sure, key=lambda row: row.value(SIZE)) if decided else by_probability
+    smallest = min(possible, key=lambda row: row.value(SIZE), default=named)
+    perhaps = smallest if smallest.value(SIZE) < named.value(SIZE) else None
+    helps = helps_most(complete, observed.errors.tolist())
+    would_tell = "rates" if other_rates else "scored rows" if helps == "examples" else "seeds"
+    return Row(task, entries, named, probability[named.configuration], decided, perhaps, other_rates, would_tell)
+
+
+def draw_alone(observed: Evidence) -> Numbers:
+    """Returns draws `(DRAWS, n)` of the true scores as seeds, examples and choices leave them, each for itself."""
+    random = np.random.default_rng(0)
+    variance = observed.errors * observed.freedom / random.chisquare(observed.freedom, (DRAWS, len(observed.means)))
+    noise = random.standard_normal((DRAWS, len(observed.means))) * np.sqrt(variance + observed.luck)
+    return observed.sign * (observed.means + noise)
+
+
+def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:
+    """Returns whether a configuration has the rate that its own score on the choosing rows takes; true if it was not tuned."""
+    if row.tuning is None or not row.tuning.tuned:
+        return True
+    size = row.parameters.get("cut_to")
+    group = row.source or row.configuration
+    candidates = [entry for entry in entries if entry.trial.group == group and entry.trial.parameters.get("cut_to") == size]
+    rates = sorted({float(entry.trial.parameters[RATE]) for entry in candidates})
+    tried = {
+        rates.index(float(entry.trial.parameters[RATE])): Tried(metrics["search_score"], metrics["search_loss"])
+        for entry in candidates
+        if (metrics := entry.result.metrics if entry.result else {})
+    }
+    place = best_of(tried)
+    return place is None or rates[place] == float(row.parameters[RATE])
 
 
 def table() -> Iterable[str]:
     """Yields the lines of the table, a row for each task of each record."""
-    yield "| model | task, examples | smallest that is enough | score | P(enough) | parameters | of LoRA r8's | of the model |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for sweep in SWEEPS:
-        trials = pd.read_csv(RECORDS / f"{sweep}.csv", dtype=str, keep_default_na=False)
-        for _, rows in trials.groupby("task"):
-            yield f"| {' | '.join(_cells(rows))} |"
+    scores = ("score", "P(enough)", "perhaps already", "more would tell", "parameters")
+    names = ("model", "task, examples", "smallest that is enough", *scores)
+    yield f"| {' | '.join(names)} | of LoRA r8's | of the model |"
+    yield "| --- " * (len(names) + 2) + "|"
+    for row in rows():
+        yield f"| {' | '.join(_cells(row))} |"
 
 
-def _cells(trials: pd.DataFrame) -> tuple[str, ...]:
-    judgement = judge(trials)
-    answer = judgement.answer
-    assert answer is not None
-    row = judgement.front.set_index("configuration").loc[answer.configuration]
-    lora = trials[(trials.method == "lora") & (trials["parameter.cut_to"] == "")].iloc[0]
-    rank_8 = 8 * int(lora[TRAINED]) / int(lora["parameter.rank"])
-    whole = int(lora[TOTAL]) - int(lora[TRAINED]) - int(lora[HEAD])
-    name = Path(lora["parameter.model"]).name.partition(".")[0]
-    task, size = lora.task.rpartition("/")[2], int(row.trainable_parameters)
+def _cells(row: Row) -> tuple[str, ...]:
+    first = next(entry for entry in row.entries if entry.trial.method == "lora" and "cut_to" not in entry.trial.parameters)
+    assert first.result is not None
+    counts, parameters = first.result.counts, first.trial.parameters
+    rank_8 = 8 * counts[SIZE] / float(parameters["rank"])
+    base = counts["total_parameters"] - counts[SIZE] - counts["head_parameters"]
+    name, score, size = Path(str(parameters["model"])).name.partition(".")[0], row.named.score, row.named.value(SIZE)
     return (
-        f"{name}, {whole / 1e6:.0f}M",
-        f"{task}, {int(lora['fact.train_examples']):,}",
-        f"{_reading(answer.kind, row.method)}{row.label}",
-        f"{row.score:.1f} ({row.score_low:.1f} to {row.score_high:.1f})",
-        f"{row.p_enough:.2f}",
-        f"{size:,}",
+        f"{name}, {base / 1e6:.0f}M",
+        f"{row.task.rpartition('/')[2]}, {int(first.result.facts['train_examples']):,}",
+        f"{_reading(row)}{full_label(row.named)}",
+        f"{score.mean:.1f} ({score.low:.1f} to {score.high:.1f})",
+        f"{row.probability:.2f}",
+        f"{full_label(row.perhaps)} ({row.perhaps.value(SIZE):,.0f})" if row.perhaps else "",
+        row.would_tell if row.perhaps or not row.decided else "",
+        f"{size:,.0f}",
         _share(size / rank_8),
-        _share(size / whole),
+        _share(size / base),
     )
 
 
-def _reading(kind: str, method: str) -> str:
-    if kind == "head" or (kind == "enough" and method == "full"):
-        return "no adapter: "
-    return "" if kind == "enough" else "not decided; likeliest: "
+def _reading(row: Row) -> str:
+    if not row.decided:
+        return "not decided; likeliest: "
+    return "no adapter: " if row.named.method in ("head", "full") else ""
 
 
 def _share(ratio: float) -> str:
@@ -67,6 +169,9 @@ def _share(ratio: float) -> str:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("\n".join(table()))
+    for row in rows():
+        if row.other_rates:
+            print(f"{row.task}: not tuned by their own score: {', '.join(row.other_rates)}")
 
 
 if __name__ == "__main__":
