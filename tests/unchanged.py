@@ -10,6 +10,7 @@ names are given after FILE are the only ones that are made again.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -32,7 +33,7 @@ TESTS = {"boolq": ("boolq", "true", "false"), "piqa": ("piqa", "solution1", "sol
 TESTS |= {"winogrande": ("winogrande", "option1", "option2"), "hellaswag": ("hellaswag", "ending1", "ending2", "ending3")}
 
 
-class House:
+class TinyRuns:
     """Models and data in a folder, and the runs that are made with them."""
 
     def __init__(self, folder: Path) -> None:
@@ -309,24 +310,29 @@ def differences(frozen: Any, figure: Any, place: str = "") -> list[str]:
     return [] if frozen == figure else [f"{place.removeprefix(' > ')}: {frozen} became {figure}"]
 
 
-def main(mode: str, file: str, *names: str) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=("freeze", "compare"))
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("names", nargs="*", metavar="RUN", help="the runs to make; all if none is named")
+    call = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CRAFT_CACHE_DIR"] = f"{folder}/cache"
-        house = House(Path(folder))
-        made = {"counts": house.counts} | house.runs()
+        tiny = TinyRuns(Path(folder))
+        made = {"counts": tiny.counts} | tiny.runs()
         figures: dict[str, Any] = {}
-        for name in names or made:
+        for name in call.names or made:
             figures[name] = json.loads(json.dumps(made[name](), default=str).replace(folder, "FOLDER"))
             print(".", end="", flush=True)
     print()
-    if mode == "freeze":
-        Path(file).write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if call.mode == "freeze":
+        call.file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return 0
-    frozen = json.loads(Path(file).read_text(encoding="utf-8"))
+    frozen = json.loads(call.file.read_text(encoding="utf-8"))
     lines = [line for name, figure in figures.items() for line in differences(frozen.get(name), figure, name)]
     print(*lines, f"{len(figures)} compared, {len(lines)} differences", sep="\n")
     return int(bool(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -209,7 +209,7 @@ class _Tried:
 
 def _tried(entries: Sequence[Entry]) -> Tried:
     """Returns what a candidate has on a task, by its trials with the seeds that tune; a failure unless all finished."""
-    results = [entry.result for entry in entries if entry.finished]
+    results = [entry.finished for entry in entries if entry.finished is not None]
     scores = [result.metrics.get(SEARCH_SCORE, math.nan) for result in results]
     if len(results) < len(entries) or not all(map(math.isfinite, scores)):
         return Tried(-math.inf)
