@@ -149,7 +149,8 @@ def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> 
     shared = sorted({task for task, _ in scores[0].keys() & scores[1].keys()})
     choice = luck_of_both(sides[0].summary, sides[1].summary, shared) if metric == "score" else 0.0
     of_seeds = [spreads(side.record.summaries, shared).get(side.summary.configuration) for side in sides]
-    pooled = spread_between(*of_seeds, sides[0].record.where == sides[1].record.where) if metric == "score" else None
+    same_sweep = sides[0].record.where == sides[1].record.where
+    pooled = spread_between(of_seeds[0], of_seeds[1], same_sweep) if metric == "score" else None
     rounding = max(side.summary.rounding for side in sides)
     return compare(scores[0], scores[1], luck, choice, rounding, pooled)
 

@@ -194,4 +194,4 @@ def test_a_cell_of_megabytes_is_cut_before_it_is_tokenized(tmp_path: Path, tiny_
     data: DataSettings = load_sweep(file).data
     rows = load_splits(find_task("custom/t", data), data).train
     lengths = [len(ids) for ids in tokenizer(rows["text"][:])["input_ids"]]
-    assert encode_split(rows, "classification", tokenizer, 32).cut == sum(length > 32 for length in lengths)
+    assert encode_split(rows, "classification", tokenizer, 32).lost == sum(length > 32 for length in lengths)
