@@ -41,6 +41,8 @@ LONGEST_TICK = 5.0
 """No more seconds of silence are counted for one tick: a driver that was stopped itself has missed reports that wait for it."""
 HEARTBEATS = 2
 """The driver ends a process after so many heartbeats of silence. A process that can still run has ended itself after one."""
+START_SECONDS = 600.0
+"""The least silence after which a process that has reported nothing yet is ended: a busy machine takes minutes to start one."""
 NO_CHECKPOINT = -1
 """The number before the first checkpoint of a Tune trial."""
 
@@ -141,13 +143,16 @@ class Recording(_NotPickled, tune.Callback):
         self._lost_at: dict[str, int] = {}
         self._last_tick, self._silence = time.monotonic(), defaultdict[str, float](float)
         self._silent: dict[str, str] = {}
+        self._reporting: set[str] = set()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         self._silence.pop(trial.config["key"], None)
+        self._reporting.discard(trial.config["key"])
         self._driver.record_start(trial.config["key"])
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         self._silence.pop(trial.config["key"], None)
+        self._reporting.add(trial.config["key"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._driver.stopping():
@@ -188,6 +193,8 @@ class Recording(_NotPickled, tune.Callback):
                 continue
             key, limit = trial.config["key"], HEARTBEATS * 60 * resources_of(trial.config).heartbeat_minutes
             self._silence[key] += seconds
+            if limit and key not in self._reporting:
+                limit = max(limit, START_SECONDS)
             if limit and self._silence[key] > limit and (actor := trial.temporary_state.ray_actor) is not None:
                 self._silent[key] = f"no sign of life for {format_duration(limit)}, so its process was ended"
                 del self._silence[key]
