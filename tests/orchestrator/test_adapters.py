@@ -394,7 +394,7 @@ def test_a_finished_configuration_is_cut_without_training(
 
 
 HALF = """\
-import sys, time
+import signal, sys, time
 from orchestrator.adapters import taking
 from orchestrator.commands.app import WRONG, main
 
@@ -405,6 +405,7 @@ def write_half(record, adapter, *_):
     time.sleep(600)
 
 taking._write_adapter = write_half
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 sys.exit(main(["take", "sweep", "--pick", "best", "--to", "taken"]))
 """
 

@@ -20,6 +20,7 @@ from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main
 from orchestrator.judging.answer import Answer
+from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary
@@ -347,7 +348,9 @@ def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.
     assert main(["judge", str(file), "--compare", "rank 4", "rank 8", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     four, eight = ({("task", seed): score_of(rank, seed) for seed in SEEDS} for rank in (4, 8))
-    expected = compare(four, eight)
+    summaries = read_table(file).record.summaries
+    of_seeds = {row.parameters["rank"]: spreads(summaries, ["task"]).get(row.configuration) for row in summaries}
+    expected = compare(four, eight, pooled=spread_between(of_seeds[4], of_seeds[8], True))
     assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 4)
     assert report["comparison"]["p_value"] == pytest.approx(expected.p)
     assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
