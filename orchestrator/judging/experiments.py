@@ -256,16 +256,12 @@ def _yaml(value: Any) -> str:
     return json.dumps(value, separators=(", ", ": ")).replace('"', "") if isinstance(value, list) else json.dumps(value)
 
 
-def describe_seeds(action: Action, complete: Sequence[Summary], group: str = "") -> str:
-    """Returns which configurations get how many more seeds, such as `two more seeds of A and B`.
-
-    Args:
-        group: the configurations in words, instead of their names.
-    """
+def describe_seeds(action: Action, complete: Sequence[Summary]) -> str:
+    """Returns which configurations get how many more seeds, such as `two more seeds of A and B`."""
     count = max(action.more)
     rows = [summary for summary, more in zip(complete, action.more, strict=False) if more]
     names = list(dict.fromkeys(full_label(summary) for summary in rows))
-    group = group or (f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names))
+    group = f"all {len(complete)} configurations" if len(rows) == len(complete) else _listed(names)
     return f"{COUNTS[count]} more {plural(count, 'seed')} of {group}"
 
 
@@ -292,8 +288,7 @@ def describe_action(action: Action, complete: Sequence[Summary], place: Summary,
         sentence = f"Next: run {most}{describe_seeds(action, complete)}{time}{gain}."
     else:
         settings = more_seeds(sweep, max(action.more))
-        front = sweep.replication is not None and not sweep.tunes
-        sentence = f"Next: run {describe_seeds(action, complete, 'what may be on the front' if front else '')}{time}{gain}."
+        sentence = f"Next: run {describe_seeds(action, complete)}{time}{gain}."
     if sweep.budget.trials is not None:
         trained = {row.source or row.configuration: more for row, more in zip(complete, action.more, strict=False)}
         added = sum(trained.values()) if action.kind == "seeds" else max(action.more, default=0)

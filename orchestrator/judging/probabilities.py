@@ -85,25 +85,6 @@ def _trigamma_inverse(value: float) -> float:
     return at
 
 
-def front_probabilities(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
-    """Returns P(front) of configurations with different numbers of seeds, `(n,)`; some of them may have one seed.
-
-    The variance between seeds is common to all: their own, with a guess that weighs as much as two degrees of freedom.
-
-    Args:
-        seeds: each configuration's score of each seed, more is better.
-        costs: `(n, m)`, less is better in every column.
-        parameters: `(n,)`.
-        guess: standard deviation of one seed's score, in points.
-    """
-    means, counts = np.array([np.mean(scores) for scores in seeds]), np.array([len(scores) for scores in seeds])
-    squares = sum(float(((np.asarray(scores) - mean) ** 2).sum()) for scores, mean in zip(seeds, means, strict=True))
-    freedom = np.full(len(means), 2.0 + (counts - 1).sum())
-    errors = (2 * guess**2 + squares) / freedom / counts
-    size, costs = np.asarray(parameters, dtype=float), np.asarray(costs, dtype=float)
-    return shares(Evidence(means, errors, freedom, counts, size, np.zeros(len(means))).draw(), costs)
-
-
 def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
     """Returns for each complete configuration, by id, the probability that no other true score is better by more than `points`;
     empty if all have a single seed."""

@@ -74,10 +74,7 @@ class Plan:
 
     @property
     def most_jobs(self) -> int:
-        """The most jobs that there will be, within the sweep's budget, as far as that is known beforehand.
-
-        What `choose: front` will choose is not.
-        """
+        """The most jobs that there will be, within the sweep's budget, as far as that is known beforehand."""
         most = len(self.jobs)
         if self.adaptive:
             most = self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds)

@@ -162,13 +162,12 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
     rule = plan.sweep.replication
     if rule is None:
         return
-    if rule.choose == "best" and not plan.adaptive:
+    if not plan.adaptive:
         for line in lines_of(plan.planner, plan.families, steps):
             console.print(line, markup=False, highlight=False)
         return
-    candidates = "configurations that may be on the front" if rule.choose == "front" else "the best of each group"
     seeds = ", ".join(map(str, rule.seeds))
-    console.print(f"then with the seeds {seeds}: {candidates}, by their search scores", highlight=False)
+    console.print(f"then with the seeds {seeds}: the best of each group, by their search scores", highlight=False)
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:

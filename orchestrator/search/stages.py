@@ -1,14 +1,8 @@
-"""Strategies in two stages: the results of the first stage choose which configurations get more seeds.
+"""`TuneThenMeasure`, the strategy of `replication`, which `compare: fair` sets up: tuning seeds choose what others report.
 
-- `MoreSeeds` (`choose: front`) adds one seed after another, each time to the configurations of which it is not known whether
-  they are on the front: P(front) of the search score is 0.05 or more, and is 0.95 or less or is based on one seed. It ends when
-  all is known.
-- `TuneThenMeasure` (`choose: best`, which `compare: fair` sets up) decides once, for each task. Configurations that differ only
-  in the dimensions `tuned` are candidates; those that are the best on a task (`orchestrator.plan.tuning.best_of`) make up one
-  tuned configuration, which runs with `replication.seeds`. Each size that is cut from them chooses by its own score. The trials
-  that chose are not reported.
-
-A training whose adapter is cut gets further seeds under `front` if it or one of its cuts does.
+Configurations that differ only in the dimensions `tuned` are candidates; those that are the best on a task
+(`orchestrator.plan.tuning.best_of`) make up one tuned configuration, which runs with `replication.seeds`. Each size that is cut
+from them chooses by its own score. The trials that chose are not reported.
 
 The search score decides, never the reported score. A choice is made again from the trials before it whenever it is asked for,
 so a resumed sweep chooses the same.
@@ -25,12 +19,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from craft.scoring.credits import SEARCH_CREDITS, read_credits
-from orchestrator.judging.front import POSSIBLE
-from orchestrator.judging.probabilities import front_probabilities
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
 from orchestrator.results.search_values import SEARCH_SCORE
-from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
 from orchestrator.state.entry import Entry
@@ -39,41 +30,15 @@ from orchestrator.state.state import State
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.sweepfile.settings import ReplicationSettings
 
 SEARCH_LOSS = "search_loss"
 
 
-class MoreSeeds(Staged):
-    """`choose: front`."""
-
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        rule, notes, families = _rule(self._plan), list[str](), _families(configurations)
-        for seed in rule.seeds:
-            if not self._has_ended(state, trials):
-                return Stages(trials, configurations, False, notes)
-            entries = entries_of(trials, state)
-            summaries = {summary.configuration: summary for summary in summarize_entries(entries)}
-            deserving = undecided(families, entries, summaries, self._plan.sweep.objectives, rule)
-            if not deserving:
-                if any(summary.complete for summary in summaries.values()):
-                    notes.append(f"Which configurations are on the front is known: seed {seed} is not needed")
-                return Stages(trials, configurations, True, notes)
-            for family in deserving:
-                more = self._plan.planner.trials(family, [seed])
-                if not self._is_affordable([*trials, *more]):
-                    return Stages(trials, configurations, True, notes)
-                trials = [*trials, *more]
-        if rule.seeds:
-            notes.append("The seeds of `replication` are exhausted with this round; more would decide more of the front")
-        return Stages(trials, configurations, True, notes)
-
-
 class TuneThenMeasure(Staged):
-    """`choose: best`."""
+    """`replication`."""
 
     def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        plan, seeds = self._plan, _rule(self._plan).seeds
+        plan, seeds = self._plan, self._plan.sweep.reported_seeds
         trained = [configuration for configuration in configurations if configuration.source is None]
         families = families_of(plan.planner, trained, transfer=not plan.adaptive)
         while True:
@@ -94,15 +59,10 @@ class TuneThenMeasure(Staged):
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    strategy, rule = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan)), plan.sweep.replication
-    if rule is not None:
-        strategy = TuneThenMeasure(strategy, plan) if rule.tunes else MoreSeeds(strategy, plan)
+    strategy = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan))
+    if plan.sweep.tunes:
+        strategy = TuneThenMeasure(strategy, plan)
     return UntilAnswered(strategy, plan) if plan.sweep.search.until else Added(strategy, plan)
-
-
-def _rule(plan: Plan) -> ReplicationSettings:
-    assert plan.sweep.replication is not None
-    return plan.sweep.replication
 
 
 def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
@@ -220,57 +180,3 @@ def _tried(entries: Sequence[Entry]) -> Tried:
         fmean(losses) if all(map(math.isfinite, losses)) else math.inf,
         np.mean(credits, axis=0) if len(credits) == len(results) else None,
     )
-
-
-def undecided(
-    families: Sequence[Sequence[Configuration]],
-    entries: Sequence[Entry],
-    summaries: Mapping[str, Summary],
-    objectives: Mapping[str, str],
-    rule: ReplicationSettings,
-) -> list[Sequence[Configuration]]:
-    """Returns the families that get another seed under `choose: front`. One with an incomplete member never does."""
-    judged = [
-        family
-        for family in families
-        if all((summary := summaries.get(member.id)) and _is_judged(summary, objectives) for member in family)
-    ]
-    members = [summaries[member.id] for family in judged for member in family]
-    scores = [_search_scores(entries, summary.configuration) for summary in members]
-    probabilities = _front_probabilities(members, scores, objectives, rule.margin)
-    deserving = {
-        summary.configuration
-        for summary, by_seed, probability in zip(members, scores, probabilities, strict=True)
-        if probability >= POSSIBLE and (probability <= 1 - POSSIBLE or len(by_seed) == 1)
-    }
-    return [family for family in judged if any(member.id in deserving for member in family)]
-
-
-def _is_judged(summary: Summary, objectives: Mapping[str, str]) -> bool:
-    return summary.complete and all(math.isfinite(_value(summary, name)) for name in objectives)
-
-
-def _search_scores(entries: Sequence[Entry], configuration: str) -> list[float]:
-    """Returns the mean search score over tasks of each seed."""
-    seeds: dict[int, list[float]] = {}
-    for entry in entries:
-        if entry.trial.configuration == configuration and entry.result is not None:
-            seeds.setdefault(entry.trial.seed, []).append(entry.result.metrics[SEARCH_SCORE])
-    return [fmean(scores) for scores in seeds.values()]
-
-
-def _front_probabilities(
-    summaries: Sequence[Summary], scores: list[list[float]], objectives: Mapping[str, str], margin: float
-) -> list[float]:
-    """Returns P(front) of each; the means of the objectives other than the score are taken as exact."""
-    if not summaries:
-        return []
-    signs = {name: -1.0 if way == "maximize" else 1.0 for name, way in objectives.items() if name != "score"}
-    costs = [[sign * summary.value(name) for name, sign in signs.items()] for summary in summaries]
-    parameters = [summary.value("trainable_parameters") for summary in summaries]
-    table = np.array(costs, dtype=float).reshape(len(costs), len(signs))
-    return [float(probability) for probability in front_probabilities(scores, table, np.nan_to_num(parameters), margin)]
-
-
-def _value(summary: Summary, objective: str) -> float:
-    return summary.value(SEARCH_SCORE if objective == "score" else objective)

@@ -3,7 +3,6 @@
     listed                       grid, random: all of the plan's trials
     learned                      tpe, gp: the trials of what was drawn, and the next draw
     tune, then measure           `compare: fair`: candidates, then the best of each group with the reported seeds
-    more seeds                   `choose: front`: one seed after another for what may be on the front
     added                        after any of these: what people have proposed, and what the answer needs
     until answered               after all of these: what decides which configuration is enough
 

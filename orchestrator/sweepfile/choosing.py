@@ -143,8 +143,7 @@ def _check_replication(sweep: Sweep) -> Iterator[Mistake]:
         reason = "compare: fair" if sweep.compare else "replication"
         yield Mistake(("objectives",), f"{reason} chooses by the score; give score: maximize too")
     if twice := sorted(set(rule.seeds) & set(sweep.seeds)):
-        already = "tune, and what tunes is not reported" if rule.tunes else "are among the sweep's seeds already"
-        yield Mistake(("replication", "seeds"), f"{twice} {already}; give further ones")
+        yield Mistake(("replication", "seeds"), f"{twice} tune, and what tunes is not reported; give further ones")
     names = sorted({name for block in sweep.blocks for name in block.dimensions})
     for index, name in enumerate(() if sweep.compare else rule.tuned):
         if name not in names:

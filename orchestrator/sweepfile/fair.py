@@ -4,7 +4,7 @@
 
 is short for what could be written by hand, and `write_out` writes that before the file is checked:
 
-    seeds: [1000]    replication: {seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}
+    seeds: [1000]    replication: {seeds: [0, 1, 2], tuned: [learning_rate]}
 
 and values of what is tuned in each block.
 
@@ -53,7 +53,7 @@ def write_out(document: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, 
     seeds, space = document.get("seeds", [0]), document.get("space")
     if document.get("replication") is None and isinstance(seeds, list) and seeds:
         tuning = document.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
-        rule: dict[str, Any] = {"seeds": seeds, "choose": "best", "tuned": [*tuned]}
+        rule: dict[str, Any] = {"seeds": seeds, "tuned": [*tuned]}
         document = document | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
         new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
@@ -122,8 +122,8 @@ def _check_settings(document: dict[str, Any], blocks: Sequence[Block], tuned: Ma
 
 def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
     rule = sweep.replication
-    if rule is None or rule.choose != "best" or set(rule.tuned) != set(names):
-        expected = f"{{choose: best, tuned: [{', '.join(names)}]}}"
+    if rule is None or set(rule.tuned) != set(names):
+        expected = f"{{tuned: [{', '.join(names)}]}}"
         yield Mistake(("replication",), f"compare: fair sets it to {expected} with the reported seeds; drop it")
     elif sweep.tuning_seeds is not None:
         message = "with a replication by hand the sweep's own seeds tune; drop this, or drop replication"

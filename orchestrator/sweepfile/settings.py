@@ -136,40 +136,18 @@ def _find_row(kind: str, name: str, rows: Mapping[str, Any]) -> str:
 
 
 class ReplicationSettings(Settings):
-    """Which configurations get further seeds, once all have run with the sweep's own."""
+    """The sweep's own seeds tune and are not reported; the best of each group runs with further seeds, which are."""
 
-    seeds: tuple[int, ...] = Field(
-        min_length=1, max_length=1000, description="The further seeds; with best the seeds that are reported."
-    )
-    choose: Literal["front", "best"] = Field(
-        "front", description="Choose those that may be on the front, or the best of each group."
-    )
-    margin: float = Field(
-        1.0,
-        gt=0,
-        description="With front: the standard deviation of a search score over seeds, in points, until seeds show it.",
-    )
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="The further seeds, which are reported.")
     tuned: tuple[str, ...] = Field(
-        (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
+        min_length=1,
+        description="What is tuned, as in `[learning_rate]`: configurations that differ in nothing else are a group.",
     )
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _check_seeds(cls, seeds: Any) -> Any:
         return check_seeds(seeds) if isinstance(seeds, list) else seeds
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> ReplicationSettings:
-        if self.tuned and self.choose == "front":
-            raise ValueError("tuned goes with choose: best; the front needs no groups")
-        if self.tunes and not self.tuned:
-            raise ValueError("choose: best needs what it chooses among, as in tuned: [learning_rate]")
-        return self
-
-    @property
-    def tunes(self) -> bool:
-        """Whether the sweep's own seeds only tune, so that their scores are not reported."""
-        return self.choose == "best"
 
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -183,7 +183,7 @@ class Sweep(Settings):
     @property
     def tunes(self) -> bool:
         """Whether `seeds` only tune, so that their scores are not reported."""
-        return self.replication is not None and self.replication.tunes
+        return self.replication is not None
 
     @property
     def tuned_settings(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Sweep(Settings):
     @property
     def reported_seeds(self) -> tuple[int, ...]:
         """The seeds with which configurations are reported, those that may be added for the front left out."""
-        return self.replication.seeds if self.replication is not None and self.tunes else self.seeds
+        return self.seeds if self.replication is None else self.replication.seeds
 
     def block_at(self, path: YamlPath) -> Block | None:
         """Returns the method block at the path `("space", index)`; None if there is none."""

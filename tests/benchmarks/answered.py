@@ -5,8 +5,7 @@
 Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
 these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
 sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
-more than a point in truth. `front` is `replication: choose: front`, which begins with two seeds; `until` takes those steps of
-`orchestrator.search.until` that add seeds, from one seed on.
+more than a point in truth. `until` takes those steps of `orchestrator.search.until` that add seeds, from one seed on.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.judging.experiments import further
-from orchestrator.judging.front import POSSIBLE, SEEDS, enough_of, mark_front
+from orchestrator.judging.front import SEEDS, enough_of, mark_front
 from orchestrator.judging.next_step import soonest
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.summary import Summary
 from orchestrator.search.until import contenders
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -92,19 +91,6 @@ def until(full: Sequence[Summary]) -> Seeds:
                   for row, more in zip(complete, action.more, strict=False) if more}  # fmt: skip
 
 
-def front(full: Sequence[Summary]) -> Seeds:
-    """Returns the seeds of each training under `replication: choose: front`, here by the reported scores."""
-    seeds = dict.fromkeys((summary.source or summary.configuration for summary in full), 2)
-    while True:
-        doubtful = {
-            row.source or row.configuration for row in judged(full, seeds) if POSSIBLE <= row.counts[P_FRONT] <= 1 - POSSIBLE
-        }
-        more = {key: seeds[key] + 1 for key in doubtful if seeds[key] < MOST_SEEDS}
-        if not more:
-            return seeds
-        seeds |= more
-
-
 def outcome(full: Sequence[Summary], truths: Mapping[str, float], seeds: Seeds) -> tuple[float, bool, float, bool]:
     """Returns the seconds of training, whether a configuration is called enough, with what chance, and whether that is true."""
     complete = judged(full, seeds)
@@ -116,13 +102,12 @@ def outcome(full: Sequence[Summary], truths: Mapping[str, float], seeds: Seeds) 
 
 
 def table(sweeps: Sequence[tuple[list[Summary], dict[str, float]]], title: str) -> None:
-    adaptive = {"front": front, "until": until}
-    for policy in ("three seeds", "five seeds", *adaptive):
+    for policy in ("three seeds", "five seeds", "until"):
         rows = []
         for full, truths in sweeps:
             names = [row.source or row.configuration for row in full]
             fixed = dict.fromkeys(names, 3 if policy == "three seeds" else 5)
-            seeds = adaptive[policy](full) if policy in adaptive else fixed
+            seeds = until(full) if policy == "until" else fixed
             rows.append(outcome(full, truths, seeds))
         seconds, answered, said, right = np.array(rows, dtype=float).T
         print(f"| {title} | {policy} | {seconds.mean() / 60:.0f} | {answered.mean():.0%} | {np.nanmean(said):.0%} | "

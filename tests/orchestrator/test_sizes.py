@@ -234,20 +234,8 @@ def seeds_by_rate(ran: list[PlannedTrial]) -> dict[float, list[int]]:
     return seeds
 
 
-def test_a_training_gets_further_seeds_if_one_of_its_outputs_may_be_on_the_front(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path, RATES, "replication: {seeds: [1], margin: 1.0}\n")
-    best = {20: 0.001, 40: 0.001, 80: 0.01}  # the rate under which each size is best
-    ran = run_all(
-        plan,
-        tmp_path,
-        lambda trial: size_of(trial) / 10 + (90 if trial.run.training.learning_rate == best[size_of(trial)] else 60),
-        size_of,
-    )
-    assert seeds_by_rate(ran) == {0.001: [0, 1], 0.01: [0, 1], 0.1: [0]}
-
-
 def test_each_output_of_a_training_has_the_rate_that_is_best_for_it(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path, RATES, "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\n")
+    plan = sized_plan(tmp_path, RATES, "replication: {seeds: [1, 2], tuned: [learning_rate]}\n")
     assert plan.most_jobs == 3 + 3 * 2
     scores = {0.001: {20: 90, 40: 50, 80: 50}, 0.01: {20: 70, 40: 70, 80: 70}, 0.1: {20: 10, 40: 75, 80: 90}}
     ran = run_all(plan, tmp_path, lambda trial: scores[trial.run.training.learning_rate][size_of(trial)], size_of)

@@ -31,7 +31,7 @@ space:
 """
 HAND = f"""
 seeds: [1000]
-replication: {{seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}}
+replication: {{seeds: [0, 1, 2], tuned: [learning_rate]}}
 space:
   - {{method: lora, rank: {{values: [1, 2]}}, learning_rate: {{values: {RATES}}}}}
   - {{method: lora, rank: 4, learning_rate: 0.005}}

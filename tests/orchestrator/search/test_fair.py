@@ -218,7 +218,7 @@ def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_p
     ("text", "change", "said"),
     [
         (FAIR, "tuning_seeds=[7]", "tuning_seeds: was [1000], is [7]"),
-        (HAND, "replication={seeds: [0], choose: best, tuned: [rank]}", "tuned: was [learning_rate], is [rank]"),
+        (HAND, "replication={seeds: [0], tuned: [rank]}", "tuned: was [learning_rate], is [rank]"),
         (FAIR, "seeds=[0, 1, 2, 3]", ""),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_o
 
 def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path) -> None:
     text = (
-        "\nseeds: [9]\nreplication: {seeds: [0, 1], choose: best, tuned: [learning_rate]}\n"
+        "\nseeds: [9]\nreplication: {seeds: [0, 1], tuned: [learning_rate]}\n"
         "search: {algorithm: tpe, configurations: 6}\nspace: [{method: lora, rank: {values: [1, 2]}, "
         "learning_rate: {values: [0.001, 0.01]}}]\n"
     )

@@ -40,10 +40,6 @@ FILES = {
         for seeds in ([0], [0, 1])
     ],
     "warm start": [f"seeds: {seeds}\nwarm_start: {{toy/sentiment: toy/paraphrase}}\n" + LORA % [1] for seeds in ([0], [0, 1])],
-    "more seeds": [
-        f"seeds: [0]\nreplication: {{seeds: {seeds}}}\n" + LORA % ranks
-        for seeds, ranks in (([1, 2], [1, 2]), ([1, 2, 3], [1, 2]), ([1, 2], [1, 2, 4]))
-    ],
     "learned": [
         f"seeds: [0]\nsearch: {{algorithm: tpe, configurations: {configurations}}}\n{more}"
         "space: [{method: lora, rank: {values: [1, 2]}, learning_rate: {min: 0.001, max: 0.1, distribution: log_uniform}}]\n"

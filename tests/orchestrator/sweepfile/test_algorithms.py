@@ -47,7 +47,7 @@ def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> N
         ("", "none", 1.0),
         ("seeds: [0, 1]\n", "promotion", 2.0),
         ("tasks: [toy/sentiment, toy/paraphrase]\n", "promotion", 2.0),
-        ("seeds: [0, 1]\nreplication: {seeds: [2]}\n", "none", 1.0),
+        ("seeds: [0, 1]\nreplication: {seeds: [2], tuned: [learning_rate]}\n", "none", 1.0),
         ("seeds: [0, 1]\nobjectives: {trainable_parameters: minimize}\n", "none", 1.0),
     ],
 )

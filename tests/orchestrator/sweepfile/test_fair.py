@@ -32,7 +32,7 @@ def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
     )
     hand = load(
         tmp_path,
-        "seeds: [1000]\nreplication: {seeds: [3, 4, 5], choose: best, tuned: [learning_rate, dropout]}\nspace:\n"
+        "seeds: [1000]\nreplication: {seeds: [3, 4, 5], tuned: [learning_rate, dropout]}\nspace:\n"
         "  - {method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\n"
         "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}, dropout: {values: [0.0, 0.1]}}\n"
         "  - {method: bitfit}\n",
@@ -56,7 +56,7 @@ def test_the_seeds_that_tune_are_not_those_that_are_reported(
     sweep = load(tmp_path, f"{given}compare: fair\nspace:\n{LORA}")
     assert sweep.replication is not None
     assert (sweep.seeds, sweep.replication.seeds, sweep.tuning_seeds) == (tune, report, None)
-    assert sweep.replication.tunes
+    assert sweep.tunes
 
 
 def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:

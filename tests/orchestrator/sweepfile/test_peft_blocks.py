@@ -132,7 +132,7 @@ def test_results_are_grouped_by_type(file: Path) -> None:
     summaries = summarize(plan.trials, {}, plan.counts)
     assert {summary.method for summary in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
-        tuning = load_sweep(file, [f"replication={{seeds: [9], choose: best, tuned: [{tuned}]}}"])
+        tuning = load_sweep(file, [f"replication={{seeds: [9], tuned: [{tuned}]}}"])
         assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
 
 

@@ -123,9 +123,8 @@ GRID = "[1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]"
             GRID,
             {"finished", "stopped"},
         ),
-        ("replication: {seeds: [2], choose: front}", [0, 1], "[1e-12, 1e-2]", {"finished"}),
     ],
-    ids=["promotion", "searcher", "front"],
+    ids=["promotion", "searcher"],
 )
 def test_outputs_follow_their_training_under_every_rule(
     tmp_path: Path, tiny_bert: str, rules: str, seeds: Sequence[int], rates: str, statuses: set[str]
