@@ -78,7 +78,7 @@ def test_a_home_that_cannot_be_written_needs_no_token_file(home: Path) -> None:
 FATAL = (
     "[2026-11-28 09:08:06,330 I 4992 5030] (raylet) agent_manager.cc:81: Monitor agent process with name runtime_env_agent\n"
     "[2026-11-28 09:08:23,941 C 4992 4992] (raylet) node_manager.cc:3576:  An unexpected system state has occurred. You have "
-    "likely discovered a bug. Check failed: status.has_value() Timed out waiting for file /tmp/ray/metrics_agent_port_f7\n"
+    "likely discovered a bug. Check failed: status.has_value() Timed out waiting for file metrics_agent_port_f7\n"
     "*** StackTrace Information ***\n/raylet(+0xff770a) [0x55db1c28d70a] ray::operator<<()\n"
 )
 AGENT = (
@@ -90,7 +90,7 @@ AGENT = (
 @pytest.mark.parametrize(
     ("status", "text", "said"),
     [
-        (-signal.SIGABRT, FATAL, "raylet: status.has_value() Timed out waiting for file /tmp/ray/metrics_agent_port_f7"),
+        (-signal.SIGABRT, FATAL, "raylet: status.has_value() Timed out waiting for file metrics_agent_port_f7"),
         (1, AGENT, "raylet: The raylet exited immediately because one Ray agent failed, agent_name = runtime_env_agent"),
         (-signal.SIGKILL, AGENT, "raylet was ended by SIGKILL; the system does so when memory runs out"),
         (-signal.SIGTERM, FATAL, "raylet was ended by SIGTERM"),
