@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import shlex
@@ -18,13 +19,16 @@ from orchestrator.judging.next_step import Action, Kind, Untried, propose
 from orchestrator.judging.posterior import Evidence
 from orchestrator.judging.probabilities import evidence
 from orchestrator.plan.plan import MOST_SEEDS
+from orchestrator.plan.planner import Planner
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.load import check
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Bounds
+from orchestrator.sweepfile.space.dimensions import covering
 from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
@@ -66,7 +70,7 @@ def another_size(parameters: Mapping[str, Any], summary: Summary, factor: float)
 def more_command(state: State, settings: Settings) -> str:
     """Returns the command that continues the sweep with these settings; empty where none continues it, or the file may not have
     them."""
-    if not state.again or not settings or not _loads(state, settings):
+    if not state.again or not settings or not _takes(state, settings):
         return ""
     # A sweep that continues until it is answered needs no setting to do so.
     new = {key: value for key, value in settings.items() if (key, state.sweep.search.until) != ("search.until", value)}
@@ -74,8 +78,8 @@ def more_command(state: State, settings: Settings) -> str:
     return " ".join([state.again, *flags])
 
 
-def _loads(state: State, settings: Settings) -> bool:
-    """Returns whether the sweep's effective file has no mistake with these settings."""
+def _takes(state: State, settings: Settings) -> bool:
+    """Returns whether the sweep's effective file has no mistake with these settings, and what they add can be planned here."""
     assert state.started is not None
     document: Any = copy.deepcopy(state.started.sweep)
     for key, value in settings.items():
@@ -86,7 +90,21 @@ def _loads(state: State, settings: Settings) -> bool:
         for part in path:
             section = section[int(part)] if isinstance(section, list) else section.setdefault(part, {})
         section[last] = value
-    return not check(document)[1]
+    changed = sorted({int(key.split(".")[1]) for key in settings if key.startswith("space.") and not key.endswith(RATE)})
+    return not check(document)[1] and (not changed or _can_plan(json.dumps(document), tuple(changed)))
+
+
+@functools.lru_cache(maxsize=100)
+def _can_plan(document: str, blocks: tuple[int, ...]) -> bool:
+    """Returns whether each configuration of some method blocks can be built: ranks have a limit that only the model says."""
+    sweep = Sweep.model_validate(json.loads(document))
+    planner = Planner(sweep)
+    try:
+        for point in covering(tuple(sweep.blocks[block] for block in blocks)):
+            planner.configuration(point)
+    except SweepError:
+        return False
+    return True
 
 
 def more_seeds(sweep: Sweep, count: int) -> Settings:

