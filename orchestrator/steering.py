@@ -1,5 +1,4 @@
-"""A sweep that exists is changed: `apply` gives it an edited file; `ask` pauses, continues, stops, retries;
-`propose` adds a configuration.
+"""A sweep that exists is changed: `apply` gives it an edited file; `ask` pauses, continues, stops, retries.
 
 a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
 none does         `apply` continues the sweep as `run --resume` does; another request waits for the next session
@@ -11,17 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from orchestrator.control.change import Change, check_change, find_change, price_of
-from orchestrator.control.proposing import propose as decide
-from orchestrator.control.request import Request, apply_request, new_request, pending, proposal_request
+from orchestrator.control.request import Request, apply_request, new_request, pending
 from orchestrator.control.request_queue import affected
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.planner import Planner
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of
 from orchestrator.record.overrides import Override
@@ -94,48 +91,19 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     Raises:
         ValueError: there is no such sweep or trial, or nothing of it can be stopped or run again.
     """
-    place, state = _begun(folder)
-    keys = affected(state, verb, trial)
-    names = ", ".join(state.entries[key].trial.name for key in keys)
-    request = new_request(verb, keys[0] if trial and len(keys) == 1 else trial)
-    return _request(place, state, request, f"{verb}{': ' if names else ''}{names}", trials=keys)
-
-
-def propose(folder: Path, proposal: str, why: str) -> RequestReport:
-    """Adds a configuration to a sweep that runs, was stopped, or has ended; returns what came of it.
-
-    Args:
-        folder: of the sweep, `runs/NAME`.
-        proposal: the configuration, as in `lora rank=4 learning_rate=2e-3`.
-        why: the reason, for people.
-
-    Raises:
-        ValueError: there is no such sweep, or the configuration is refused; nothing has changed.
-    """
-    place, state = _begun(folder)
-    if state.started is None:
-        raise SweepError([f"{folder} has no record of a session yet"])
-    request, planner = proposal_request(proposal, why), Planner(state.sweep)
-    added = decide(request.proposal, request.why, request.who, planner, state)
-    (name,) = added.seeds
-    return _request(place, state, request, f"propose: {added.why}", configuration=name)
-
-
-def _begun(folder: Path) -> tuple[SweepFolder, State]:
     place = SweepFolder(folder.absolute())
     if not place.record.exists():
         raise SweepError([f"{folder} holds no sweep that has begun"])
-    return place, read_state(place.record)
-
-
-def _request(place: SweepFolder, state: State, request: Request, action: str, **about: Any) -> RequestReport:
-    """Hands a request in, or leaves it to the next session."""
+    state = read_state(place.record)
+    keys = affected(state, verb, trial)
+    names = ", ".join(state.entries[key].trial.name for key in keys)
+    request, action = new_request(verb, keys[0] if trial and len(keys) == 1 else trial), f"{verb}{': ' if names else ''}{names}"
     done = _is_driven(place) and _hand_in(place, request)
     if not done:
         request.write(place)
     text = f"done: {action}" if done else f"{action}: no driver runs; the next session does it first"
-    about |= {"sweep": state.name, "verb": request.verb, "done": done, "text": text}
-    return RequestReport(**about, command="" if done else state.again)
+    command = "" if done else state.again
+    return RequestReport(sweep=state.name, verb=verb, done=done, trials=keys, text=text, command=command)
 
 
 def _is_driven(folder: SweepFolder) -> bool:

@@ -96,10 +96,6 @@ COMMANDS = (
             ("apply sweeps/ranks.yaml --set 'seeds=[0,1,2]' --yes", "two more seeds, while the sweep runs or after it"),
         ),
     ),
-    Row(
-        "orchestrator.commands.control:propose",
-        (("propose ranks 'lora rank=4' --why 'half of rank 8 may do'", "one more configuration, with the reason for it"),),
-    ),
     Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
     Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),
     Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),

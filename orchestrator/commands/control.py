@@ -1,4 +1,4 @@
-"""`apply`, `propose`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
+"""`apply`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from orchestrator.tools.stdout import write_report
 
 if TYPE_CHECKING:
     from orchestrator.control.change import Change
-    from orchestrator.reports.change import RequestReport
     from orchestrator.state.events import Verb
 
 Trial = Annotated[
@@ -78,28 +77,6 @@ def apply(
     return exit_status(done.outcome) if done.outcome is not None else 0
 
 
-def propose(
-    sweep: Sweep,
-    configuration: Annotated[
-        str, typer.Argument(metavar="CONFIGURATION", help="A method, and settings with one value each: 'lora rank=4'.")
-    ],
-    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which the record keeps.")],
-    storage: Folders = None,
-    as_json: AsJson = False,
-) -> None:
-    """Add one configuration to a sweep that runs or has run.
-
-    It is trained with the reported seeds. Settings that it does not name are those of the file for all blocks, or the method's
-    defaults. The page, MLflow and trials.csv show the reason. A running driver starts it; if none runs, the next session does.
-
-    Exit status: 0 added; 2 the configuration is wrong, breaks a constraint of the file, or is in the sweep already.
-    """
-    from orchestrator.review.past_sweep import find_folder
-    from orchestrator.steering import propose as add
-
-    _show(add(find_folder(sweep, storage), configuration, why), as_json)
-
-
 def pause(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
     """Pause a sweep: no further trial starts.
 
@@ -130,8 +107,5 @@ def _ask(sweep: str, storage: str | None, as_json: bool, verb: Verb, trial: str 
     from orchestrator.review.past_sweep import find_folder
     from orchestrator.steering import ask
 
-    _show(ask(find_folder(sweep, storage), verb, trial), as_json)
-
-
-def _show(report: RequestReport, as_json: bool) -> None:
+    report = ask(find_folder(sweep, storage), verb, trial)
     write_report(report.to_json()) if as_json else screen().print(report.text, markup=False, soft_wrap=True)

@@ -1,9 +1,7 @@
 """`Request`: what a person asks of a sweep's driver, as a file in `runs/NAME/requests`.
 
-    apply, pause, continue, propose, retry, stop  -->  ID.json  -->  driver, between two events  -->  an event in the log
+    apply, pause, continue, retry, stop  -->  ID.json  -->  driver, between two events  -->  an event in the log
                                                                                  └── refused -->  ID.refused
-
-The events are `Applied`, `Decided` (a proposal) and `Requested` (all others).
 
 The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
 that no driver has answered is answered by the next one. A file that is no request is refused as soon as it is read.
@@ -54,8 +52,6 @@ class Request:
         who: user@machine.
         time: when it was written, in seconds since 1970.
         trial: the key of the trial that `stop` or `retry` is about.
-        proposal: with `propose`: the configuration (`orchestrator.control.proposing`).
-        why: with `propose`: the reason.
         sweep: with `apply`: the sweep file, checked, with every default written out.
         file: the path of that file.
         overrides: what flags change in it.
@@ -63,12 +59,10 @@ class Request:
 
     __pydantic_config__: ClassVar = PLAIN
     name: Shown
-    verb: Verb | Literal["apply", "propose"]
+    verb: Verb | Literal["apply"]
     who: Shown
     time: float
     trial: Shown | None = None
-    proposal: Shown = ""
-    why: Shown = ""
     sweep: dict[str, Any] = field(default_factory=dict)
     file: Shown = ""
     overrides: list[Override] = field(default_factory=list)
@@ -113,25 +107,6 @@ def new_request(verb: Verb, trial: str | None = None) -> Request:
     return Request(_new_name(), verb, _whoami(), time.time(), trial)
 
 
-LONGEST = 500
-"""The most letters of a proposal and of its reason, which page, MLflow and log show."""
-
-
-def proposal_request(proposal: str, why: str) -> Request:
-    """Returns a request that a configuration is added, with the reason.
-
-    Raises:
-        ValueError: one of the two is empty, too long, or cannot be shown.
-    """
-    for text in (proposal, why):
-        if not text.strip():
-            raise ValueError("give the configuration, as in 'lora rank=4', and the reason (--why)")
-        if len(text) > LONGEST:
-            raise ValueError(f"got {len(text):,} letters; the configuration and the reason have at most {LONGEST} each")
-        _check_shown(text)
-    return Request(_new_name(), "propose", _whoami(), time.time(), proposal=proposal.strip(), why=why.strip())
-
-
 def apply_request(sweep: Sweep, file: Path, overrides: Sequence[Override]) -> Request:
     """Returns a request that another sweep file counts from now on."""
     plain, path = sweep.model_dump(mode="json"), str(file.absolute())
@@ -161,7 +136,7 @@ def _read(file: Path) -> Request | None:
     logger.warning("%s is removed, because it is no request (%s)", file, why)
     _refuse(
         file,
-        f"{file.name} is no request ({why}); write requests with craft-sweeps apply, propose, pause, continue, stop or retry",
+        f"{file.name} is no request ({why}); write requests with craft-sweeps apply, pause, continue, stop or retry",
     )
     return None
 

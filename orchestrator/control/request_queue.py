@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.control.change import check_change, find_change
-from orchestrator.control.proposing import propose
 from orchestrator.control.request import Request, pending
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.folder import SweepFolder
@@ -21,7 +20,7 @@ from orchestrator.record.manifest import describe_plan, record_in, write_effecti
 from orchestrator.record.overrides import write_overrides
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Applied, Decided, Requested, Verb
+from orchestrator.state.events import Applied, Requested, Verb
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
@@ -87,7 +86,7 @@ Look = Callable[[], tuple[Plan, State]]
 class Command:
     """What the driver is to do: take the event, and follow the plan if there is one."""
 
-    event: Applied | Requested | Decided
+    event: Applied | Requested
     plan: Plan | None = None
 
     @property
@@ -161,8 +160,6 @@ class RequestQueue:
             if on_disk:
                 request.remove(self._folder)
             return None
-        if request.verb == "propose":
-            return Command(propose(request.proposal, request.why, request.who, plan.planner, state, request.name))
         if request.verb != "apply":
             keys = affected(state, request.verb, request.trial)
             return Command(Requested(request=request.name, who=request.who, verb=request.verb, keys=keys))

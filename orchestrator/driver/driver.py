@@ -38,7 +38,6 @@ from orchestrator.state.events import (
     Paused,
     Reopened,
     Reported,
-    Requested,
     SessionStarted,
     Started,
     Underway,
@@ -112,7 +111,6 @@ class Driver(Agenda):
             self.record(command.event)
             if command.plan is not None:
                 self._record_refused()
-            if not isinstance(command.event, Requested):
                 self._ask()
             again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet

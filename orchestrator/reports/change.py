@@ -8,8 +8,7 @@ from pydantic import Field
 
 from orchestrator.control.change import Change, Price
 from orchestrator.reports.base import Number, Report
-
-Verb = Literal["pause", "continue", "stop", "retry", "propose"]
+from orchestrator.state.events import Verb
 
 
 class ApplyReport(Report):
@@ -36,13 +35,12 @@ def apply_report(change: Change, applied: bool) -> ApplyReport:
 
 
 class RequestReport(Report):
-    """What came of `pause`, `continue`, `stop`, `retry` or `propose`."""
+    """What came of `pause`, `continue`, `stop` or `retry`."""
 
     report: Literal["request"] = Field("request", description="The kind of this report.")
     sweep: str = Field(description="The sweep's name.")
     verb: Verb = Field(description="What was asked for.")
     done: bool = Field(description="Whether a driver has done it. False if none runs: the next session does it first.")
     trials: list[str] = Field([], description="The keys of the trials that are stopped, or run again.")
-    configuration: str | None = Field(None, description="`propose`: the id of the configuration that is added.")
     text: str = Field(description="What came of it, as the terminal shows it.")
     command: str = Field(description="The command that continues the sweep, where no driver runs. Empty if there is none.")

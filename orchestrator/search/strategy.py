@@ -168,7 +168,7 @@ class Added(Staged):
     def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
         for decision in state.decisions:
             trials, configurations = self._after(decision, trials, configurations)
-        notes = [f"Added{'' if row.request else ' for the answer'}: {row.why}" for row in state.decisions]
+        notes = [f"Added for the answer: {row.why}" for row in state.decisions]
         return Stages(trials, configurations, True, notes)
 
     def _after(

@@ -68,7 +68,7 @@ class UntilAnswered(Added):
         if not above_guessing(complete):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
         failed = f"; {failed}: --retry-failed runs them again" if failed else ""
-        points = sum(decision.point is not None and not decision.request for decision in state.decisions)
+        points = sum(decision.point is not None for decision in state.decisions)
         steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)
 
         def fits(step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:

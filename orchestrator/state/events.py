@@ -6,7 +6,7 @@
 `Reopened`         `--retry-failed`: the next session runs these trials again
 `Wanted`           the strategy asks for trials, now or again in this session
 `Proposed`         a searcher drew a point
-`Decided`          more trials are added: the answer's next step (`search.until`), or what a person proposed
+`Decided`          more trials are added: the answer's next step (`search.until`)
 `Refused`          a configuration breaks a constraint and is not trained
 `Started`          trials run: those of one job
 `Reported`         a running trial was evaluated
@@ -39,7 +39,7 @@ from orchestrator.state.trial import Number, Trial
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.sweep import Sweep
 
-FORMAT = 3
+FORMAT = 4
 """The number of the log's format (`orchestrator.state.log`)."""
 PLAIN = ConfigDict(strict=True, extra="forbid")
 """How a dataclass, and those in it, are read from JSON: no value is converted, no field may be unknown."""
@@ -135,14 +135,12 @@ class Proposed(Event):
 @dataclass(frozen=True, kw_only=True)
 class Decided(Event):
     """`why` says in words what runs, and for what. `seeds` are further seeds of configurations, by the id of what is trained;
-    `point` is the point of a configuration that the file does not list, whose seeds they are. `request` names the request of
-    the person who proposed it."""
+    `point` is the point of a configuration that the file does not list, whose seeds they are."""
 
     durable = True
     why: str
     seeds: dict[str, list[int]]
     point: dict[str, Any] | None = None
-    request: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

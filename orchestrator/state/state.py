@@ -45,7 +45,7 @@ class State:
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         waves: the number of requests for trials that had new ones.
         proposals: what the searcher drew, in order.
-        decisions: what was added for the answer, or by a person's proposal, in order.
+        decisions: what was added for the answer, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
         ended: the end of the last session; None while one runs.
@@ -185,11 +185,6 @@ def _wanted(state: State, event: Wanted) -> State:
     return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
 
 
-def _decided(state: State, event: Decided) -> State:
-    answered = state.answered | {event.request} if event.request else state.answered
-    return replace(state, decisions=(*state.decisions, event), answered=answered)
-
-
 def _started(state: State, event: Started) -> State:
     begun = [replace(entry, phase="running", begun=True, changed=event.time) for entry in _live(state, event.keys)]
     return state._with(begun)
@@ -275,7 +270,7 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Reopened: _reopened,
     Wanted: _wanted,
     Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
-    Decided: _decided,
+    Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
     Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
     Started: _started,
     Reported: _reported,

@@ -24,7 +24,7 @@ class Why:
     `candidate`     helps to choose settings, and its scores are not reported   the id of the group that chooses
     `transferred`   has the learning rate of another configuration              that configuration's label
     `replicated`    is one more seed of what results have chosen                empty
-    `added`         was proposed or decided while the sweep ran                 the reason, in words
+    `added`         was decided while the sweep ran                             the reason, in words
     `cut`           is cut from the adapter of a training                       the key of the training
     `source`        is trained for what is cut from it, and not reported        the id of the tuned configuration
     ==============  ==========================================================  ========================================

@@ -10,26 +10,19 @@ from typing import Any
 
 import pytest
 
-from craft.tasks.files import read_rows
 from orchestrator.commands.app import WRONG, main
 from orchestrator.control.change import find_change, price_of
-from orchestrator.control.proposing import propose
-from orchestrator.control.request import new_request, pending, proposal_request
-from orchestrator.desired.run import desired_configuration, desired_trial
+from orchestrator.control.request import new_request, pending
 from orchestrator.judging.experiments import pace_of
 from orchestrator.record.folder import SweepFolder
 from orchestrator.reports.status import read_status
-from orchestrator.results import tags
-from orchestrator.results.summary import summarize_entries
-from orchestrator.review.trials_file import TRIALS_FILE, read_trials, write_trials
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.steering import ask
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget
-from orchestrator.sweepfile.sweep import Sweep
-from tests.orchestrator.driven import driving, outcomes, run_all
+from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.state.test_machine import plan_of
 
 
@@ -112,74 +105,6 @@ def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) 
     assert len(read_state(SweepFolder(folder).record).answered) == 3
 
 
-def test_a_proposal_is_trained_and_keeps_its_reason(tmp_path: Path) -> None:
-    plan, folder = plan_of("grid", 0), tmp_path / "t"
-    run_one(folder)
-    with driving(plan, folder) as driver:
-        before = {*driver.state.wanted}
-        proposal_request("lora rank=16 learning_rate=2e-3", "twice of 8").write(driver.folder)
-        driver.tick()
-        new = [driver.state.entries[key].trial for key in driver.state.wanted if key not in before]
-        assert [(trial.task, trial.seed) for trial in new] == [("toy/paraphrase", 0), ("toy/sentiment", 0)]
-        assert {(trial.parameters["rank"], trial.parameters["learning_rate"]) for trial in new} == {(16, 0.002)}
-        driver.tick()
-        assert pending(driver.folder) == []
-    run_all(plan, folder, lambda trial: 60.0)
-    state = read_state(SweepFolder(folder).record)
-    entries = [entry for entry in state.requested if entry.trial.added]
-    assert {entry.key for entry in entries} == {trial.key for trial in new}
-    reason = re.compile(r"LoRA r16, q v, lr 0\.002, proposed by \S+@\S+: twice of 8")
-    assert all(reason.fullmatch(entry.trial.added or "") and entry.finished for entry in entries)
-    assert [reason.fullmatch(line) is not None for line in read_status(folder).added] == [True]
-    for entry in entries:  # in MLflow and in the CSV
-        assert desired_trial(entry, None, state, folder).tags[tags.ADDED] == entry.trial.added
-    whole = desired_configuration(entries, summarize_entries(entries)[0], None, state, "")
-    assert whole.tags[tags.ADDED] == entries[0].trial.added
-    write_trials(state.requested, tmp_path / TRIALS_FILE)
-    again = [entry.trial for entry in read_trials(read_rows(tmp_path / TRIALS_FILE))]
-    assert {trial.key: trial.added for trial in again} == {entry.key: entry.trial.added for entry in state.requested}
-    assert not find_change(plan.sweep, plan, state), "the file does not take it back"
-
-
-@pytest.mark.parametrize(
-    ("proposal", "words"),
-    [
-        (
-            "lora rank=1 learning_rate=0.001",
-            r"LoRA r1, q v, lr 0.001: the sweep has it already, as \w{10} .*: 1 of its 2 trials",
-        ),
-        ("lora learning_rate=1e-3 r=1", "the sweep has it already"),
-        ("lora rank=64", "trainable_parameters 6,400 is above max 1,000, by the file's constraints"),
-        ("lora rank=3", "with it the sweep needs 10 trials; budget.trials is 9: raise it by apply"),
-        ("lara rank=4", "unknown method 'lara'. Did you mean 'lora'?"),
-        ("lora rnk=4", "unknown key 'rnk' for method lora. Did you mean 'rank'?"),
-        ("lora rank=0", "rank: got 0; must be"),
-        ("lora rank={values: [4, 8]}", "rank: a proposal has one value of each setting"),
-        ("lora rank={min: 1, max: 8}", "rank: a proposal has one value of each setting|rank: .* grid"),
-        ("lora rank=4 rank=8", "rank is given twice"),
-        ("lora rank=4 sizes=[20]", "sizes is given twice, or goes with a block of the file only"),
-        ("lora rank=[4", "rank=.4: .*not YAML|rank=.4"),
-        ("lora 4", "unknown method 'lora 4'"),
-    ],
-)
-def test_a_proposal_is_refused_in_words(proposal: str, words: str, tmp_path: Path) -> None:
-    run_one(tmp_path / "t")
-    plan = plan_of("grid", 0)
-    sweep = Sweep.model_validate(
-        plan.sweep.model_dump(mode="json") | {"constraints": {"trainable_parameters": {"max": 1000}}, "budget": {"trials": 9}}
-    )
-    state = read_state(SweepFolder(tmp_path / "t").record)
-    with pytest.raises(ValueError, match=r".") as refused:
-        propose(proposal, "why not", "a@b", plan.planner.of(sweep), state)
-    assert re.search(words, str(refused.value)), refused.value
-
-
-def test_a_proposal_without_words_is_refused() -> None:
-    for proposal, why in (("", "x"), ("lora", " "), ("lora", "\x1b[2J"), ("lora" * 200, "x"), ("lora", "x" * 200_000)):
-        with pytest.raises(ValueError, match=r"the reason \(--why\)|cursor|at most 500 each"):
-            proposal_request(proposal, why)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -187,7 +112,6 @@ def test_a_proposal_without_words_is_refused() -> None:
         *({"who": value} for value in (5, None, "\x1b]0;x\x07root", "a\nb")),
         *({"time": value} for value in ("x", None, [])),
         *({"verb": value} for value in (["stop"], "delete", None)),
-        *({"verb": "propose", "proposal": value} for value in ("", "\0", "lora {", None, ["lora"])),
         {"name": "another"},
         {"surprise": 1},
         *({"verb": "apply", "sweep": value} for value in (None, [1], {}, {"name": {"name": {}}}, {"space": [[[[]]]]})),

@@ -68,7 +68,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("stop begun 000000000000", {"report": "error", "exit_status": 2}),
         ("stop begun 0000000000000001", {"report": "request", "verb": "stop", "trials": ["0000000000000001"]}),
         ("retry done 0000000000000000", {"report": "error", "exit_status": 2}),
-        ("propose done lora --why x", {"report": "error", "kind": "call", "exit_status": 2}),
         ("export done --to results", {"report": "export", "trials": 6, "path": "results/trials.csv"}),
         ("export begun --to results", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
         ("cut begun --pick best --size 1 --to cut", {"report": "error", "kind": "nothing yet", "exit_status": 1}),

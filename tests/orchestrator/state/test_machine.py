@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from orchestrator.control.change import find_change
-from orchestrator.control.request import apply_request, new_request, proposal_request
+from orchestrator.control.request import apply_request, new_request
 from orchestrator.control.request_queue import _Planning
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import TrialResult
@@ -49,7 +49,6 @@ class SweepMachine(PlayedSweep, RuleBasedStateMachine):
     def begin(self, data: st.DataObject, variant: int) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.kind, self.variant, self.diverged = data.draw(st.sampled_from(self.kinds)), 0, False
-        self.proposed: dict[str, str] = {}
         self.finished: dict[str, TrialResult] = {}
         self.steps: Counter[str] = Counter()
         self.start(variant)
@@ -153,30 +152,6 @@ class SweepMachine(PlayedSweep, RuleBasedStateMachine):
             assert refused is None or not entry.ended or entry.finished
             assert after.ended == (entry.finished is not None)
 
-    @rule(rank=st.sampled_from([3, 5]), killed=st.sampled_from(["", "before the answer", "after the answer"]))
-    def propose(self, rank: int, killed: str) -> None:
-        """A configuration that no file has is proposed; the driver may be killed before or after it takes it."""
-        request, folder = proposal_request(f"lora rank={rank} learning_rate=0.02", f"{rank} may do"), SweepFolder(self.folder)
-        request.write(folder)
-        if killed:
-            if killed == "after the answer":
-                self.driver.tick()
-            self.kill_and_start()
-        self.tell()
-        refused, sweep = request.take_refusal(folder), self.driver.plan.sweep
-        if f"{rank} may do" in self.proposed:
-            assert "has it already" in (refused or "")
-            return
-        assert refused is None
-        (added,) = [decision for decision in self.driver.state.decisions if decision.request == request.name]
-        (name,) = added.seeds
-        self.proposed[f"{rank} may do"] = name
-        trials = [entry.trial for entry in self.driver.state.requested if entry.trial.configuration == name]
-        assert {(trial.task, trial.seed) for trial in trials} == {
-            (task, seed) for task in sweep.task_names for seed in sweep.reported_seeds
-        }
-        assert all(f"{rank} may do" in (trial.added or "") and trial.is_reported for trial in trials)
-
     @rule(data=st.data(), variant=st.integers(0, 2), written=st.booleans())
     def kill_between_request_and_answer(self, data: st.DataObject, variant: int, written: bool) -> None:
         """The driver is killed before it has answered, or after that and before it has removed the request."""
@@ -272,10 +247,8 @@ class SweepMachine(PlayedSweep, RuleBasedStateMachine):
             self.what_has_finished_stays_and_never_runs_again()
             entries = self.driver.state.requested
             assert all(entry.ended for entry in entries)
-            answers = self.driver.plan.sweep.search.until is not None and bool(self.proposed)  # with what is proposed, too
-            if not (self.diverged or answers or self.driver.plan.adaptive):  # what is drawn depends on what has ended by then
+            if not (self.diverged or self.driver.plan.adaptive):  # what is drawn depends on what has ended by then
                 wanted = self.driver.strategy.wanted(self.driver.state)
-                wanted = [trial for trial in wanted if trial.configuration not in self.proposed.values()]
                 assert [trial.key for trial in wanted] == undisturbed(self.kind, self.variant)
             results = [event.result for event, _ in read_events(self.record) if isinstance(event, Ended)]
             counts = Counter(result.key for result in results if result.settled and result.status == "finished")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.control.request import apply_request, pending, proposal_request
+from orchestrator.control.request import apply_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state.events import Applied, Ended
 from orchestrator.state.log import read_events, read_state
@@ -28,15 +28,13 @@ def test_a_sweep_is_paused_takes_another_file_and_continues(tmp_path: Path) -> N
     later = plan_of(tmp_path, "[0]", json.dumps([2, 4, 8, 16]), storage=str(tmp_path))
     for _ in range(2):
         apply_request(later.sweep, tmp_path / "sweep.yaml", ()).write(folder)
-    proposal_request("lora rank=32", "one size beyond").write(folder)
     wait_for(lambda: not pending(folder), process)
     assert {entry.key for entry in read_state(folder.record).entries.values() if entry.begun} == begun, "none starts"
     ask(folder.path, "continue")
     err = process.communicate(timeout=240)[1]
     assert process.returncode == 0, err
     state, events = read_state(folder.record), [event for event, _ in read_events(folder.record)]
-    assert {entry.key for entry in state.requested if not entry.trial.added} == {trial.key for trial in later.trials}
-    assert [entry.trial.parameters["rank"] for entry in state.requested if entry.trial.added] == [32]
+    assert {entry.key for entry in state.requested} == {trial.key for trial in later.trials}
     assert all(entry.finished for entry in state.requested)
     assert sum(isinstance(event, Applied) for event in events) == 1, "the second changes nothing"
     assert set(Counter(event.result.key for event in events if isinstance(event, Ended)).values()) == {1}
