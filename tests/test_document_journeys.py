@@ -33,6 +33,7 @@ JOURNEY = {
     "craft-sweeps run sweeps/ranks.yaml --name longer --set training.epochs=4": "files: runs/longer/front.csv",
     "craft-sweeps compare longer ranks": "longer",
     "craft-sweeps energy MODEL": "energy",
+    "craft-sweeps remove ranks": "removed",
 }
 """Commands of the documents that really run, one after the other, each with something that it must show."""
 
@@ -58,7 +59,7 @@ def test_journey(tmp_path: Path) -> None:
         assert command in known, f"no document has: {command}"
         words = [MINILM if word == "MODEL" else word for word in shlex.split(command)]
         run = [sys.executable, *(["-m", "orchestrator", *words[1:]] if words[0] == PROGRAM else words[1:])]
-        done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
+        done = subprocess.run(run, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         assert shown.lower() in " ".join(done.stdout.lower().split()), f"{command}: {done.stdout}"
     (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
@@ -110,7 +111,6 @@ def test_from_python(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.splitlines()[-1]) > 0.5, done.stdout
     assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
-    assert "import craft" in (tmp_path / "adapter/README.md").read_text()
 
 
 @pytest.mark.slow

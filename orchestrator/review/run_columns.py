@@ -337,8 +337,9 @@ def read_columns(rows: Rows, call: Call) -> Columns:
         likely = [*scores, *columns.fractions] if len(scores) < 2 else scores
         likely, why = likely or trained, "may be it" if likely else "is a training's" if trained else "no column may be it"
         columns.parts["score"] = likely
-        questions |= {} if call.by else _find_settings(columns, rows)
-        by = {"by": names_of(columns.parts["settings"])} if len(likely) > 1 and columns.parts["settings"] else {}
+        asked = {} if call.by else _find_settings(columns, rows)
+        questions |= asked
+        by = {"by": names_of(columns.parts["settings"])} if len(likely) > 1 and columns.parts["settings"] and not asked else {}
         sides = {column.name: _direction(columns, call, column) for column in likely}
         questions[f"score: {' '.join(filter(None, (', '.join(sides), why)))}"] = [
             {"score": name} | by | side

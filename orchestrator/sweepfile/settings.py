@@ -144,6 +144,16 @@ class ReplicationSettings(Settings):
         description="What is tuned, as in `[learning_rate]`: configurations that differ in nothing else are a group.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_tuned(cls, written: Any) -> Any:
+        if isinstance(written, dict) and "tuned" not in written:
+            raise ValueError(
+                "`tuned` is missing: the settings to tune, as in tuned: [learning_rate]. For further seeds of those alone whose "
+                "scores decide the answer, write search: {until: answered} in its place"
+            )
+        return written
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _check_seeds(cls, seeds: Any) -> Any:

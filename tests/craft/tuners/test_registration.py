@@ -10,9 +10,9 @@ import pytest
 MODULES = (
     *(
         "craft.tuners.craft." + name
-        for name in ("config", "adapter", "stack", "find_stacks", "fingerprint", "layer", "export", "model")
+        for name in ("config", "equation", "stack", "find_stacks", "fingerprint", "layer", "lora", "model")
     ),
-    *("craft.tuners." + name for name in ("joint", "lotr", "milora", "registration")),
+    *("craft.tuners." + name for name in ("across_layers", "bottleneck", "joint", "milora", "registration")),
     *("craft.models." + name for name in ("projections", "loading", "heads")),
 )
 
