@@ -17,7 +17,7 @@ from dashboards.feed import Feed
 from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.literature import published_rows
-from dashboards.panels.progress import STATE_COLOURS, outlook_of, trial_counts
+from dashboards.panels.progress import STATE_COLOURS, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
 from orchestrator.judging.answer import describe_running, is_heard
 from orchestrator.review.run_table import read_table
@@ -41,12 +41,13 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
     """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
-    counts = [trial_counts(frame) for frame in view.sweeps]
+    standing = [frame.progress() for frame in view.sweeps]
+    counts = [trial_counts(now) for now in standing]
     states = {state: sum(tally[state] for tally in counts) for state in STATE_COLOURS}
     parts = [f"{states['finished']} of {sum(states.values())} trainings done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed", "stopped") if states[state]]
-    seconds = [outlook_of(frame, tally)[0] for frame, tally in zip(view.sweeps, counts, strict=True)]
-    parts += [f"about {format_duration(left)} left" for left in seconds if left is not None and len(seconds) == 1]
+    left = standing[0].seconds_left if len(standing) == 1 else None
+    parts += [] if left is None else [f"about {format_duration(left)} left"]
     parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],

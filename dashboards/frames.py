@@ -18,6 +18,7 @@ configurations here. A configuration has a `Summary` next to its row.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ from orchestrator.judging.front import Verdict, judge_state, judge_summaries
 from orchestrator.plan.parameters import flatten
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
+from orchestrator.review.progress import progress
+from orchestrator.review.status import Progress
 from orchestrator.state.entry import Entry
 from orchestrator.state.events import Refused
 from orchestrator.state.state import State
@@ -60,6 +63,10 @@ class Frames:
     def status(self) -> str:
         """`running`, `finished`, `failed` or `interrupted`."""
         return "running" if self.state.ended is None else self.state.ended.status
+
+    def progress(self) -> Progress:
+        """Returns how far the sweep is at this moment, as far as its log has it."""
+        return progress(self.state, time.time())
 
     @property
     def folder(self) -> str:

@@ -141,7 +141,9 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
     rooms = (
         "results",
         "judging",
+        "review.progress",
         "review.run_table",
+        "review.status",
         "state",
         "sweepfile",
         "plan.parameters",

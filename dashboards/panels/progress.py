@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
 from craft.words import format_duration, list_some
-from dashboards.frames import Frames
 from dashboards.panels.base import Panel, Plain, View, numbers, table, text, texts
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
-from orchestrator.state.entry import count_phases
+from orchestrator.review.status import Progress
 
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
-FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
 
 
-def trial_counts(frame: Frames) -> dict[str, int]:
-    """Counts trainings by state, those to come too, as `status` and the terminal do. What has been cut is no training."""
-    counts = count_phases(frame.state.trainings)
-    states = {state: counts[state] for state in ("finished", "running", "stopped", "failed")}
-    states["running"] *= frame.status == "running"
-    return states | {"to come": (frame.state.most_trainings or counts.total()) - sum(states.values())}
+def trial_counts(now: Progress) -> dict[str, int]:
+    """Counts trainings by state, those to come too. What has been cut is no training."""
+    counts = {state: getattr(now.trainings, state) for state in ("finished", "running", "stopped", "failed")}
+    return counts | {"to come": now.to_come}
 
 
 def progress_data(view: View) -> Plain:
     """Counts trainings by state for each sweep."""
     groups: list[Plain] = []
     for frame in view.sweeps:
-        tally = trial_counts(frame)
-        status = frame.status
-        seconds_left, doing = outlook_of(frame, tally)
-        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": seconds_left, "doing": doing})
+        now = frame.progress()
+        about = {"status": frame.status, "left_s": now.seconds_left, "doing": now.doing}
+        groups.append({"sweep": frame.name, "counts": trial_counts(now), **about})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
     if all(group["status"] == "finished" and not group["counts"]["failed"] for group in groups):
         return {"empty": f"All {sum(sum(group['counts'].values()) for group in groups)} trainings have ended; none failed."}
     return {"groups": groups}
-
-
-def outlook_of(frame: Frames, tally: dict[str, int]) -> tuple[float | None, str]:
-    """Returns the seconds left, None if they are not known, and what the trials do."""
-    outlook = _underway(frame) if frame.status == "running" else None
-    return outlook or (_time_left(frame, tally, frame.status), "")
-
-
-def _underway(frame: Frames) -> tuple[float | None, str] | None:
-    """Returns the seconds left and the activity of the trials, from the driver's last report; None without a recent one."""
-    report = frame.state.underway
-    since = time.time() - report.time if report is not None else FRESH_S
-    if report is None or not 0 <= since < FRESH_S:
-        return None
-    return (None if report.left is None else max(0.0, report.left - since)), report.doing
-
-
-def _time_left(frame: Frames, tally: dict[str, int], status: str) -> float | None:
-    """Returns the seconds left at the pace so far; None without a finished trial, a plan, or a sweep that runs."""
-    remaining_trials = tally["running"] + tally["to come"]
-    over = tally["finished"] + tally["stopped"] + tally["failed"]
-    if not remaining_trials or not over or status != "running" or frame.state.started is None:
-        return None
-    return (time.time() - frame.state.started.time) / over * remaining_trials
 
 
 def progress_draw(plain: Plain) -> Plain:

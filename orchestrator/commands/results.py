@@ -23,12 +23,11 @@ def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> No
 
     Exit status: 0 shown; 2 there is no such sweep.
     """
-    from orchestrator.reports.status import read_status
-    from orchestrator.reports.status_view import show_status
     from orchestrator.review.past_sweep import find_folder
+    from orchestrator.review.progress import read_status
 
     report = read_status(find_folder(sweep, storage))
-    write_report(report.to_json()) if as_json else show_status(report, screen())
+    write_report(report.to_json()) if as_json else report.show(screen())
 
 
 def front(

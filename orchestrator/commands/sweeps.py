@@ -69,8 +69,7 @@ def wait(
 
     Exit status: 0 it has finished, and no trial failed; 1 it failed, was interrupted, or still runs; 2 there is no such sweep.
     """
-    from orchestrator.reports.status import read_status
-    from orchestrator.reports.status_view import show_status
+    from orchestrator.review.progress import read_status
 
     began = time.monotonic()
     deadline = float("inf") if timeout is None else began + timeout
@@ -83,7 +82,7 @@ def wait(
         was_driven = was_driven or driven
         time.sleep(POLL_SECONDS)
     report = read_status(folder)
-    write_report(report.to_json()) if as_json else show_status(report, screen())
+    write_report(report.to_json()) if as_json else report.show(screen())
     return 0 if report.phase == "finished" and not report.failed else 1
 
 

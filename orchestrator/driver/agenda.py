@@ -200,8 +200,6 @@ class Agenda(SessionLog):
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
-        jobs = len(self.queue.jobs)
-        self.display.tally.total = jobs if self.plan.adaptive else max(jobs, self.plan.most_jobs)
         return True
 
     def _add(self, job: Job) -> None:

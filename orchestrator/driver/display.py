@@ -1,12 +1,14 @@
-"""What a running sweep shows: trials done, running and failed, the best so far, the time that has passed and that is left.
+"""The screen of a running sweep: its `Progress`, and the events that a person wants to see when they happen.
 
 On a terminal it is one block that redraws itself; in a file or a pipe it is a plain line every 30 s. Either shows failures and
-troubles when they happen. `Tally` keeps the numbers, apart from the drawing.
+troubles when they happen.
 """
 
 from __future__ import annotations
 
-from typing import IO
+import time
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,32 +18,41 @@ from rich.text import Text
 
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import Outlook, Tally
+from orchestrator.review.progress import Outlook, progress
+from orchestrator.review.status import RUNNING_SHOWN, Progress
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested, Started, Wanted
+from orchestrator.state.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
 from orchestrator.state.state import State
 
-PLAIN_EVERY = 30.0
-SHOWN_RUNNING = 8
+PLAIN_EVERY, REDRAWN_EVERY = 30.0, 0.25
 
 
 class Display:
-    """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often."""
+    """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often.
 
-    def __init__(self, total: int, stream: IO[str], verbosity: Verbosity = "normal", live: bool | None = None) -> None:
+    Attributes:
+        state: the sweep after the last event that it was shown.
+        missing: what the trials wait for that no machine has.
+    """
+
+    def __init__(
+        self,
+        stream: IO[str],
+        verbosity: Verbosity = "normal",
+        live: bool | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """
         Args:
             live: redraw one block; whether `stream` is a terminal unless given.
         """
-        self.tally = Tally(total)
-        self._verbosity = verbosity
+        self.state, self.missing = State(), ""
+        self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, Outlook]()
         quiet = verbosity == "quiet"
         self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)
-        wanted = self._console.is_terminal if live is None else live
-        self._live = (
-            Live(console=self._console, auto_refresh=False, transient=True) if wanted and verbosity != "quiet" else None
-        )
-        self._next_line = self.tally.started + PLAIN_EVERY
+        redraws = (self._console.is_terminal if live is None else live) and not quiet
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
+        self._next_tick = clock() + (0.0 if redraws else PLAIN_EVERY)
         self._last_trouble, self._closed = "", False
 
     def __enter__(self) -> Display:
@@ -56,9 +67,13 @@ class Display:
         """Ends the block, and says how far the sweep came; once."""
         if self._live:
             self._live.stop()
-        if self.tally.total and not self._closed:
+        if self.state.trainings and not self._closed:
             self._closed = True
-            self._console.print(self.tally.sentence(over=True), markup=False)
+            self.say(self._line(self.progress().model_copy(update={"doing": ""})))
+
+    def progress(self) -> Progress:
+        """Returns how far the sweep is at this moment."""
+        return progress(self.state, self._clock(), True, self._outlooks, self.missing)
 
     def show(self, event: Event, state: State) -> None:
         """Shows an event.
@@ -66,59 +81,38 @@ class Display:
         Args:
             state: the state after it.
         """
+        self.state = state
         if isinstance(event, Ended):
+            self._outlooks.pop(event.result.key, None)
             self._show_end(state.entries[event.result.key])
-        elif isinstance(event, Reported):
+        elif isinstance(event, Reported) and self._verbosity == "verbose":
             self._show_report(state.entries[event.key])
         elif isinstance(event, Applied | Requested):
-            self.tally.count_again(state.requested)
             self.say(_announcement(event, state), style="bold")
-        elif isinstance(event, Wanted | Started | Paused | Interrupted):
-            for entry in (state.entries[key] for key in event.keys if key in state.entries):
-                if not entry.trial.is_cut:
-                    self._show_phase(event, entry)
-                elif isinstance(event, Started):
-                    self.tally.cutting.add(entry.key)
-                elif not isinstance(event, Wanted):
-                    self.tally.cutting.discard(entry.key)
+        elif isinstance(event, Interrupted | Paused):
+            for key in event.keys:
+                self._outlooks.pop(key, None)
+                if isinstance(event, Paused) and self._verbosity == "verbose" and not state.entries[key].trial.is_cut:
+                    self.say(f"waits: {state.entries[key].trial.name}")
 
-    def look(self, key: str, outlook: Outlook, state: State) -> None:
-        """Shows how far a running training is."""
-        self.tally.look(state.entries[key], outlook)
+    def look(self, key: str, outlook: Mapping[str, Any]) -> None:
+        """Takes the progress of a running training, as `craft.results.Outlook` has it."""
+        self._outlooks[key] = Outlook.of(outlook, self._clock())
 
     def retry(self, entry: Entry, why: str) -> None:
         """Says that a training starts again."""
-        self.tally.stop(entry.key)
+        self._outlooks.pop(entry.key, None)
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
 
-    def outlook(self) -> tuple[float | None, str]:
-        """Returns the seconds left, if they are known, and what the running trainings do."""
-        return self.tally.left, self.tally.doing
-
-    def _show_phase(self, event: Event, entry: Entry) -> None:
-        if isinstance(event, Started):
-            self.tally.start(entry)
-        elif isinstance(event, Interrupted):
-            self.tally.stop(entry.key)
-        elif isinstance(event, Paused):
-            self.tally.pause(entry)
-            if self._verbosity == "verbose":
-                self.say(f"waits: {entry.trial.name}")
-        elif entry.ended:
-            self.tally.end(entry, earlier=True)
-
     def _show_report(self, entry: Entry) -> None:
-        self.tally.progress(entry)
-        if self._verbosity == "verbose" and entry.report is not None:
+        if entry.report is not None:
             score = entry.report.metrics.get("search_score")
             suffix = "" if score is None else f", search score {score:.1f}"
             self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
 
     def _show_end(self, entry: Entry) -> None:
-        self.tally.cutting.discard(entry.key)
         if entry.trial.is_cut or entry.result is None:
             return
-        self.tally.end(entry)
         if entry.result.status == "failed":
             self.say(f"failed: {entry.trial.name}: {entry.result.error}", style="red")
         elif self._verbosity == "verbose":
@@ -135,47 +129,39 @@ class Display:
         self._console.print(line, style=style, markup=False)
 
     def tick(self) -> None:
-        """Redraws, or says a plain line if it is time for one."""
+        """Redraws, or says a plain line, if it is time for that."""
+        if self._clock() < self._next_tick:
+            return
+        self._next_tick = self._clock() + (REDRAWN_EVERY if self._live else PLAIN_EVERY)
         if self._live:
-            self._live.update(self._block(), refresh=True)
-        elif self.tally.clock() >= self._next_line:
-            self._next_line = self.tally.clock() + PLAIN_EVERY
-            self.say(self.tally.sentence())
+            self._live.update(self._block(self.progress()), refresh=True)
+        else:
+            self.say(self._line(self.progress()))
 
-    def _block(self) -> RenderableType:
-        tally = self.tally
-        time_left = "…" if tally.left is None else format_duration(tally.left)
-        counts = Text.assemble(
-            (f"{tally.done}", "bold green"), f"/{tally.total} trainings   ",
-            (f"{len(tally.running)}", "bold"), " running   ",
-            (f"{len(tally.paused)} paused   " if tally.paused else ""),
-            (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
-            (f"{tally.stopped} stopped   " if tally.stopped else ""),
-            (format_duration(tally.elapsed), "bold"), " passed   ", (time_left, "bold"), " left",
-        )  # fmt: skip
-        head = Table.grid(padding=(0, 2))
-        ended = tally.done + tally.failed + tally.stopped
-        head.add_row(ProgressBar(total=max(1, tally.total), completed=ended, width=24), counts)
-        lines: list[RenderableType] = [head]
-        lines.append(self._running_table() if tally.running else Text(tally.doing, style="dim"))
-        return Group(*lines)
+    def _line(self, now: Progress) -> str:
+        return ", ".join([now.counts, *now.times])
 
-    def _running_table(self) -> Table:
-        table, clock_seconds = Table.grid(padding=(0, 2)), self.tally.clock()
-        if any(trial.score is not None for trial in self.tally.running.values()):
+    def _block(self, now: Progress) -> RenderableType:
+        done, head = now.trainings, Table.grid(padding=(0, 2))
+        ended = done.finished + done.failed + done.stopped
+        bar = ProgressBar(total=max(1, now.trainings_planned or done.total), completed=ended, width=24)
+        head.add_row(bar, Text(self._line(now), style="bold red" if now.failed else "bold"))
+        return Group(head, *([self._running_table(now)] if now.running else []))
+
+    def _running_table(self, now: Progress) -> Table:
+        table = Table.grid(padding=(0, 2))
+        if any(trial.search_score is not None for trial in now.running):
             table.add_row("", "", "", "", Text("search score", style="dim"))
-        for trial in list(self.tally.running.values())[:SHOWN_RUNNING]:
-            score = "" if trial.score is None else f"{trial.score:.1f}"
-            seconds_left = trial.left_at(clock_seconds)
+        for trial in now.running[:RUNNING_SHOWN]:
+            outlook = self._outlooks.get(trial.trial) or Outlook("starting", trial.share, None)
             table.add_row(
-                Text(trial.entry.trial.name, style="dim", overflow="ellipsis", no_wrap=True),
-                f"{trial.share:4.0%}",
-                trial.phase or "starting",
-                "" if seconds_left is None else f"{format_duration(seconds_left)} left",
-                score,
+                Text(trial.name, style="dim", overflow="ellipsis", no_wrap=True),
+                f"{outlook.share:4.0%}",
+                outlook.phase,
+                "" if outlook.ends is None else f"{format_duration(max(0.0, outlook.ends - self._clock()))} left",
+                "" if trial.search_score is None else f"{trial.search_score:.1f}",
             )
-        hidden = len(self.tally.running) - SHOWN_RUNNING
-        if hidden > 0:
+        if hidden := len(now.running[RUNNING_SHOWN:]):
             table.add_row(Text(f"and {hidden} more", style="dim"))
         return table
 

@@ -181,7 +181,7 @@ class Driver(Agenda):
     def show_outlook(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Shows the progress of a running training, which is not recorded."""
         if not self.state.entries[key].ended:
-            self.display.look(key, outlook, self.state)
+            self.display.look(key, outlook)
 
     def record_end(self, key: str, outcomes: Sequence[Outcome]) -> None:
         """Records the results of a job that has ended, before anything else happens.
@@ -250,9 +250,9 @@ class Driver(Agenda):
             self.display.tick()
             if self._clock() >= self._next_underway:
                 self._next_underway = self._clock() + UNDERWAY_EVERY
-                seconds_left, doing = self.display.outlook()
-                if doing or seconds_left is not None:
-                    self.record(Underway(left=seconds_left, doing=doing))
+                now = self.display.progress()
+                if now.doing or now.seconds_left is not None:
+                    self.record(Underway(left=now.seconds_left, doing=now.doing))
 
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
+from orchestrator.review.progress import progress
 from orchestrator.state.entry import Entry
 from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import TrackingSettings
@@ -83,9 +85,6 @@ def outcome_of(driver: Driver, trouble: str | None, signal: int | None) -> Sweep
     return SweepOutcome(driver.state, driver.seconds, trouble, signal, exhausted, notes, ended, driver.new)
 
 
-FAILURES_SHOWN = 5
-
-
 def show_outcome(
     plan: Plan,
     outcome: SweepOutcome,
@@ -95,16 +94,12 @@ def show_outcome(
     files: Sequence[Path],
 ) -> None:
     """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
-    failed = outcome.ended("failed")
-    for entry in failed[:FAILURES_SHOWN]:
-        error = entry.result.error if entry.result else None
-        console.print(f"failed: {entry.trial.name}: {error}", style="red", markup=False)
-    if more := len(failed[FAILURES_SHOWN:]):
-        console.print(f"failed: {more} more", style="red", markup=False)
+    for line in progress(outcome.state, time.time()).failures:
+        console.print(line, style="red", markup=False)
     for note in outcome.notes:
         console.print(note, markup=False)
-    if line := _where_time_went(outcome):
-        console.print(line, markup=False)
+    if spent := _where_time_went(outcome):
+        console.print(spent, markup=False)
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)

@@ -29,8 +29,6 @@ class SweepFolder:
         """What earlier sessions changed by flags (`orchestrator.record.overrides`)."""
         self.record = path / LOG_FILE
         """The events of the sweep, in order (`orchestrator.state.log`)."""
-        self.judged = path / ".answer.json"
-        """The answer as `status` last computed it (`orchestrator.reports.status`)."""
         self.tracking = path / "tracking.json"
         """How far the tracking store is, for people and the driver; nothing is resumed from it."""
         self.log = path / "sweep.log"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from orchestrator.reports.base import Number, Part, Report
+from orchestrator.results.report import Number, Part, Report
 
 if TYPE_CHECKING:
     from craft.audit.verdict import Audit, Size

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.control.change import Change, Price
-from orchestrator.reports.base import Number, Report
+from orchestrator.results.report import Number, Report
 from orchestrator.state.events import Verb
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from orchestrator.reports.base import Report
+from orchestrator.results.report import Report
 
 Level = Literal["good", "doubt", "bad"]
 

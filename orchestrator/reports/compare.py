@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.reports.base import Count, Estimate, Number, Part, Report
 from orchestrator.results.metrics import SIZE
+from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.table import full_label
 from orchestrator.review.comparing import Compared, Side
 

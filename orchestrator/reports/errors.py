@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.reports.base import Report
 from orchestrator.reports.exits import NO, STOPPED, WRONG
+from orchestrator.results.report import Report
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tracking.uri import TrackingError

@@ -8,14 +8,14 @@ from pydantic import ConfigDict, Field, create_model
 
 from orchestrator.judging.front import knee
 from orchestrator.plan.parameters import text
-from orchestrator.reports.answer import AnswerPart
-from orchestrator.reports.base import Count, Estimate, Number, Part, Report
 from orchestrator.reports.compare import CompareReport
 from orchestrator.results.metrics import COLUMNS
+from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import metric_among, ranked
 from orchestrator.review.front_tables import caption, legend
 from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.status import AnswerPart
 from orchestrator.sweepfile.objectives import Direction
 
 KINDS: dict[str, Any] = {"flag": bool, "text": str, "texts": list[str], "count": Count}

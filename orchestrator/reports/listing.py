@@ -13,10 +13,11 @@ from pydantic import Field
 
 from craft.words import format_bytes
 from orchestrator.record.folder import sweeps_in
-from orchestrator.reports.base import Count, Number, Part, Report
-from orchestrator.reports.status import StatusReport, read_status, status_report
+from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import DEFAULT_STORAGE
+from orchestrator.review.progress import read_status, status_of
 from orchestrator.review.removing import Removal, size_of
+from orchestrator.review.status import Progress
 from orchestrator.state.log import read_state
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri
@@ -45,7 +46,7 @@ class SweepPart(Part):
         return self.sweep, STATES.get(self.phase, self.phase), f"{self.done}/{self.trainings}", size, self.answer
 
     @classmethod
-    def of(cls, report: StatusReport, place: str, size: int | None, phase: str) -> SweepPart:
+    def of(cls, report: Progress, place: str, size: int | None, phase: str) -> SweepPart:
         answer = "" if report.answer is None else report.answer.verdict
         most, done = report.trainings_planned or report.trainings.total, report.trainings.finished
         return cls(sweep=report.sweep, place=place, phase=phase, done=done, trainings=most, answer=answer, bytes=size,
@@ -112,7 +113,7 @@ def _of_store(uri: str) -> Iterator[SweepPart]:
         except (ValueError, OSError) as error:
             yield _unreadable(name, place, str(error), size)
             continue
-        report = status_report(state, Path(name), None, time.time())
+        report = status_of(state, Path(name), None, time.time())
         recent = report.updated is not None and time.time() - report.updated < RECENT_SECONDS
         yield SweepPart.of(report, place, size, "running" if report.phase == "lost" and recent else report.phase)
 

@@ -11,7 +11,7 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices, gpu_lines, savings
-from orchestrator.reports.base import Count, Number, Part, Report
+from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.prospect import Prospect
 from orchestrator.sweepfile.objectives import Direction
 

@@ -14,8 +14,8 @@ from orchestrator.reports.errors import ErrorReport
 from orchestrator.reports.front import FrontReport
 from orchestrator.reports.listing import ListReport, RemoveReport
 from orchestrator.reports.plan import PlanReport
-from orchestrator.reports.status import StatusReport
 from orchestrator.reports.written import CutReport, ExportReport, SuggestReport, TakeReport
+from orchestrator.review.status import Progress
 from orchestrator.sweepfile.reference import DOCS, json_text
 
 SCHEMA_FILE = "reports.schema.json"
@@ -25,7 +25,7 @@ AnyReport = Annotated[
     | CheckReport
     | ApplyReport
     | RequestReport
-    | StatusReport
+    | Progress
     | ListReport
     | RemoveReport
     | FrontReport
@@ -48,7 +48,16 @@ def reports_schema() -> dict[str, Any]:
         "title": "Reports of CRAFT sweeps",
         "description": "What commands print with --json.",
     }
-    return head | schema
+    return head | _on_one_line(schema)
+
+
+def _on_one_line(schema: Any) -> Any:
+    """Returns a schema whose descriptions, written as docstrings, have no line breaks."""
+    if isinstance(schema, dict):
+        return {name: _on_one_line(value) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_on_one_line(value) for value in schema]
+    return " ".join(schema.split()) if isinstance(schema, str) and "\n" in schema else schema
 
 
 def schema_text() -> str:

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.adapters.taking import Form, Taken, how_to_load
-from orchestrator.reports.base import Count, Number, Part, Report
 from orchestrator.results.metrics import SIZE
+from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.results.table import full_label
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick

@@ -80,7 +80,7 @@ class Entry:
         report: its last evaluation.
         last_steps: the last step of each metric that it reported.
         adapter: the local folder of its adapter, relative to the sweep's folder where it is inside.
-        seconds: the time of its runs that have ended, until it has a result.
+        seconds: the time of its runs that have ended.
         changed: when its phase last changed, in seconds since 1970.
         wave: the number of the request for trials (`Wanted`) that asked for it first.
     """

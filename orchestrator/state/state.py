@@ -219,7 +219,7 @@ def _ended(state: State, event: Ended) -> State:
     entry = state.entries.get(event.result.key)
     if entry is None or entry.ended:
         return state
-    changed = replace(entry, phase="ended", begun=True, changed=event.time)
+    changed = replace(_stop(entry, event.time), phase="ended", begun=True)
     return state._with([replace(changed, result=event.result, adapter=event.adapter)])
 
 

@@ -87,7 +87,7 @@ class Attempts:
         waiting = [
             job.training.resources for key, job in {**queue.submitted, **queue.waiting}.items() if key not in queue.running
         ]
-        self._driver.display.tally.missing = missing(waiting, machines())
+        self._driver.display.missing = missing(waiting, machines())
 
     def _end_those_that_wait(self) -> None:
         """Ends the trials that were not promoted, once nothing can come that would promote them."""

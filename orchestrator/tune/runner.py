@@ -108,7 +108,7 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
         if not options.resume and (folder.record.exists() or attempts(options.storage_of_trials)):
             raise ValueError(f"{folder.path} holds a sweep already. Continue it by --resume, or give this one another --name.")
         check_writable(options.storage_of_trials)
-        display = Display(plan.most_jobs, screen, options.verbosity)
+        display = Display(screen, options.verbosity)
         stop = Stop(display.say)
         driver = Driver(plan, options, display, lambda: stop.asked)
         check_name(folder.path, driver.state, plan.sweep.name)

@@ -21,7 +21,7 @@ Score = Callable[[PlannedTrial], float]
 @contextmanager
 def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
     """A session that has begun, with the record in `folder`."""
-    display = Display(plan.most_jobs, io.StringIO(), "quiet")
+    display = Display(io.StringIO(), "quiet")
     driver = Driver(plan, RunOptions(folder, resume=True, **options), display)
     driver.begin()
     try:

@@ -96,12 +96,12 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         driver.record_start(job.key)
         progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 1.0}, "points": [], "time": 5e8}
         assert not driver.record_report(job.key, progress)
-        assert list(driver.queue.running) == list(driver.display.tally.running) == [job.key]
+        assert list(driver.queue.running) == [trial.trial for trial in driver.display.progress().running] == [job.key]
         assert {entry.phase for entry in driver.state.requested} == {"running"}
         driver.record_end(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
         assert driver.is_over
-        tally = driver.display.tally
-        assert (tally.done, tally.total) == (1, 1)
+        now = driver.display.progress()
+        assert (now.trainings.finished, now.trainings_planned) == (1, 1)
         outcome = outcome_of(driver, None, None)
     ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
     assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
@@ -132,7 +132,7 @@ def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_pat
     scores = [99.0 if place in recorded else float(size_of(trial)) for place, trial in enumerate(job.trials)]
     assert [entries[key].result.metrics["score"] for key in job.keys] == scores
     with driving(plan, tmp_path) as driver:
-        assert (driver.next_job(), driver.display.tally.done) == (None, 1)
+        assert (driver.next_job(), driver.display.progress().trainings.finished) == (None, 1)
 
 
 @pytest.mark.parametrize("how", ["failed", "never promoted", "interrupted"])

@@ -15,7 +15,7 @@ from orchestrator.control.change import find_change, price_of
 from orchestrator.control.request import new_request, pending
 from orchestrator.judging.experiments import pace_of
 from orchestrator.record.folder import SweepFolder
-from orchestrator.reports.status import read_status
+from orchestrator.review.progress import read_status
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.steering import ask

@@ -11,13 +11,15 @@ import pytest
 
 from craft.words import format_duration
 from orchestrator.driver.display import Display
-from orchestrator.driver.tally import Tally
-from orchestrator.state.entry import Entry, Report, TrialResult
-from orchestrator.state.events import Ended, Event, Reported, Started, Wanted
+from orchestrator.review.progress import progress
+from orchestrator.review.status import Progress
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
 from orchestrator.state.state import State
 from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import missing
+from tests.orchestrator.logged import started
 
 
 def entry(seed: int, score: float | None = None, status: str = "finished", **fields: Any) -> Entry:
@@ -26,14 +28,11 @@ def entry(seed: int, score: float | None = None, status: str = "finished", **fie
     return Entry(Trial(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {}), result if ended else None)
 
 
-def reported(seed: int, step: int, total: int, score: float) -> Entry:
-    report = Report(step, total, 1.0, {"search_score": score})
-    return replace(entry(seed), report=report)
-
-
 def show(display: Display, *events: Event) -> State:
     """Shows events of a sweep of four trials."""
-    state = State().after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[entry(seed).trial for seed in range(4)]))
+    state = display.state
+    if not state.entries:
+        state = state.after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[entry(seed).trial for seed in range(4)]))
     for event in events:
         state = state.after(event)
         display.show(event, state)
@@ -52,22 +51,41 @@ def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> No
 
 
 class Sweep:
-    """A tally on a clock that the test moves."""
+    """A display on a clock that the test moves, of a sweep of some trials."""
 
-    def __init__(self, total: int) -> None:
-        self.now = 0.0
-        self.tally = Tally(total, clock=lambda: self.now)
+    def __init__(self, total: int, asked: int | None = None) -> None:
+        self.now = 1000.0
+        self.display = Display(io.StringIO(), clock=lambda: self.now)
+        fields = {key: value for key, value in started(trainings=total).items() if key != "time"}
+        keys = [f"k{seed}" for seed in range(asked or total)]
+        self.does(SessionStarted(**fields), Wanted(keys=keys, trials=[entry(seed).trial for seed in range(asked or total)]))
 
-    def ends(self, seed: int, seconds: float) -> None:
-        self.tally.end(entry(seed, 60.0, seconds=seconds))
+    def does(self, *events: Event) -> None:
+        for event in events:
+            event = replace(event, time=self.now)
+            self.display.show(event, self.display.state.after(event))
+
+    def start(self, *seeds: int) -> None:
+        self.does(Started(keys=[f"k{seed}" for seed in seeds]))
+
+    def ends(self, seed: int, seconds: float, status: Any = "finished") -> None:
+        self.does(Ended(result=TrialResult(f"k{seed}", status, {"score": 60.0}, seconds=seconds)))
+
+    @property
+    def progress(self) -> Progress:
+        return self.display.progress()
+
+    @property
+    def left(self) -> float | None:
+        return self.progress.seconds_left
 
 
 def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
-    tally, large, small = Sweep(2).tally, Resources(cpu=4, gpu=1), Resources(cpu=2)
-    tally.missing = missing([large, large], [{"CPU": 64.0}, {"GPU": 1.0, "CPU": 2.0}, {}])
-    assert "0 running (no machine: waiting for cpu 4, gpu 1)" in tally.sentence()
-    tally.start(entry(0, 60.0))
-    assert "no machine" not in tally.sentence()
+    sweep, large, small = Sweep(2), Resources(cpu=4, gpu=1), Resources(cpu=2)
+    sweep.display.missing = missing([large, large], [{"CPU": 64.0}, {"GPU": 1.0, "CPU": 2.0}, {}])
+    assert "0 running (no machine: waiting for cpu 4, gpu 1)" in sweep.progress.counts
+    sweep.start(0)
+    assert "no machine" not in sweep.progress.counts
     assert missing([large, small], [{"CPU": 2.0}]) == ""
     assert missing([small], []) == "cpu 2"
     assert missing([], []) == ""
@@ -75,22 +93,19 @@ def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
 
 def test_cuts_of_finished_adapters_are_seen() -> None:
     """Sizes that are added to a file are cut on a resume, while nothing trains."""
-    trials = [entry(0).trial, *(replace(entry(seed).trial, why=Why("cut", "k0")) for seed in (1, 2))]
-    state = (
-        State()
-        .after(Wanted(keys=["k0"], trials=trials[:1]))
-        .after(Ended(result=TrialResult("k0", "finished", {"score": 60.0})))
-    )
-    display = Display(1, io.StringIO())
+    sweep = Sweep(1)
+    sweep.ends(0, 1.0)
+    cuts = [replace(entry(seed).trial, why=Why("cut", "k0")) for seed in (1, 2)]
     for event, doing in (
-        (Wanted(keys=["k0", "k1", "k2"], trials=trials[1:]), ""),
+        (Wanted(keys=["k1", "k2"], trials=cuts), ""),
         (Started(keys=["k1", "k2"]), " (making 2 cuts of finished adapters)"),
         (Ended(result=TrialResult("k1", "finished", {"score": 55.0})), " (making 1 cut of finished adapters)"),
-        (Ended(result=TrialResult("k2", "finished", {"score": 50.0})), ""),
+        (Ended(result=TrialResult("k2", "stopped")), ""),
     ):
-        state = state.after(event)
-        display.show(event, state)
-        assert f"1/1 trainings done, 0 running{doing}, 0 failed" in display.tally.sentence()
+        sweep.does(event)
+        assert f"1/1 trainings done, 0 running{doing}, 0 failed" in sweep.progress.counts
+    assert "1/2 cuts done" in sweep.progress.counts
+    assert sweep.progress.trainings.stopped == 0, "a cut is no training"
 
 
 def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
@@ -104,90 +119,104 @@ def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:
     for seed, seconds in enumerate(lasts):
         free.sort()
         ends[seed] = free[0] = free[0] + seconds
-    sweep, checked = Sweep(8), 0
+    sweep, checked, running = Sweep(8), 0, set[int]()
     for now in range(0, int(max(ends)), 5):
-        sweep.now = float(now)
+        sweep.now = 1000.0 + now
         for seed, end in enumerate(ends):
             began = end - lasts[seed] - (100 if seed < 2 else 0)
-            if seed in (at for at, one in enumerate(ends) if one <= now) and f"k{seed}" in sweep.tally.running:
+            if end <= now and seed in running:
                 sweep.ends(seed, lasts[seed])
+                running.remove(seed)
             elif began <= now < end:
-                sweep.tally.start(entry(seed))
+                if seed not in running:
+                    sweep.start(seed)
+                running.add(seed)
                 done = (now - (end - lasts[seed])) / lasts[seed]
                 if done > 0.1:
-                    sweep.tally.look(entry(seed), look("step", done, end - now))
-        if sweep.tally.took:
-            assert sweep.tally.left == pytest.approx(max(ends) - now, rel=0.25, abs=10), f"at {now} s"
+                    sweep.display.look(f"k{seed}", look("step", done, end - now))
+        if min(ends) <= now:
+            assert sweep.left == pytest.approx(max(ends) - now, rel=0.25, abs=10), f"at {now} s"
             checked += 1
     assert checked > 50
 
 
 def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
-    sweep = Sweep(6)
-    assert sweep.tally.left is None
-    for seed in (7, 8):
-        sweep.tally.end(entry(seed, 60.0), earlier=True)
-    assert sweep.tally.left is None, "what earlier sessions did says nothing of this one's speed"
-    sweep.tally.start(entry(0))
-    sweep.tally.start(entry(1))
-    sweep.now = 1000.0  # the libraries were slow to load
-    sweep.tally.look(entry(0), look("step 2/10", 0.2, 80.0))
-    sweep.tally.look(entry(1), look("step 6/10", 0.6, 40.0))
-    assert sweep.tally.left == pytest.approx((80 + 40 + 2 * 100) / 2)
+    sweep = Sweep(4, asked=6)
+    sweep.ends(4, 1.0)
+    sweep.ends(5, 1.0)
+    sweep.now += 1
+    sweep.does(SessionStarted(**started(trainings=6)), Wanted(keys=[f"k{seed}" for seed in range(6)]))
+    assert sweep.left is None, "what earlier sessions did says nothing of this one's speed"
+    sweep.start(0, 1)
+    sweep.now += 1000.0  # the libraries were slow to load
+    sweep.display.look("k0", look("step 2/10", 0.2, 80.0))
+    sweep.display.look("k1", look("step 6/10", 0.6, 40.0))
+    assert sweep.left == pytest.approx((80 + 40 + 2 * 100) / 2)
 
 
 def test_trials_that_wait_take_as_long_as_a_resumed_one_took_in_all_sessions() -> None:
     sweep = Sweep(4)
-    for seed, now in ((0, 3.0), (1, 6.0)):
-        sweep.tally.start(entry(seed))
-        sweep.now = now
+    for seed in (0, 1):
+        sweep.start(seed)
+        sweep.now += 3.0
         sweep.ends(seed, 100.0)  # nearly all of it in an earlier session
-    assert sweep.tally.left == pytest.approx(2 * 100.0)
+    assert sweep.left == pytest.approx(2 * 100.0)
 
 
 def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
-    sweep = Sweep(1)
-    sweep.tally.progress(reported(0, 10, 10, 55.0))
-    sweep.tally.look(entry(0), look("scoring 300/872 (reported)", 0.25, 300.0))
-    sweep.now = 80.0
-    assert sweep.tally.left == pytest.approx(220.0), "time goes on between two reports"
-    assert "1 running (scoring 300/872 (reported))" in sweep.tally.sentence()
-    sweep.tally.progress(reported(0, 10, 10, 56.0))
-    assert (sweep.tally.running["k0"].share, sweep.tally.running["k0"].score) == (0.25, 56.0)
-    sweep.tally.start(entry(1))
-    sweep.tally.look(entry(1), look("scoring 1/872 (reported)", 0.1, 900.0))
-    assert sweep.tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
-    assert sweep.tally.doing == "2 scoring"
+    sweep = Sweep(2)
+    evaluation = Reported(key="k0", rows=[{"step": 10, "search_score": 55.0}], epoch=1.0, total_steps=10)
+    sweep.start(0)
+    sweep.does(evaluation)
+    sweep.display.look("k0", look("scoring 300/872 (reported)", 0.25, 300.0))
+    sweep.now += 80.0
+    assert sweep.left == pytest.approx(220.0 + 220.0 / 0.75), "time passes between two reports; another one waits"
+    assert "1 running (scoring 300/872 (reported))" in sweep.progress.counts
+    sweep.does(replace(evaluation, rows=[{"step": 10, "search_score": 56.0}]))
+    assert [trial.search_score for trial in sweep.progress.running] == [56.0]
+    sweep.start(1)
+    sweep.display.look("k1", look("scoring 1/872 (reported)", 0.1, 900.0))
+    assert sweep.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
+    assert sweep.progress.doing == "2 scoring"
 
 
 def test_failed_stopped_and_interrupted_trials_are_not_counted_as_done() -> None:
-    tally = Tally(4)
-    for seed in range(4):
-        tally.start(entry(seed))
-    tally.end(entry(0, 99.0))
-    tally.end(entry(1, status="failed"))
-    tally.stop("k2")
-    tally.end(entry(3, 50.0, status="stopped"))
-    assert (tally.done, tally.failed, tally.stopped, tally.waiting, tally.running) == (1, 1, 1, 1, {})
+    sweep = Sweep(4)
+    sweep.start(*range(4))
+    sweep.ends(0, 1.0)
+    sweep.ends(1, 1.0, "failed")
+    sweep.does(Interrupted(keys=["k2"]))
+    sweep.ends(3, 1.0, "stopped")
+    counts = sweep.progress.trainings
+    assert (counts.finished, counts.failed, counts.stopped, counts.waiting, counts.running) == (1, 1, 1, 1, 0)
+
+
+def test_the_reader_of_a_log_sees_what_the_driver_last_wrote_as_long_as_it_is_fresh() -> None:
+    sweep = Sweep(2)
+    sweep.start(0)
+    sweep.does(Underway(left=300.0, doing="scoring 300/872 (reported)"))
+    for passed, left, doing in ((60.0, 240.0, "scoring 300/872 (reported)"), (3600.0, None, "")):
+        seen = progress(sweep.display.state, sweep.now + passed)
+        assert (seen.seconds_left, seen.doing) == (left, doing)
 
 
 def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
     stream = io.StringIO()
-    with Display(2, stream) as display:
+    with Display(stream) as display:
         show(display, Started(keys=["k0"]), failed(0, "loss is [nan]"))
         assert stream.getvalue() == "failed: LoRA 0 · glue/rte · seed 0: loss is [nan]\n"
         display.tick()
         show(display, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
     assert "\x1b" not in stream.getvalue()
-    assert "1/2 trainings done, 0 running, 1 failed, " in display.tally.sentence()
+    assert "1/4 trainings done, 0 running, 1 failed" in display.progress().counts
     last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("1/2 trainings done, 0 running, 1 failed, ")
+    assert last.startswith("1/4 trainings done, 0 running, 1 failed")
     assert "score" not in last, "a reported score chooses nothing"
 
 
 def test_a_terminal_gets_a_block_with_everything() -> None:
     stream = io.StringIO()
-    with Display(4, stream, live=True) as display:
+    with Display(stream, live=True) as display:
         rows = [{"step": 3, "search_score": 66.6}]
         show(
             display,
@@ -199,7 +228,7 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
         display.tick()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     for part in (
-        "1/4 trainings",
+        "1/4 trainings done",
         "1 running",
         "0 failed",
         "search score",
@@ -211,9 +240,9 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
 
 def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
     stream = io.StringIO()
-    with Display(2, stream, live=True) as display:
-        state = show(display, Started(keys=["k0"]))
-        display.look("k0", look("scoring 300/872 (reported)", 0.41, 130.0), state)
+    with Display(stream, live=True) as display:
+        show(display, Started(keys=["k0"]))
+        display.look("k0", look("scoring 300/872 (reported)", 0.41, 130.0))
         display.tick()
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert re.search(r"seed 0 +41% +scoring 300/872 \(reported\) +2 min (10|09) s left", shown)
@@ -221,7 +250,7 @@ def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
 
 def test_quiet_is_quiet() -> None:
     stream = io.StringIO()
-    with Display(1, stream, "quiet", live=True) as display:
+    with Display(stream, "quiet", live=True) as display:
         show(display, Started(keys=["k0"]), failed(0, "x"))
         display.trouble("the disk is full")
         display.tick()
@@ -230,7 +259,7 @@ def test_quiet_is_quiet() -> None:
 
 def test_a_trouble_that_lasts_is_told_once() -> None:
     stream = io.StringIO()
-    with Display(1, stream) as display:
+    with Display(stream) as display:
         for _ in range(3):
             display.trouble("the disk is full")
     assert stream.getvalue().count("the disk is full") == 1
@@ -244,7 +273,7 @@ def test_a_label_is_shown_as_it_is_written(live: bool) -> None:
     stream = io.StringIO()
     trial = Trial("k0", "c", HOSTILE, "lora", "glue/rte", 0, "honest", {})
     state = State().after(Wanted(keys=["k0"], trials=[trial])).after(Started(keys=["k0"]))
-    with Display(1, stream, "verbose", live=live) as display:
+    with Display(stream, "verbose", live=live) as display:
         display.show(Wanted(keys=["k0"], trials=[trial]), state)
         display.show(Started(keys=["k0"]), state)
         display.tick()

@@ -23,7 +23,6 @@ from orchestrator.check import show
 from orchestrator.control.change import Change, Price
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.table import print_plan
-from orchestrator.reports.base import Report
 from orchestrator.reports.change import apply_report
 from orchestrator.reports.check import Finding, check_report
 from orchestrator.reports.compare import compare_report
@@ -34,6 +33,7 @@ from orchestrator.reports.plan import plan_report
 from orchestrator.reports.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.reports.written import take_report
 from orchestrator.results.metrics import amount, number
+from orchestrator.results.report import Report
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.comparing import compare_sweeps, show_comparison
 from orchestrator.review.front_tables import show_front

@@ -19,10 +19,9 @@ from orchestrator.record.lock import Holder, _read_start, holder_of, one_driver
 from orchestrator.reports.compare import CompareReport, compare_report
 from orchestrator.reports.errors import ErrorReport, error_report
 from orchestrator.reports.front import front_report
-from orchestrator.reports.status import read_status, status_report
-from orchestrator.reports.status_view import show_status
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import read_folder
+from orchestrator.review.progress import read_status, status_of
 from orchestrator.state.events import Paused, Refused, Underway
 from orchestrator.state.log import read_state
 from orchestrator.state.trial import Why
@@ -81,7 +80,7 @@ CASES: dict[str, Case] = {
          "running.0.step": 10, "running.0.total_steps": 30, "running.0.search_score": 60.0, "running.1.total_steps": None,
          "seconds_left": 300.0 - (NOW - 1.79e9 - 5), "seconds_passed": 99.0, "budget.seconds_left": 3501.0, "budget.trials": 9,
          "answer.kind": "unfinished", "answer.command": "", "answer.proposal": "It is running, about 3 min left.", "next": []},
-        ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running, 0 failed, 0/1 cuts done (training)",
+        ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running (training), 0 failed, 0/1 cuts done",
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
     "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
@@ -124,12 +123,12 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write, holder, expected, lines = CASES[name]
     log = SweepLog(tmp_path / "demo")
     write(log)
-    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
     fields = checked(report)
     if name != "empty" and holder is not HERE and holder is not AWAY:
         assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
     assert {path: value(fields, path) for path in expected} == expected
-    shown = printed(lambda console: show_status(report, console))
+    shown = printed(report.show)
     assert [line for line in lines if line not in shown] == []
     assert shown.startswith("demo: ")
     assert "None" not in shown
@@ -154,7 +153,7 @@ def test_what_cannot_be_compared_yet_is_an_error_report(tmp_path: Path, name: st
 def test_a_cut_that_fails_with_its_training_is_not_a_second_failure(tmp_path: Path) -> None:
     failed(log := SweepLog(tmp_path / "demo"))
     log.close("failed")
-    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", None, NOW)
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", None, NOW)
     assert [trial.trial for trial in report.failed] == [A.key, B.key]
     assert (report.trials.failed, report.trainings.failed) == (3, 2)
 
@@ -164,21 +163,21 @@ def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) ->
     log.add(Paused, keys=[A.key])
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
-    report = status_report(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", HERE, NOW)
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", HERE, NOW)
     assert (report.trainings.paused, report.refused) == (1, 1)
-    assert "1 paused" in printed(lambda console: show_status(report, console))
+    assert "1 paused" in printed(report.show)
 
 
 def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
     for _ in story(tmp_path / "demo"):
         for holder in (None, HERE):
             state = read_state(tmp_path / "demo" / "log.jsonl")
-            report = status_report(state, tmp_path / "demo", holder, NOW)
+            report = status_of(state, tmp_path / "demo", holder, NOW)
             checked(report)
             record = read_folder(tmp_path / "demo")
             if holder is None:
                 assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
-            printed(lambda console, report=report: show_status(report, console))  # type: ignore[misc]
+            printed(report.show)
             assert report.trials.total == sum(
                 getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")
             )

@@ -17,7 +17,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.record.folder import SweepFolder
-from orchestrator.reports.status import read_status
+from orchestrator.review.progress import read_status
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State

@@ -43,7 +43,7 @@ class PlayedSweep:
         plan = plan_of(self.kind, self.variant)
         options = RunOptions(self.folder, resume=True, retry_failed=retry_failed)
         # The number of the log's lines decides what hypothesis can draw, so it may not depend on the time.
-        self.driver = Watched(plan, options, Display(plan.most_jobs, io.StringIO(), "quiet"), clock=lambda: 0.0)
+        self.driver = Watched(plan, options, Display(io.StringIO(), "quiet"), clock=lambda: 0.0)
         self.driver.begin()
         self.submitted: dict[str, Job] = {}
 

@@ -14,8 +14,6 @@ from orchestrator.commands.app import main
 from orchestrator.driver.agenda import SessionLog
 from orchestrator.driver.display import Display
 from orchestrator.record.folder import SweepFolder
-from orchestrator.reports import answer as kept
-from orchestrator.reports.status import read_status, status_report
 from orchestrator.state import log as log_module
 from orchestrator.state import log as logs
 from orchestrator.state.events import FORMAT
@@ -65,27 +63,6 @@ def test_a_log_that_was_changed_and_other_code_are_folded_again(tmp_path: Path, 
     assert load_snapshot(path) == (State(), 0)
 
 
-def test_status_judges_again_only_if_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MANY", 0)
-    log, times, answer_of = SweepLog(tmp_path), list[int](), kept.answer_of
-    monkeypatch.setattr(kept, "answer_of", lambda state: times.append(1) or answer_of(state))
-    first, second = entry(8), entry(16)
-    log.start(first, second)
-    log.train(first)
-    read_status(tmp_path)
-    log.report(second, 10)
-    report = read_status(tmp_path)
-    assert len(times) == 1
-    assert report.answer is not None
-    assert (report.answer.kind, report.answer.configuration) == ("unfinished", ""), "one among others that run"
-    log.train(second, scores={second.key: 99.0})
-    log.close()
-    report = read_status(tmp_path)
-    assert len(times) == 2
-    state = read_state(SweepFolder(tmp_path).record)
-    assert (report.answer, report.next) == ((again := status_report(state, tmp_path, None, 0.0)).answer, again.next)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     trial, sweep = entry(), SweepLog(tmp_path / "demo")
@@ -133,7 +110,7 @@ def test_no_command_takes_the_log_of_another_sweep_for_this_one(
 def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
     change(folder, 8, "Ended", "Endet")
     with pytest.raises(DamagedLog, match="line 8"):
-        SessionLog(SweepFolder(folder), Display(1, None, "quiet"), None)  # type: ignore[arg-type]
+        SessionLog(SweepFolder(folder), Display(None, "quiet"), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ Count = Annotated[int | None, BeforeValidator(_count)]
 class Part(BaseModel):
     """A part of a report."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     @classmethod
     def fill(cls, source: object, **fields: Any) -> Self:

@@ -1,0 +1,253 @@
+"""Replays `Progress` from the state of a sweep: at this moment in its driver, or from its log anywhere else."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from craft.words import plural
+from orchestrator.judging.answer import REASONS, Answer, answer_of, describe_running
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import Holder, holder_of
+from orchestrator.record.resume import check_name
+from orchestrator.results.report import Command
+from orchestrator.results.summary import Summary
+from orchestrator.review.status import (
+    AnswerPart,
+    BudgetPart,
+    Counts,
+    DriverPart,
+    EndPart,
+    FailedPart,
+    Phase,
+    Progress,
+    RunningPart,
+)
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import SessionEnded
+from orchestrator.state.log import read_state
+from orchestrator.state.state import State
+from orchestrator.sweepfile.settings import Budget
+
+SILENT_SECONDS = 120.0
+"""A driver reports every 15 s. What it reported of its trials counts for so long."""
+EARLY = 0.1
+"""The share of a training's work from which on its forecast counts for others."""
+STARTING = "starting processes, loading the model"
+MORE_FAILURES = "run what has failed again"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a running training last reported to its driver (`craft.results.Outlook`); `ends` is a time, if it foretells one."""
+
+    phase: str
+    share: float
+    ends: float | None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], now: float) -> Self:
+        seconds = fields["seconds_left"]
+        return cls(fields["phase"], fields["share"], None if seconds is None else now + seconds)
+
+
+def read_status(folder: Path) -> Progress:
+    """Returns how far the sweep in a folder is at this moment, with its answer."""
+    state = read_state(SweepFolder(folder).record)
+    check_name(folder, state)
+    return status_of(state, folder, holder_of(folder.absolute()), time.time())
+
+
+def status_of(state: State, folder: Path, holder: Holder | None, now: float) -> Progress:
+    """Returns the progress of the sweep in a folder with its answer and the next commands."""
+    found = progress(state, now, alive=holder.is_alive if holder is not None else False)
+    if found.phase == "lost":  # nothing runs, as after an end
+        state = state.after(SessionEnded(status="interrupted", time=found.updated or 0.0))
+    process, machine = (holder.pid, holder.host) if holder else (None, None)
+    driver = DriverPart(alive=found.driver.alive, process=process, machine=machine)
+    about: dict[str, Any] = {"sweep": state.name or folder.name, "folder": str(folder), "driver": driver}
+    if state.started is None:
+        return found.model_copy(update=about)
+    summaries, answer = answer_of(state)
+    runs = found.driver.alive or found.phase == "running"
+    shown = answer.running(describe_running(state, now)) if runs and state.ended is None else answer
+    about["answer"] = AnswerPart.of(shown, summaries, state.sweep.enough)
+    about["next"] = _next(state, "running" if found.driver.alive else found.phase, folder, summaries, answer)
+    return found.model_copy(update=about)
+
+
+def progress(
+    state: State,
+    now: float,
+    alive: bool | None = None,
+    outlooks: Mapping[str, Outlook] | None = None,
+    missing: str = "",
+) -> Progress:
+    """Returns how far a sweep is at `now`, in seconds since 1970.
+
+    Args:
+        alive: whether its driver lives; None where that is not known.
+        outlooks: what its running trainings last reported, by key. None where that is not known: what the driver last wrote to
+            the log counts.
+        missing: what the trials wait for that no machine has.
+    """
+    phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
+    if phase == "lost":
+        state = state.after(SessionEnded(status="interrupted", time=updated))
+    runs, ended = phase == "running", state.ended if phase != "lost" else None
+    began = state.started.time if state.started is not None else None
+    until = now if runs else updated if phase == "lost" else None
+    passed = ended.seconds if ended is not None else until - began if until is not None and began is not None else None
+    since = now - underway.time if underway is not None else SILENT_SECONDS
+    if outlooks is None and runs and underway is not None and 0 <= since < SILENT_SECONDS:
+        left, doing = None if underway.left is None else max(0.0, underway.left - since), underway.doing
+    else:
+        left = _seconds_left(state, now, outlooks or {}) if runs else None
+        doing = "" if outlooks is None else _doing(state, outlooks, missing)
+    budget = state.sweep.budget if state.started is not None else Budget()
+    limit = budget.wall_clock_seconds if runs else None
+    return Progress(
+        sweep=state.name,
+        phase=phase,
+        driver=DriverPart(alive=alive, process=None, machine=None),
+        started=began,
+        updated=updated or None,
+        ended=None if ended is None else EndPart.fill(ended),
+        seconds_passed=passed,
+        seconds_left=left,
+        doing=doing,
+        paused_by=state.held.who if state.held is not None else None,
+        trainings=Counts.of(state.trainings),
+        trainings_planned=state.most_trainings,
+        trials=Counts.of(state.requested),
+        refused=len(state.refused),
+        running=[_running(entry, now) for entry in state.requested if entry.phase == "running" and not _waits(entry, state)],
+        failed=[_failed(entry) for entry in state.requested if _has_failed(entry, state)],
+        budget=BudgetPart.fill(budget, seconds_left=None if limit is None else max(0.0, limit - (passed or 0.0))),
+        added=[decision.why for decision in state.decisions],
+    )
+
+
+def _phase(state: State, alive: bool | None) -> Phase:
+    if state.started is None:
+        return "running" if alive else "empty"
+    if state.ended is None:
+        return "lost" if alive is False else "running"
+    return state.ended.status if state.ended.status in ("finished", "interrupted") else "failed"  # type: ignore[return-value]
+
+
+def _updated(state: State) -> float:
+    """Returns the time of the last event, as far as the state has it; 0 for none."""
+    events = (state.started, state.ended, state.underway)
+    times = [event.time for event in events if event is not None] + [entry.changed for entry in state.entries.values()]
+    return max([state.opened, *times])
+
+
+def _waits(entry: Entry, state: State) -> bool:
+    """Returns whether a trial is a cut that waits, in the same process, for the end of its training."""
+    return entry.trial.is_cut and not state.training_of(entry.trial).ended
+
+
+def _running(entry: Entry, now: float) -> RunningPart:
+    report = entry.report
+    return RunningPart.of(
+        entry,
+        step=report.step if report else 0,
+        total_steps=report.total_steps if report else None,
+        epoch=report.epoch if report else None,
+        search_score=report.metrics.get("search_score") if report else None,
+        seconds=max(0.0, now - entry.changed),
+    )
+
+
+def _has_failed(entry: Entry, state: State) -> bool:
+    if entry.result is None or entry.result.status != "failed":
+        return False
+    training = state.training_of(entry.trial)
+    return training is entry or training.result is None or training.result.error != entry.result.error
+
+
+def _failed(entry: Entry) -> FailedPart:
+    assert entry.result is not None
+    return FailedPart.of(entry, reason=entry.result.error or "", retryable=entry.result.retryable)
+
+
+def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:
+    """Returns what the trials do: the phase of one that runs alone, how many of several are scored, that finished adapters are
+    cut, that the first are starting, or what they wait for."""
+    running = [entry for entry in state.trainings if entry.phase == "running"]
+    cutting = [entry for entry in state.requested if entry.trial.is_cut and entry.phase == "running"]
+    if cutting and not running:
+        return f"making {len(cutting)} {plural(len(cutting), 'cut')} of finished adapters"
+    if missing and not running:
+        return f"no machine: waiting for {missing}"
+    phases = [outlooks[entry.key].phase for entry in running if entry.key in outlooks]
+    if not phases and not any(entry.ended for entry in state.trainings):
+        return STARTING
+    scoring = sum(phase.startswith("scoring") for phase in phases)
+    return phases[0] if len(running) == len(phases) == 1 else f"{scoring} scoring" if scoring else ""
+
+
+def _seconds_left(state: State, now: float, outlooks: Mapping[str, Outlook]) -> float | None:
+    """Returns the seconds until the end; None until a trial of this session has ended, or one that runs foretells its end.
+
+    A trial that waits is taken to last as long as the mean of those that have ended and those that run. One that has hardly
+    begun says little, so it counts only while no other is known.
+    """
+    took, at_once = _took(state)
+    running = [entry for entry in state.trainings if entry.phase == "running"]
+    known = [outlooks[entry.key] for entry in running if entry.key in outlooks]
+    ends = [(outlook.share, max(0.0, outlook.ends - now)) for outlook in known if outlook.ends is not None]
+    least = EARLY if took else 0.0
+    durations = took + [seconds / (1 - share) for share, seconds in ends if least <= share < 1]
+    if not durations:
+        return max((seconds for _, seconds in ends), default=None)
+    mean = sum(durations) / len(durations)
+    shares = [outlook.share for outlook in known if outlook.ends is None]
+    shares += [_running(entry, now).share for entry in running if entry.key not in outlooks]
+    remaining = [seconds for _, seconds in ends] + [mean * (1 - share) for share in shares]
+    counts = Counts.of(state.trainings)
+    waiting = max(0, (state.most_trainings or counts.total) - counts.finished - counts.failed - counts.stopped - len(running))
+    return max([(waiting * mean + sum(remaining)) / max(at_once, len(running)), *remaining])
+
+
+def _took(state: State) -> tuple[list[float], int]:
+    """Returns the seconds of each training that has ended in this session, and how many of these ran at once.
+
+    Starting a process takes long, and the trainings that come after the first use it again, so of the first the process's time
+    does not count. A resumed training took longer than its run in this session.
+    """
+    began = state.started.time if state.started is not None else 0.0
+    over = [(entry, entry.result) for entry in state.trainings if entry.ended and entry.result and entry.changed >= began]
+    over = [(entry, result) for entry, result in over if result.status != "failed"]
+    if not over:
+        return [], 1
+    ends = [entry.changed for entry, _ in over]
+    starts = [max(began, entry.changed - entry.seconds) for entry, _ in over]
+    took = [
+        result.seconds if start <= min(ends) else max(result.seconds, entry.seconds)
+        for (entry, result), start in zip(over, starts, strict=True)
+    ]
+    busy, span = sum(end - start for start, end in zip(starts, ends, strict=True)), max(ends) - min(starts)
+    return took, max(1, round(busy / span)) if span else 1
+
+
+def _next(state: State, phase: Phase, folder: Path, summaries: Sequence[Summary], answer: Answer) -> list[Command]:
+    again, place, commands = state.again, shlex.quote(str(folder)), dict[str, str]()
+    if state.held is not None:
+        commands["let trials start again"] = f"craft-sweeps continue {place}"
+    if phase in ("lost", "interrupted") and again:
+        commands["continue it"] = again
+    if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.requested):
+        commands[MORE_FAILURES] = f"{again} --retry-failed"
+    if phase == "finished" and answer.command:
+        commands["know more"] = answer.command
+    if any(summary.finished for summary in summaries):
+        commands["see the front"] = f"craft-sweeps front {place}"
+    if answer.kind in REASONS:
+        commands["take an adapter"] = f"craft-sweeps take {place} --to adapter"
+    return [Command(purpose=purpose, command=command) for purpose, command in commands.items()]

@@ -1,0 +1,311 @@
+"""`Progress`: how far a sweep is. The screen of a session, `status`, `--json`, the outcome and the page show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Self
+
+from rich.console import Console
+
+from craft.words import format_duration
+from orchestrator.judging.answer import Answer, Kind
+from orchestrator.results.report import Command, Count, Number, Part, Report
+from orchestrator.results.summary import Summary
+from orchestrator.results.table import full_label
+from orchestrator.state.entry import Entry, count_phases
+from orchestrator.sweepfile.settings import Enough
+
+Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
+PHASES: dict[Phase, str] = {
+    "empty": "nothing is on record yet",
+    "lost": "interrupted: its driver is gone",
+    "running": "running",
+    "finished": "finished",
+    "failed": "ended, and some trials have failed",
+    "interrupted": "interrupted",
+}
+FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
+
+
+class Counts(Part):
+    """How many trials are in which phase."""
+
+    total: int
+    """All that the session asks for by now. A searcher or further seeds may add more."""
+    waiting: int
+    """Those that have not begun, or wait to be continued."""
+    running: int
+    """Those that run."""
+    paused: int
+    """Those that wait for their turn at a rung."""
+    finished: int
+    """Those with a score."""
+    failed: int
+    """Those that failed."""
+    stopped: int
+    """Those that ended because they were never promoted, or because a person stopped them."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Self:
+        phases = count_phases(entries)
+        return cls(total=phases.total(), **{name: phases[name] for name in cls.model_fields if name != "total"})
+
+
+class TrialPart(Part):
+    """A trial."""
+
+    trial: str
+    """Its key."""
+    configuration: str
+    """The id of its configuration."""
+    label: str
+    """The name of its configuration for people."""
+    task: str
+    """Its task."""
+    seed: int
+    """Its seed."""
+
+    @classmethod
+    def of(cls, entry: Entry, **fields: Any) -> Self:
+        return cls.fill(entry.trial, trial=entry.key, **fields)
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} · {self.task} · seed {self.seed}"
+
+
+class RunningPart(TrialPart):
+    """A trial that runs."""
+
+    step: int
+    """Optimizer steps at its last evaluation. 0 before the first."""
+    total_steps: Count
+    """Optimizer steps of all its training. Null before its first evaluation."""
+    epoch: Number
+    """Passes over the training data at its last evaluation. Null before the first."""
+    search_score: Number
+    """The score of its last evaluation, in points, on the split that may choose."""
+    seconds: Number
+    """Seconds since it started, or was continued."""
+
+    @property
+    def share(self) -> float:
+        """How much of its training was done at its last evaluation."""
+        return self.step / self.total_steps if self.total_steps else 0.0
+
+    @property
+    def line(self) -> str:
+        parts = [f"step {self.step:,} of {self.total_steps:,}" if self.total_steps else "no evaluation yet"]
+        parts += [] if self.search_score is None else [f"search score {self.search_score:.1f}"]
+        parts += [] if self.seconds is None else [f"{format_duration(self.seconds)} since it started"]
+        return f"  {self.name}: {', '.join(parts)}"
+
+
+class FailedPart(TrialPart):
+    """A trial that has failed."""
+
+    reason: str
+    """Why."""
+    retryable: bool
+    """Whether the machine was at fault, so that the next session runs it again."""
+
+    @property
+    def line(self) -> str:
+        again = " (the next session runs it again)" if self.retryable else ""
+        return f"failed: {self.name}: {(self.reason.splitlines() or ['no reason is on record'])[0]}{again}"
+
+
+class DriverPart(Part):
+    """The process that drives the sweep."""
+
+    alive: bool | None
+    """Whether it runs. Null where that is not known: it is on another machine."""
+    process: Count
+    """Its number. Null without a driver."""
+    machine: str | None
+    """The name of its machine. Null without a driver."""
+
+
+class BudgetPart(Part):
+    """The limits of the sweep."""
+
+    trials: Count
+    """The most trials. Null without that limit."""
+    wall_clock_seconds: Number
+    """The most seconds of one session. Null without that limit."""
+    seconds_left: Number
+    """Seconds until the session reaches that. Null if none runs, or without a limit."""
+
+
+class EndPart(Part):
+    """How the last session ended."""
+
+    status: str
+    """`finished`, `failed` or `interrupted`."""
+    time: float
+    """When, in seconds since 1970."""
+    seconds: Number
+    """How long the session was, in seconds."""
+
+
+class AnswerPart(Part):
+    """Which configuration is enough, what is not known, and what to run to know it."""
+
+    kind: Kind
+    """`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: there are no
+    probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. `head`: no adapter is
+    shown to be better than none. Why there is no answer: `unfinished`: no configuration has finished its trials. `failed`: none
+    will. `no score`: the score is no objective."""
+    configuration: str
+    """The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by the means (`one
+    seed`, `means`), the best (`random guessing`), or the control (`head`). Empty without an answer."""
+    label: str
+    """The name of that configuration for people. Empty without an answer."""
+    best: str
+    """The id of the configuration with the highest expected score. Empty without an answer."""
+    within: float
+    """The points of the score below the true best that are allowed."""
+    sure: float
+    """The least probability of that, from 0.5 to 1."""
+    p_better: Number
+    """The probability, from 0 to 1, that any configuration of the sweep is better by more than `within` points. Null where it
+    is not known, as with one seed."""
+    verdict: str
+    """What is known, in sentences."""
+    unknown: str
+    """What is not known, in sentences. Empty if all is."""
+    proposal: str
+    """What to run next, and how long that takes. Empty if there is nothing to propose."""
+    command: str
+    """The command that runs it. Empty if there is none, and while a driver runs the sweep."""
+    p_decides: Number
+    """The probability, from 0 to 1, that it says all that is unknown. Null if not known."""
+    text: str
+    """The answer as the terminal shows it."""
+
+    @classmethod
+    def of(cls, answer: Answer, summaries: Sequence[Summary], rule: Enough) -> Self:
+        """Returns the part for an answer over these configurations."""
+        labels = {summary.configuration: full_label(summary) for summary in summaries}
+        probabilities = {"p_better": answer.better, "p_decides": answer.decides}
+        label = labels.get(answer.configuration, "")
+        return cls.fill(answer, label=label, within=rule.within, sure=rule.sure, **probabilities)
+
+
+class Progress(Report):
+    """How far a sweep is."""
+
+    report: Literal["status"] = "status"
+    """The kind of this report."""
+    sweep: str
+    """The sweep's name."""
+    folder: str = ""
+    """Its folder."""
+    phase: Phase
+    """`empty`: nothing is on record. `running`: a driver runs it, or ran when it last reported from another machine. `lost`:
+    its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."""
+    driver: DriverPart
+    """The process that drives it. While it prepares or ends a session, no phase says so."""
+    started: Number
+    """The start of the present or last session, in seconds since 1970."""
+    updated: Number
+    """The last entry of its log that has a time here, in seconds since 1970."""
+    ended: EndPart | None
+    """How the last session ended. Null while one runs, or if it was lost."""
+    seconds_passed: Number
+    """Seconds of the present or last session."""
+    seconds_left: Number
+    """Seconds until the sweep ends, as far as that can be said. Null if not running."""
+    doing: str
+    """What the running trials do."""
+    paused_by: str | None
+    """Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."""
+    trainings: Counts
+    """The trials that are trained."""
+    trainings_planned: Count
+    """How many trainings there will be, as far as is known. Null if it is not."""
+    trials: Counts
+    """All trials, with those whose adapters are cut from a training's."""
+    refused: int
+    """Configurations that break a constraint and are not trained."""
+    running: list[RunningPart]
+    """The trials that run."""
+    failed: list[FailedPart]
+    """The trials that have failed, cuts aside that failed with their training."""
+    budget: BudgetPart
+    """The limits at which the sweep ends before its plan does."""
+    added: list[str]
+    """What `search.until` has added, in order: what runs, and for what."""
+    answer: AnswerPart | None = None
+    """The answer so far, or in `kind` why there is none. Null before a session has begun."""
+    next: Sequence[Command] = ()
+    """What can be done next."""
+
+    @property
+    def to_come(self) -> int:
+        """The trainings that do not run and have not ended."""
+        done = self.trainings
+        planned = max(self.trainings_planned or 0, done.total)
+        return planned - done.finished - done.failed - done.stopped - done.running
+
+    @property
+    def counts(self) -> str:
+        """All counts in one line, and what the trials do."""
+        done = self.trainings
+        doing = f" ({self.doing})" if self.doing else ""
+        parts = [f"{done.finished}/{self.trainings_planned or done.total} trainings done", f"{done.running} running{doing}"]
+        parts += [f"{done.paused} paused"] if done.paused else []
+        parts += [f"{done.failed} failed"]
+        parts += [f"{done.stopped} stopped"] if done.stopped else []
+        if cuts := self.trials.total - done.total:
+            parts.append(f"{self.trials.finished - done.finished}/{cuts} cuts done")
+        if self.refused:
+            parts.append(f"{self.refused} configurations refused by a constraint")
+        return ", ".join(parts)
+
+    @property
+    def times(self) -> list[str]:
+        """The time that has passed, and what is left."""
+        passed, left, budget = self.seconds_passed, self.seconds_left, self.budget.seconds_left
+        parts = [] if passed is None else [f"{format_duration(passed)} passed"]
+        parts += [] if left is None else [f"about {format_duration(left)} left"]
+        return parts + ([] if budget is None else [f"{format_duration(budget)} left of budget.wall_clock"])
+
+    @property
+    def failures(self) -> list[str]:
+        """The first failures with their reasons, and how many more there are."""
+        more = len(self.failed) - FAILURES_SHOWN
+        lines = [failure.line for failure in self.failed[:FAILURES_SHOWN]]
+        return lines + ([f"failed: {more} more"] if more > 0 else [])
+
+    def show(self, console: Console) -> None:
+        """Prints the lines of `status`."""
+        for line, style in self.lines():
+            console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def lines(self) -> Iterator[tuple[str, str | None]]:
+        """Yields what `status` prints: counts, running trials, failures, the answer so far, what can be done next. Each
+        line has its style."""
+        phase = PHASES[self.phase] if self.failed or self.phase != "failed" else "ended early by an error"
+        held = [] if self.paused_by is None else [f"paused by {self.paused_by}"]
+        driver = []
+        if self.driver.alive is not False and (self.driver.alive or self.phase == "running"):
+            prepares = "" if self.phase == "running" else " prepares or ends a session"
+            driver = [f"process {self.driver.process} on {self.driver.machine}{prepares}"]
+        yield f"{self.sweep}: {', '.join([phase, *held, *self.times, *driver])}", "bold"
+        if self.trials.total:
+            yield self.counts, None
+        yield from ((trial.line, None) for trial in self.running[:RUNNING_SHOWN])
+        if hidden := len(self.running[RUNNING_SHOWN:]):
+            yield f"  and {hidden} more", None
+        yield from ((line, "red") for line in self.failures)
+        yield from ((f"added: {why}", None) for why in self.added)
+        # While a sweep runs, what it does not know yet is what it is running for.
+        runs, answer = self.phase == "running", self.answer
+        if answer is not None:
+            text = f"So far: {answer.verdict}" if runs else answer.text
+            yield from ((line, "bold") for line in text.splitlines())
+        said = answer.command if answer is not None and not runs else ""
+        steps = [step for step in self.next if step.command != said]
+        width = max((len(step.purpose) for step in steps), default=0) + 1
+        yield from ((f"{step.purpose + ':':<{width}} {step.command}", None) for step in steps)
