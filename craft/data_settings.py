@@ -115,16 +115,10 @@ class GenerationSettings(Settings):
         "response",
         description="Tokens that the loss sees: the response (the CRAFT paper), or the whole text (the LLM-Adapters trainer).",
     )
-    score: Literal["generate", "likelihood", "cloze"] = Field(
+    score: Literal["generate", "cloze"] = Field(
         "generate",
-        description="Read the answer from what the model writes; or take the likeliest name of an option (`answer2`); or the "
-        "likeliest option by its own text, in training too.",
-    )
-    normalize: Literal["characters", "tokens", "unconditional", "none"] = Field(
-        "characters",
-        exclude_if=lambda value: value == "characters",
-        description="Under `cloze`, an option's log-likelihood is divided by its characters or tokens, or what it has without "
-        "the question is taken off.",
+        description="Read the answer from what the model writes; or take the option whose own text is the likeliest for each "
+        "of its characters, in training too.",
     )
     tests: tuple[CommonsenseTest, ...] = Field(
         get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."
@@ -143,8 +137,6 @@ class GenerationSettings(Settings):
 
     @model_validator(mode="after")
     def _cloze_has_its_own_form(self) -> GenerationSettings:
-        if self.score != "cloze" and self.normalize != "characters":
-            raise ValueError("normalize is for score: cloze alone; leave it out, or set score: cloze")
         if self.score == "cloze" and self.prompt != "alpaca":
             raise ValueError("score: cloze has a form of its own (docs/benchmarks.md); leave prompt out")
         return self

@@ -2,6 +2,5 @@
 
 folder      any PEFT folder --> its model
 changes     what it changes in each module --> singular values --> a smaller LoRA
-options     the likeliest of the answers that the rows have (the metric `cloze`)
 paired      answers of two models to the same rows --> their difference, and the probability that it is small
 """

@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_adapter, write_lora
 from craft.audit.data import NAME, Data, as_trained, describe
 from craft.audit.folder import CRAFT, Folder, read_folder
-from craft.audit.options import CLOZE, Options, write_options
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
@@ -37,7 +36,7 @@ from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
 from craft.spec import BUDGET, RECOVERY
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
-from craft.tasks.metrics import METRICS, decide, sides_of
+from craft.tasks.metrics import CLOZE, METRICS, decide, sides_of
 from craft.tasks.splits import count_seen, read_texts
 from craft.trainer import cuts
 from craft.trainer.adapter_folder import write_record
@@ -102,7 +101,6 @@ class _Auditor:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
         self._form: str | None = None
         self._whole, self._cut_model = folder, None  # what is cut, and the model that has it
-        self._options: Options | None = None
         self._scored, self._left, self._told = 0, 2 + len(SHARES), time.monotonic()
         self._read(as_trained(folder, data))
         if data.held_out is None:
@@ -110,16 +108,14 @@ class _Auditor:
 
     def _read(self, data: Data, rows: int | None = None) -> None:
         """Takes the held-out rows, or some of them, as `data` describes them."""
-        self._data, self._options = data, None
-        if data.metric == CLOZE and self._folder.is_language_model:
-            data, self._options = write_options(data, self._scratch / "options.jsonl")
+        self._data = data
         spec, self._task = describe(self._folder, data)
         if data.held_out is not None:
             check_texts(spec.data.custom[NAME], self._tokenizer, spec.data.generation)
             spec = spec.model_copy(update={"training": spec.training.model_copy(update={"eval_examples": rows})})
         self._spec = spec
         self._splits = splits_of(self._spec, self._task)
-        self._metric = CLOZE if self._options else self._task.primary
+        self._metric = self._task.primary
 
     def audit(self, within: float, sure: float) -> Audit:
         adapter = self._folder
@@ -151,12 +147,12 @@ class _Auditor:
 
     def _count_seen(self) -> int:
         """Counts the rows that the adapter's own run trained on, if that and its data are here."""
-        run, answers = self._folder.run, len(self._options.answers) if self._options else 1
+        run = self._folder.run
         with suppress(ValueError, OSError):
             if run is not None and (run.data.root or run.task.startswith(("toy/", "custom/"))):
                 task = find_task(run.task, run.data)
                 taught = {*read_texts(task, splits_of(run, task).train)}
-                return count_seen(task, self._splits.reported.values(), taught) // answers
+                return count_seen(task, self._splits.reported.values(), taught)
         return 0
 
     def _read_changes(self) -> tuple[Any, Changes]:
@@ -252,8 +248,6 @@ class _Auditor:
             return Answers(primary, sides_of(self._task, primary, *sides))
         (file,) = (place / PREDICTIONS_FOLDER).glob("reported.jsonl*")
         lines = read_file(file)
-        if self._options is not None:
-            return self._options.choose(lines)
         return Answers(primary, tuple(np.array([line[column] for line in lines]) for column in METRICS[primary].reads))
 
     def _check_order(self, uncut: Answers) -> None:
@@ -297,6 +291,6 @@ def _doubts(uncut: Answers) -> list[str]:
     """Says so if these rows do not show that the adapter is better than always answering the most frequent class."""
     labels = uncut.sides[1]
     names, counts = np.unique(labels, return_counts=True)
-    constant = Answers(uncut.metric, (np.full_like(uncut.sides[0], names[counts.argmax()]), labels))
+    constant = Answers(uncut.metric, (np.full(len(labels), names[counts.argmax()]), labels))
     doubt = f"it is not shown to be above the most frequent class ({constant.score():.1f})"
     return [doubt] if compare_answers(constant, uncut).low <= 0 else []

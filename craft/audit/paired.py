@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from craft.scoring.credits import block_credits, draw_luck
 from craft.tasks.metrics import METRICS
 
-SHARES = ("accuracy", "exact_match")
+SHARES = ("accuracy", "exact_match", "cloze")
 """Metrics that are the share of right rows, so that each row is a block."""
 Numbers = NDArray[np.float64]
 

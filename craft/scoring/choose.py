@@ -1,8 +1,7 @@
 """Chooses a run's rows and its scorer, which holds the training data, and computes the search and the reported scores.
 
 `splits_of` reads the rows. `make_scorer` gives the scorer that fits the kind of task: `HeadScorer` where a task head answers
-(classes, values), `craft.scoring.answers.AnswerScorer` where the model answers questions in words, `InstructionScorer` for own
-instructions.
+(classes, values), `WordScorer` where the model answers in words.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from craft.models.loading import load_tokenizer
-from craft.scoring.answers import AnswerScorer
 from craft.scoring.encoding import encode_split, encode_texts
 from craft.scoring.head_scorer import HeadScorer
-from craft.scoring.instructions import InstructionScorer
 from craft.scoring.passes import Tick
 from craft.scoring.scorer import Scorer
+from craft.scoring.words import WordScorer
 from craft.tasks import custom
-from craft.tasks.forms import Form
 from craft.tasks.splits import Splits, load_splits
 
 if TYPE_CHECKING:
@@ -58,13 +55,14 @@ def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, set
     """Counts the tokens that a model would read of each of some training rows if no more than `LONGEST` were cut, (n,)."""
     if task.kind != "generation":
         return encode_split(rows, task.kind, tokenizer, LONGEST).lengths
-    form = Form(tokenizer, settings) if task.suite == "custom" else None
-    return encode_texts(rows, tokenizer, settings, LONGEST, key=(tokenizer.name_or_path, rows._fingerprint), form=form).lengths
+    assert task.form is not None
+    key, form = (tokenizer.name_or_path, rows._fingerprint), task.form(tokenizer, settings)
+    return encode_texts(rows, tokenizer, settings, LONGEST, key=key, form=form).lengths
 
 
 def make_scorer(
     spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
 ) -> Scorer:
     """Makes the scorer of a run and tokenizes its splits."""
-    scorer = HeadScorer if task.kind != "generation" else InstructionScorer if task.suite == "custom" else AnswerScorer
+    scorer = WordScorer if task.kind == "generation" else HeadScorer
     return scorer(spec, task, splits, tokenizer, model, tick)

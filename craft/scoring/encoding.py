@@ -19,9 +19,7 @@ from torch.utils.data import Dataset
 from craft.data_settings import GenerationSettings
 from craft.models.digest import model_digest
 from craft.scoring.positions import places_in_loss
-from craft.tasks import cloze
-from craft.tasks.forms import Form
-from craft.tasks.prompts import IGNORED, PROMPTS, shorten
+from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
@@ -189,25 +187,20 @@ def encode_texts(
     max_length: int,
     *,
     key: object,
-    form: Form | None = None,
+    form: Form,
 ) -> Encoded:
-    """Encodes the training texts of a split, of own instructions where `form` is given, or takes them from memory.
+    """Encodes the training texts of a split, or takes them from memory.
 
     `key` is all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
-    prompt = PROMPTS[settings.prompt]
-
-    def read(rows: Any) -> tuple[Sequence[str], Sequence[str]]:
-        if form:
-            return form.taught(rows)
-        if settings.score == "cloze":
-            return cloze.read_taught(rows)
-        return [prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)], rows["response"]
 
     def make() -> Encoded:
-        special, arrays, starts = not (form and form.templated), list[np.ndarray](), list[int]()
+        arrays, starts = list[np.ndarray](), list[int]()
         for rows in _pieces(split):
-            texts = encode_taught(tokenizer, *read(rows), max_length=max_length, loss=settings.loss, special=special)
+            contexts, responses, _ = form.texts(rows)
+            texts = encode_taught(
+                tokenizer, contexts, responses, max_length=max_length, loss=settings.loss, special=not form.templated
+            )
             for text in filter(lambda text: text.teaches, texts):
                 arrays.append(np.asarray(text.tokens, dtype=np.int32))
                 starts.append(text.start)
@@ -219,8 +212,7 @@ def encode_texts(
         offsets, lost = np.cumsum([0, *map(len, arrays)]), len(split) - len(starts)
         return Encoded({"input_ids": np.concatenate(arrays)}, offsets, starts=np.asarray(starts, dtype=np.int64), lost=lost)
 
-    name = form.name if form else "cloze" if settings.score == "cloze" else settings.prompt
-    return remembered(("texts", name, settings.loss, settings.date, max_length, key), make)
+    return remembered(("texts", form.name, settings.loss, settings.date, max_length, key), make)
 
 
 def _pieces(split: Any) -> Iterator[Any]:

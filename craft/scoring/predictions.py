@@ -1,7 +1,7 @@
 """The predictions behind a reported score, kept next to the adapter: a file for each split, in it a JSON object for each row.
 
     predictions/reported.jsonl.gz   a task head's answers (MNLI: matched.jsonl.gz, mismatched.jsonl.gz)
-    predictions/boolq.jsonl         answers in words (`craft.scoring.answers`)
+    predictions/boolq.jsonl         answers in words (`craft.scoring.words`)
 
     {"row": 17, "label": "refund", "answer": "billing", "right": false, "probability": 0.93, "margin": 2.587}
     {"row": 17, "label": 3.2, "answer": 2.871}                                                     a regression's

@@ -1,33 +1,61 @@
-"""commonsense: eight question sets answered by one language model, trained on their mixture (LLM-Adapters, arXiv 2304.01933).
+r"""commonsense: eight question sets answered by one language model, trained on their mixture (LLM-Adapters, arXiv 2304.01933).
 
-One trial trains on the mixture and is scored on every test, so the suite is one task. Data lie in `data.root`:
+One trial trains on the mixture and is scored on every test, so the suite is one task. Data are in `data.root`:
 
     commonsense/commonsense_170k.json (or commonsense_16k.json)     records of instruction, input, output, answer
     commonsense/dataset/NAME/test.json                              the same, one folder a test
 
 Rows become the columns `text` (the instruction), `input`, `response`, `label` (the right answer as text), `family` (how answers
-look, a key of `extraction.PATTERNS`) and `group` (the test; in the mixture the family, which is all that a record tells).
+look, a key of PATTERNS) and `group` (the test; in the mixture the family, which is all that a record tells).
+
+Under `score: generate` the first match of the family's pattern in what the model writes is its answer, as in the published
+code: letter case matters, and "not answer1 but answer2" is answer1. Under `score: cloze` the model reads options' own texts:
+
+    question    Question: Which equipment keeps out mold spores?\nAnswer:   ->  " safety goggles" | " breathing mask" | ...
+    ending      She bends down and grabs the pole. the lady                 ->  " swings and lands in her arms." | ...
+    option      Sarah was a better surgeon than Maria so {Sarah | Maria}    ->  " always got the harder cases."
+    truth       Question: is house tax the same as property tax?\nAnswer:   ->  " true" | " false"
+
+These are the forms of lm-evaluation-harness: PIQA, ARC and OpenBookQA; HellaSwag; WinoGrande by partial evaluation (Trinh and
+Le 2018, arXiv 1806.02847); BoolQ, whose answers are here those of the mixture. The instruction of a record holds all of it, so
+training texts have the same form: the context and the right option's continuation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.data_settings import DataSettings
-from craft.tasks.extraction import PATTERNS, family_of
+from craft.data_settings import DataSettings, GenerationSettings
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
+from craft.tasks.prompts import PROMPTS, Option, Texts
 from craft.tasks.rows import fingerprint
 from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 SOURCE = "github.com/AGI-Edgerunners/LLM-Adapters"
 MIXTURES = ("commonsense_170k.json", "commonsense_16k.json")
 COLUMNS = ("text", "input", "response", "label", "family", "group")
+# Alternatives are tried from the left, as in the published code; none begins another, so their order does not matter.
+PATTERNS: dict[str, re.Pattern[str]] = {
+    "truth": re.compile(r"true|false"),
+    "solution": re.compile(r"solution1|solution2"),
+    "answer": re.compile(r"answer1|answer2|answer3|answer4|answer5"),
+    "ending": re.compile(r"ending1|ending2|ending3|ending4"),
+    "option": re.compile(r"option1|option2"),
+}
+_MARK = "### Response:"
+_TASK = re.compile(
+    r"Please (?:choose the correct \w+ (?:to the question|to (?:fill in the blank to )?complete the given sentence)"
+    r"|answer the following question with true or false, question):\s*"
+)
+_FORMAT = re.compile(r"\s*Answer format:\s*(\S+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -128,9 +156,110 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
     return Dataset.from_dict(table, features=Features({name: Value("string") for name in COLUMNS}))
 
 
+def family_of(answer: str) -> str | None:
+    """Returns the key of PATTERNS whose answers look like `answer`; None if it is no answer."""
+    return next((family for family, pattern in PATTERNS.items() if pattern.fullmatch(answer)), None)
+
+
+def extract(output: str, family: str) -> str:
+    """Reads the answer in a model's output, `""` if there is none.
+
+    If a model writes the mark of a response again, the text after the last mark is read; the published script reads the text
+    before the second.
+    """
+    match = PATTERNS[family].search(output.rsplit(_MARK, 1)[-1])
+    return match.group() if match else ""
+
+
+def score(groups: Sequence[str], answers: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
+    """Computes accuracies x 100 of extracted answers: `accuracy_<group>`, their plain mean as `score`, and `answered`."""
+    hits: dict[str, list[bool]] = {}
+    for group, answer, label in zip(groups, answers, labels, strict=True):
+        hits.setdefault(group, []).append(answer == label)
+    by_group = {f"accuracy_{group}": 100.0 * sum(right) / len(right) for group, right in hits.items()}
+    mean = sum(by_group.values()) / len(by_group)
+    answered = 100.0 * sum(answer != "" for answer in answers) / len(answers)
+    return {"score": mean, "accuracy": mean, **by_group, "answered": answered}
+
+
+@dataclass(frozen=True)
+class QuestionForm:
+    """`craft.tasks.prompts.Form` of the questions: the template of the settings, or the cloze form."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: GenerationSettings
+
+    @property
+    def templated(self) -> bool:
+        return False
+
+    @property
+    def name(self) -> str:
+        return "cloze" if self.settings.score == "cloze" else self.settings.prompt
+
+    def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts:
+        template, pairs = PROMPTS[self.settings.prompt], list(zip(rows["text"], rows["input"], strict=True))
+        asked = [template.for_evaluation(*pair) for pair in pairs]
+        if self.settings.score != "cloze":
+            return Texts([template.for_training(*pair) for pair in pairs], list(rows["response"]), asked)
+        right = []
+        for label, options, text in zip(rows["label"], self.options(rows), rows["text"], strict=True):
+            if label not in options:
+                raise ValueError(f"the answer {label!r} is none of {', '.join(options)} in {text[:120]!r}")
+            right.append(options[label])
+        return Texts([option.context for option in right], [option.continuation for option in right], asked)
+
+    def options(self, rows: Mapping[str, Sequence[str]]) -> list[dict[str, Option]]:
+        return [read_options(*cells) for cells in zip(rows["text"], rows["input"], rows["family"], strict=True)]
+
+    def notes(self, rows: Mapping[str, Sequence[str]]) -> list[str]:
+        return []
+
+
+def read_options(instruction: str, context: str, family: str) -> dict[str, Option]:
+    """Reads the options of an instruction of the mixture in cloze form, by their answers; `context` comes first."""
+    last = _FORMAT.search(instruction)
+    text = instruction[: last.start()] if last else instruction
+    begin = _TASK.match(text)
+    text = text[begin.end() :] if begin else text
+    prefix = f"{context}\n" if context else ""
+    if family == "truth":
+        before = f"{prefix}Question: {text.strip()}\nAnswer:"
+        return {answer: Option(before, f" {answer}", len(answer)) for answer in ("true", "false")}
+    listed = [answer for answer in (last[1].split("/") if last else []) if PATTERNS[family].fullmatch(answer)]
+    answers = dict.fromkeys(listed if len(listed) > 1 else sorted(PATTERNS[family].findall(instruction.lower())))
+    question, texts = _split(text, [*answers])
+    if len(answers) < 2 or not question or not all(texts):
+        raise ValueError(
+            f"no question or no text of an option in {instruction[:120]!r}: score: cloze reads 'Answer1: text Answer2: ...'"
+        )
+    options = dict(zip(answers, texts, strict=True))
+    if family == "option":
+        before, _, behind = question.partition("_")
+        if not (behind := behind.strip()):
+            raise ValueError(f"no blank '_' with text behind it in {instruction[:120]!r}: score: cloze puts each option there")
+        return {answer: Option(prefix + before + text, f" {behind}", len(behind)) for answer, text in options.items()}
+    before = prefix + (question if family == "ending" else f"Question: {question}\nAnswer:")
+    return {answer: Option(before, f" {text}", len(text)) for answer, text in options.items()}
+
+
+def _split(text: str, answers: Sequence[str]) -> tuple[str, list[str]]:
+    """Splits `text` into the question and the text of each option; texts are empty where the option's mark is missing."""
+    begins, ends, at = [], [], 0
+    for answer in answers:
+        mark = f"{answer.capitalize()}:"
+        place = text.find(mark, at)
+        if place < 0:
+            return text.strip(), [""] * len(answers)
+        at = place + len(mark)
+        begins.append(at)
+        ends.append(place)
+    return text[: ends[0]].strip(), [text[begin:end].strip() for begin, end in zip(begins, [*ends[1:], len(text)], strict=True)]
+
+
 TASKS: tuple[Task, ...] = (
     Task(
         "commonsense", "Eight commonsense question sets, one model", "generation", ("text",), "label", (),
-        ("accuracy",), "accuracy", load,
+        ("accuracy",), "accuracy", load, form=QuestionForm,
     ),
 )  # fmt: skip

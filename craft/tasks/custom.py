@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import instructions
 from craft.tasks.files import DataError, Faults, Rows, is_number, read_rows
-from craft.tasks.forms import Form, check_chats, control_tokens
+from craft.tasks.forms import ChatForm, check_chats, control_tokens
 from craft.tasks.rows import (
     check_text,
     class_index,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _REPORTED_SHARE = 0.1
 _REPORTED_SEED = 20260118  # not the search split's: the two cuts must be drawn apart
-_MOST_CLASSES = 1000
+_MOST_CLASSES, _MOST_ANSWERS = 1000, 32
 _FEW, _SHOWN = 5, 12
 _NAMES = 10
 """So many labels, each of one row, are names of rows and no classes."""
@@ -60,7 +60,7 @@ def row(name: str, settings: CustomTask) -> Task:
 
 @lru_cache(maxsize=64)
 def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> Task:
-    from craft.tasks.metrics import METRICS
+    from craft.tasks.metrics import CLOZE, METRICS
 
     rows = usable_rows(settings, settings.train)
     in_words = settings.kind == "generation"
@@ -78,7 +78,22 @@ def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> T
         f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=instructions.same_opening if in_words else None,
         meaning=instructions.meaning if in_words else fold, positive=positive,
+        form=partial(ChatForm, answers=_answers(settings) if metric == CLOZE else ()) if in_words else None,
     )  # fmt: skip
+
+
+def _answers(settings: CustomTask) -> tuple[str, ...]:
+    """Returns the different answers of the files, among which the metric `cloze` chooses."""
+    if settings.response is None:
+        raise ValueError("the metric cloze compares the answers of a column: give the columns prompt and response")
+    parts = [part for part in (settings.train, settings.validation) if part is not None]
+    answers = sorted({answer for part in parts for answer in usable_rows(settings, part).column(settings.response)})
+    if not 2 <= len(answers) <= _MOST_ANSWERS:
+        raise ValueError(
+            f"the metric cloze compares 2 to {_MOST_ANSWERS} answers, and {settings.response} of {' and '.join(parts)} has "
+            f"{len(answers):,} different ones: take likelihood or exact_match"
+        )
+    return tuple(answers)
 
 
 def load(task: Task, data: DataSettings) -> RawData:
@@ -190,7 +205,7 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
     Raises:
         DataError: a text holds a control token, or instructions would not be read as they are; with the place.
     """
-    form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
+    form, tokens = ChatForm(tokenizer, settings), control_tokens(tokenizer)
     for part in filter(None, (task.train, task.validation)):
         rows = usable_rows(task, part)
         if task.kind == "generation":

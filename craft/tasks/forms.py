@@ -1,4 +1,4 @@
-"""`Form`: the text that a tokenizer's model reads and is taught for own instructions, in its own chat template if it has one.
+"""`ChatForm`: the text that a model reads and is taught for own instructions, in its own chat template if it has one.
 
     turns, reply --template--> <user>Colour?<end><assistant>Red.<end>
                                ───────── prompt ─────────────╴reply╴     the prompt ends where another reply would differ
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from craft.data_settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, Rows
 from craft.tasks.instructions import Example, Turn, read_examples
-from craft.tasks.prompts import PROMPTS
+from craft.tasks.prompts import PROMPTS, Option, Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,11 +32,15 @@ _PLAIN = {"role", "content", "instruction", "input"}
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a tokenizer's model reads a chat: its own chat template, or for a single question the template of the settings."""
+class ChatForm:
+    """`craft.tasks.prompts.Form` of chats: the tokenizer's own template, or for a single question that of the settings.
+
+    `answers` are those among which the metric `cloze` chooses.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     settings: GenerationSettings
+    answers: tuple[str, ...] = ()
     _shapes: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -63,22 +67,37 @@ class Form:
         question = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
         return (template.for_training if training else template.for_evaluation)(*question)
 
-    def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
-        """Returns prompts and responses of rows as the training text has them, the template's end of a turn with the response.
+    def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts:
+        """Returns the texts of rows, the template's end of a turn with the response.
 
         Raises:
             ValueError: the template refuses a chat, or leaves something of a reply out.
         """
         columns = [rows[name] for name in ("text", "response", "extras")]
         if not self.templated:
-            prompts = [self.prompt(text, extras, training=True) for text, _, extras in zip(*columns, strict=True)]
-            return prompts, list(rows["response"])
+            contexts = [self.prompt(text, extras, training=True) for text, _, extras in zip(*columns, strict=True)]
+            return Texts(contexts, list(rows["response"]), [self.prompt(text) for text in rows["text"]])
         pairs = []
         for text, response, extras in zip(*columns, strict=True):
             options = json.loads(extras)
             reply = {"role": "assistant", "content": response, **options.pop("reply", {})}
             pairs.append(self._taught(json.loads(text), reply, options))
-        return [prompt for prompt, _ in pairs], [reply for _, reply in pairs]
+        contexts = [context for context, _ in pairs]
+        return Texts(contexts, [reply for _, reply in pairs], contexts)
+
+    def options(self, rows: Mapping[str, Sequence[str]]) -> list[dict[str, Option]]:
+        characters, every = [len(answer.strip()) for answer in self.answers], list[dict[str, Option]]()
+        for text, extras in zip(rows["text"], rows["extras"], strict=True):
+            cells = {"text": [text], "response": self.answers, "extras": [extras]}
+            texts = self.texts({name: list(cell) * (len(self.answers) // len(cell)) for name, cell in cells.items()})
+            options = map(Option, texts.contexts, texts.responses, characters)
+            every.append(dict(zip(self.answers, options, strict=True)))
+        return every
+
+    def notes(self, rows: Mapping[str, Sequence[str]]) -> list[str]:
+        if not self.templated or self.texts(rows).asked[0] == self.prompt(rows["text"][0], rows["extras"][0]):
+            return []
+        return ["the chat template begins an answer in another way than it writes a reply: answers begin as replies do"]
 
     def _taught(self, turns: list[Turn], reply: Turn, options: dict[str, Any]) -> tuple[str, str]:
         prompt, full = self._write(turns, options, add_generation_prompt=True), self._write([*turns, reply], options)
@@ -152,7 +171,7 @@ class Form:
         raise ValueError(f"{self._called} refuses a chat: {problem}") from problem
 
 
-def check_chats(rows: Rows, settings: CustomTask, form: Form) -> None:
+def check_chats(rows: Rows, settings: CustomTask, form: ChatForm) -> None:
     """Checks that a model reads every row of a file of instructions as it is.
 
     Raises:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from craft.tasks import extraction
 from craft.tasks.task import Metric
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def chrf(answers: Sequence[str], responses: Sequence[str]) -> float:
     return float(CHRF().corpus_score(list(answers), [list(responses)]).score) / 100
 
 
+CLOZE = "cloze"
+"""The metric of the likeliest of all answers that the rows have, each likelihood divided by the answer's characters."""
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(accuracy, "classification", percent=True),
     "f1": Metric(f1, "classification", one_class=True),
@@ -90,6 +91,7 @@ METRICS: dict[str, Metric] = {
     "likelihood": Metric(likelihood, "generation", percent=True, reads=("log_likelihood", "tokens"), by_token=True),
     "exact_match": Metric(accuracy, "generation", percent=True),
     "chrf": Metric(chrf, "generation", by_token=True, credits=False, package="sacrebleu"),
+    CLOZE: Metric(accuracy, "generation", percent=True, reads=("answer", "response")),
 }
 """Own tasks may choose among the metrics that fit; the first of them is the default."""
 
@@ -126,16 +128,11 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
     """Computes the metrics of a task's reported splits.
 
     A single split gives its own metrics. Several splits (MNLI) give the metrics of all rows taken together under the plain
-    names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`. A generation task gives
-    each test's accuracy and, as `score`, the mean over the tests.
+    names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`.
 
     Args:
-        outputs: suffix of a split -> (predictions, labels); of a generation task, the extracted answers as predictions.
+        outputs: suffix of a split -> (predictions, labels).
     """
-    if task.kind == "generation":
-        groups = [suffix.removeprefix("_") for suffix, (answers, _) in outputs.items() for _ in answers]
-        together = [[cell for pair in outputs.values() for cell in pair[side]] for side in (0, 1)]
-        return extraction.score(groups, *together)
     if len(outputs) == 1:
         return compute_metrics(task, *next(iter(outputs.values())))
     rows = [np.concatenate([np.asarray(pair[side]) for pair in outputs.values()]) for side in (0, 1)]

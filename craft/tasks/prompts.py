@@ -1,5 +1,7 @@
 """PROMPTS: the templates that put an instruction to a language model; and which tokens the loss sees.
 
+A task renders its own rows: its `Form` gives their texts, and the options of rows that have some.
+
 `none` is the question as it is. `alpaca` is the plain template.
 `llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
 commonsense_evaluate.py, as DoRA took them over): its lines are indented by the sixteen spaces of a Python literal, and its
@@ -9,9 +11,9 @@ before the response). Scores under the two are not comparable, so the variant is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +30,44 @@ _WITH_INPUT = (
     "Write a response that appropriately completes the request."
 )
 _INDENT = " " * 16
+
+
+class Texts(NamedTuple):
+    """Rows as a model reads them: what comes before each response in a training text, the responses, and what the model
+    continues where it writes an answer."""
+
+    contexts: list[str]
+    responses: list[str]
+    asked: list[str]
+
+
+class Option(NamedTuple):
+    """An answer that is allowed: the text that continues `context` if it is given, and the characters of the answer itself."""
+
+    context: str
+    continuation: str
+    characters: int
+
+
+class Form(Protocol):
+    """How a task renders its rows for a tokenizer. `templated`: texts come from a chat template, with all special tokens.
+
+    `name` is that of the form; texts of the same rows, settings and form are equal.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def templated(self) -> bool: ...
+
+    def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts: ...
+
+    def options(self, rows: Mapping[str, Sequence[str]]) -> list[dict[str, Option]]:
+        """Returns each row's options, by the answers that they are."""
+        ...
+
+    def notes(self, rows: Mapping[str, Sequence[str]]) -> list[str]: ...
 
 
 @dataclass(frozen=True)

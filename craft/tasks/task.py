@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from craft.data_settings import DataSettings
+from craft.data_settings import DataSettings, GenerationSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
+    from craft.tasks.prompts import Form
 
 Kind = Literal["classification", "regression", "generation"]
 
@@ -20,8 +22,7 @@ Kind = Literal["classification", "regression", "generation"]
 class RawData:
     """A task's data as published: every `Dataset` has the columns `text`, `text_pair` (for pairs) and `label`.
 
-    Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead, or `text`, `response`
-    and `extras` (`craft.tasks.instructions`).
+    Tasks that are answered in words have the columns that their `Task.form` renders.
 
     `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
     `_mismatched`). `fingerprint` is a SHA-256 over the rows, by which equal data are recognized on any machine. `files` are
@@ -72,7 +73,7 @@ class Task:
     `span` is the range of a regression's values, if known. `groups(texts)` gives for each row the number of the row whose group
     it is in; a group is never split between training and scoring. Where it is absent, rows with equal texts are a group. Texts
     are equal if `meaning` of them is. With `chooses_by_holders` the search split has only the row that gives its group the
-    number: the sentence, and no phrases of it.
+    number: the sentence, and no phrases of it. `form` renders the rows of a task that is answered in words.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Task:
     chooses_by_holders: bool = False
     meaning: Callable[[str], str] = str.strip
     positive: int = 1
+    form: Callable[[PreTrainedTokenizerBase, GenerationSettings], Form] | None = None
 
     @property
     def suite(self) -> str:

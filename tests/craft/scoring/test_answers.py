@@ -19,7 +19,7 @@ from craft.scoring.passes import mean_token_loss, token_loss
 from craft.scoring.positions import loss_at
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from craft.tasks.extraction import extract
+from craft.tasks.commonsense import QuestionForm, extract
 from craft.tasks.prompts import IGNORED
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
@@ -32,8 +32,9 @@ TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
 
 def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
     answer = answers[number % len(answers)]
+    texts = "".join(f" {name.capitalize()}: {name[-1]}" for name in answers if name != "true" and name != "false")
     return {
-        "instruction": f"Item {number * 7 % 41}?\n\nAnswer format: {'/'.join(answers)}",
+        "instruction": f"Item {number * 7 % 41} _?\n\n{texts.strip()}\n\nAnswer format: {'/'.join(answers)}",
         "input": "",
         "output": f"the correct answer is {answer}",
         "answer": answer,
@@ -85,11 +86,8 @@ def same(one: RunResult, two: RunResult) -> bool:
     return weights and one.metrics == two.metrics and answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("score", ["generate", "likelihood"])
-def test_every_prediction_is_kept_with_what_it_was_scored_by(
-    words_spec: Callable[..., RunSpec], tmp_path: Path, score: str
-) -> None:
-    result = train_run(words_spec(generation={"score": score}), tmp_path)
+def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    result = train_run(words_spec(), tmp_path)
     accuracies = []
     for test, (_, answers) in TESTS.items():
         kept = lines(tmp_path, test)
@@ -101,14 +99,10 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(
             assert one["right"] == (one["answer"] == one["label"])
             family = {"boolq": "truth", "piqa": "solution", "winogrande": "option"}[test]
             assert one["answer"] == extract(one["output"], family)
-            if score == "likelihood":
-                assert one["answer"] == max(one["log_likelihoods"], key=one["log_likelihoods"].get)
-                assert tuple(one["log_likelihoods"]) == answers
         accuracies.append(100 * sum(one["right"] for one in kept) / 5)
         assert result.metrics[f"accuracy_{test}"] == pytest.approx(accuracies[-1])
     assert result.metrics["score"] == pytest.approx(np.mean(accuracies))
     assert np.isfinite(result.metrics["search_loss"])
-    assert result.facts["generation"]["score"] == score
     assert result.facts["tests"] == dict.fromkeys(TESTS, 5)
     assert result.facts["mixture"] == "commonsense_16k.json"
     assert any("trained on commonsense_16k.json" in note for note in result.notes)
@@ -117,13 +111,12 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(
 
 
 def test_a_model_learns_what_its_prompts_teach(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
-    """Two answers that follow from the words of the question: the likelihoods find them after some steps, and before do not."""
     losses = []
     spec = words_spec(
         method="full",
         parameters={},
         protocol="customary",
-        generation={"score": "likelihood"},
+        generation={"beams": 1, "max_new_tokens": 1},
         training={"max_steps": 30, "learning_rate": 3e-3, "train_examples": None, "evaluate_every": 0.5},
     )
     train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
@@ -133,11 +126,9 @@ def test_a_model_learns_what_its_prompts_teach(words_spec: Callable[..., RunSpec
 def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     """Its answers are those of an adapter that has learned nothing; it trains no step, and resumes without a step."""
     kept: list[Progress] = []
-    spec = words_spec(method="head", parameters={}, generation={"score": "likelihood"})
+    spec = words_spec(method="head", parameters={})
     base = train_run(spec, tmp_path / "base", report=kept.append)
-    idle = train_run(
-        words_spec(generation={"score": "likelihood"}, training={"max_steps": 1, "learning_rate": 1e-30}), tmp_path / "idle"
-    )
+    idle = train_run(words_spec(training={"max_steps": 1, "learning_rate": 1e-30}), tmp_path / "idle")
     assert base.metrics == pytest.approx(idle.metrics)
     assert (base.steps, base.counts.trainable_parameters, base.counts.head_parameters) == (0, 0, 0)
     again = train_run(spec, tmp_path / "again", resume_from=kept[0].checkpoint)
@@ -176,7 +167,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = words_spec(
-        generation={"tests": ["piqa"], "score": "likelihood"},
+        generation={"tests": ["boolq"], "score": "cloze"},
         training={"gradient_accumulation": 2, "gradient_checkpointing": True},
     )
     with monkeypatch.context() as patched:
@@ -256,7 +247,8 @@ def test_the_loss_is_that_of_the_tokens_taught_alone(tiny_llama: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_llama)
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     rows = Dataset.from_dict({"text": ["What?", "Who was it?"], "input": ["", ""], "response": ["this", "they were"]})
-    texts = encode_texts(rows, tokenizer, GenerationSettings(), 300, key="test")
+    settings = GenerationSettings()
+    texts = encode_texts(rows, tokenizer, settings, 300, key="test", form=QuestionForm(tokenizer, settings))
     batch = Collator(0)([texts[0], texts[1]])
     assert (batch["labels"][:, 0] == IGNORED).all()
     assert (batch["labels"] != IGNORED).sum() == len("this") + len("they were") + 2, "bytes, and an end for each"

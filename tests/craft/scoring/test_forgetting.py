@@ -21,7 +21,6 @@ from craft.scoring.forgetting import SHIPPED, read_text, windows
 from craft.scoring.passes import mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RECOVERY, RunSpec
-from craft.tasks.extraction import RESPONSE
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score
@@ -39,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = root / "commonsense"
     (folder / "dataset" / "boolq").mkdir(parents=True)
     rows = [
-        {"instruction": f"Item {n}? true or false", "input": "", "output": RESPONSE.format(answer), "answer": answer}
+        {"instruction": f"Item {n}? true or false", "input": "", "output": f"the correct answer is {answer}", "answer": answer}
         for n in range(24)
         for answer in (("true", "false")[n % 2],)
     ]
@@ -53,7 +52,7 @@ def make(tiny_llama: str, root: Path, tmp_path: Path) -> Callable[..., RunSpec]:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
 
     def run(method: str = "lora", parameters: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
-        generation = GenerationSettings(tests=("boolq",), score="likelihood")
+        generation = GenerationSettings(tests=("boolq",), score="cloze")
         training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
         spec: dict[str, Any] = {
             "model": tiny_llama,

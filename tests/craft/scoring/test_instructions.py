@@ -106,5 +106,5 @@ def test_what_decides_the_answers_decides_the_key(tiny_llama: str, file: str) ->
     ]
     keys = {spec.model_copy(update={"data": data.model_copy(update=one)}).key for one in others}
     assert len(keys | {spec.key}) == 4
-    unread = data.generation.model_copy(update={"score": "likelihood", "tests": ("boolq",)})
+    unread = data.generation.model_copy(update={"score": "cloze", "tests": ("boolq",)})
     assert spec.model_copy(update={"data": data.model_copy(update={"generation": unread})}).key == spec.key

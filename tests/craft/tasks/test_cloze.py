@@ -10,7 +10,7 @@ import torch
 
 from craft.data_settings import GenerationSettings
 from craft.scoring.generation import log_likelihoods
-from craft.tasks.cloze import read_choices, read_taught
+from craft.tasks.commonsense import QuestionForm, read_options
 from craft.tasks.prompts import encode
 
 FORMS = {
@@ -44,12 +44,16 @@ FORMS = {
 
 @pytest.mark.parametrize(("instruction", "kind", "expected"), FORMS.values(), ids=FORMS)
 def test_the_forms(instruction: str, kind: str, expected: list[tuple[str, str]]) -> None:
-    found = read_choices(instruction, "", kind)
-    assert list(zip(found.contexts, found.continuations, strict=True)) == expected
-    given = read_choices(instruction, "A passage.", kind)
-    assert given.contexts == tuple(f"A passage.\n{context}" for context, _ in expected)
-    rows = {"text": [instruction], "input": [""], "family": [kind], "label": [found.answers[1]]}
-    assert read_taught(rows) == ([expected[1][0]], [expected[1][1]])
+    options = read_options(instruction, "", kind)
+    assert [option[:2] for option in options.values()] == expected
+    assert [option.characters for option in options.values()] == [len(text.strip()) for _, text in expected]
+    behind = read_options(instruction, "A passage.", kind).values()
+    assert [option.context for option in behind] == [f"A passage.\n{context}" for context, _ in expected]
+    form = QuestionForm(None, GenerationSettings(score="cloze"))  # type: ignore[arg-type]
+    rows = {"text": [instruction], "input": [""], "family": [kind], "label": [[*options][1]]}
+    assert form.texts(rows)[:2] == ([expected[1][0]], [expected[1][1]])
+    with pytest.raises(ValueError, match=f"the answer 'answer9' is none of {', '.join(options)} in"):
+        form.texts(rows | {"label": ["answer9"]})
 
 
 @pytest.mark.parametrize(
@@ -65,14 +69,12 @@ def test_the_forms(instruction: str, kind: str, expected: list[tuple[str, str]])
 )
 def test_another_form_is_refused(instruction: str, kind: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_choices(instruction, "", kind)
+        read_options(instruction, "", kind)
 
 
-def test_settings_that_cloze_does_not_have() -> None:
-    for wrong in ({"normalize": "tokens"}, {"score": "cloze", "prompt": "llm_adapters"}):
-        with pytest.raises(ValueError, match="score: cloze"):
-            GenerationSettings(**wrong)
-    assert "normalize" not in GenerationSettings(score="cloze").model_dump(), "keys of older runs stay"
+def test_cloze_has_no_template() -> None:
+    with pytest.raises(ValueError, match="score: cloze"):
+        GenerationSettings(score="cloze", prompt="llm_adapters")
 
 
 def test_a_likelihood_is_transformers_loss_on_the_options_tokens(tiny_llama: str) -> None:

@@ -7,10 +7,8 @@ from pydantic import ValidationError
 
 from craft.data_settings import DataSettings
 from craft.tasks import TASKS, expand_tasks
-from craft.tasks.commonsense import TESTS, notes
-from craft.tasks.extraction import PATTERNS, RESPONSE, extract, family_of, options, score
+from craft.tasks.commonsense import PATTERNS, TESTS, extract, notes, score
 from craft.tasks.files import DataError
-from craft.tasks.metrics import compute_reported
 from craft.tasks.splits import load_splits
 
 TASK = TASKS["commonsense"]
@@ -163,28 +161,9 @@ def test_what_follows_the_last_mark_is_read():
     assert extract("answer1 ### Response: answer2 ### Response:\n  answer3 \n", "answer") == "answer3"
 
 
-def test_families_and_options():
-    assert [family_of(answer) for answer in ("true", "solution2", "answer5", "ending4", "option1", "answer6", "")] == [
-        "truth", "solution", "answer", "ending", "option", None, None,
-    ]  # fmt: skip
-    assert options("Which?\n\nAnswer1: a Answer2: b\n\nAnswer format: answer1/answer2/answer3", "answer") == (
-        "answer1",
-        "answer2",
-        "answer3",
-    )
-    assert options("Which? Option1: a Option2: b", "option") == ("option1", "option2")
-    assert RESPONSE.format("answer2") == "the correct answer is answer2"
-
-
 def test_the_score_is_the_mean_of_the_tests_not_of_the_questions():
     values = score(["a", "a", "a", "a", "b"], ["x", "x", "x", "", "z"], ["x", "x", "x", "x", "y"])
     assert values == {"score": 37.5, "accuracy": 37.5, "accuracy_a": 75.0, "accuracy_b": 0.0, "answered": 80.0}
-    reported = compute_reported(TASK, {"_boolq": (["true", ""], ["true", "true"]), "_piqa": (["solution1"], ["solution1"])})
-    assert reported == {
-        "score": 75.0, "accuracy": 75.0, "accuracy_boolq": 50.0, "accuracy_piqa": 100.0, "answered": pytest.approx(200 / 3),
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="0 labels"):
-        score([], [], [])
 
 
 def test_real_tests_have_their_published_sizes(real_data):
@@ -193,5 +172,4 @@ def test_real_tests_have_their_published_sizes(real_data):
     assert {suffix[1:]: len(split) for suffix, split in splits.reported.items()} == {name: TESTS[name].size for name in there}
     for split in splits.reported.values():
         for row in split.select(range(200)):
-            assert row["label"] in options(row["text"], row["family"])
             assert extract(row["response"], row["family"]) == row["label"]

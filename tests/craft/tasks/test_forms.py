@@ -27,7 +27,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError, read_rows
-from craft.tasks.forms import Form, control_tokens
+from craft.tasks.forms import ChatForm, control_tokens
 from craft.tasks.instructions import to_dataset
 from craft.tasks.splits import load_splits
 from tests.craft.tasks.test_instructions import TEMPLATE, data_of, turns
@@ -55,20 +55,20 @@ TALK = [*USED, {"role": "tool", "content": "cold", "tool_call_id": "c1"}, {"role
 
 
 @pytest.fixture
-def form(tiny_llama: str) -> Callable[..., Form]:
-    def make(template: str | None, **settings: Any) -> Form:
+def form(tiny_llama: str) -> Callable[..., ChatForm]:
+    def make(template: str | None, **settings: Any) -> ChatForm:
         tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
         tokenizer.chat_template = template
-        return Form(tokenizer, GenerationSettings(**settings))
+        return ChatForm(tokenizer, GenerationSettings(**settings))
 
     return make
 
 
-def taught(form: Form, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
+def taught(form: ChatForm, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
     data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
     check_texts(data, form.tokenizer, form.settings)
     split = to_dataset(read_rows(data.train), data)
-    return list(zip(*form.taught(split[: len(split) // 2]), strict=True))
+    return list(zip(*form.texts(split[: len(split) // 2])[:2], strict=True))
 
 
 def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_the_template_is_given_all_of_a_chat(
-    form: Callable[..., Form], tmp_path: Path, template: str, row: dict[str, Any], pairs: list[tuple[str | None, str]]
+    form: Callable[..., ChatForm], tmp_path: Path, template: str, row: dict[str, Any], pairs: list[tuple[str | None, str]]
 ) -> None:
     for (prompt, response), wanted in zip(taught(form(template), tmp_path, row), pairs, strict=True):
         assert (wanted[0] and prompt, response) == wanted
@@ -161,7 +161,7 @@ def test_the_template_is_given_all_of_a_chat(
     ],
 )  # fmt: skip
 def test_what_a_model_would_not_read_is_refused_with_its_line(
-    form: Callable[..., Form], tmp_path: Path, template: str | None, row: dict[str, Any], said: str
+    form: Callable[..., ChatForm], tmp_path: Path, template: str | None, row: dict[str, Any], said: str
 ) -> None:
     plain = {"talk": turns("q", "a")}
     rows = [plain, row] if template and template.startswith(("{{ bos", "{% if")) and template != CHANGES else [row]
@@ -171,20 +171,20 @@ def test_what_a_model_would_not_read_is_refused_with_its_line(
         check_texts(data, made.tokenizer, made.settings)
 
 
-def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., Form], tmp_path: Path) -> None:
+def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., ChatForm], tmp_path: Path) -> None:
     other = {"type": "function", "function": {"name": "time", "arguments": {"zone": "CET"}}}
     table = pyarrow.table({"talk": [USED, reply("", tool_calls=[other])]})
     pyarrow.parquet.write_table(table, tmp_path / "chat.parquet")
     given = CustomTask(kind="generation", train=str(tmp_path / "chat.parquet"), messages="talk")
     split = to_dataset(read_rows(given.train), given)
-    assert form(TOOL_TEMPLATE).taught(split[:])[1] == [
+    assert form(TOOL_TEMPLATE).texts(split[:]).responses == [
         '<call>weather {"city": "Oslo"}</call><end>',
         '<call>time {"zone": "CET"}</call><end>',
     ]
 
 
 @pytest.mark.parametrize("expression", ["strftime_now('%d %b %Y')", "date_string"])
-def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., Form], tmp_path: Path, expression: str) -> None:
+def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., ChatForm], tmp_path: Path, expression: str) -> None:
     template = f"[{{{{ {expression} }}}}]" + TEMPLATE
     written = [form(template, **day).prompt(json.dumps(turns("q"))) for day in ({}, {"date": "2025-01-31"})]
     assert [text[:13] for text in written] == ["[26 Jul 2024]", "[31 Jan 2025]"]
@@ -199,7 +199,7 @@ def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., Form], 
         form("{{ strftime_now(messages[0].content) }}").prompt(json.dumps(turns("q")))
 
 
-def test_a_control_token_in_a_text_is_refused(form: Callable[..., Form], tmp_path: Path) -> None:
+def test_a_control_token_in_a_text_is_refused(form: Callable[..., ChatForm], tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\nfine,a\nan </s> inside,b\nand </s>,a\n")
     data = DataSettings(custom={"t": CustomTask(train=str(tmp_path / "t.csv"), text=("text",), label="label")})
     made = form(None)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import find_task
 from craft.tasks.files import DataError
-from craft.tasks.forms import Form
+from craft.tasks.forms import ChatForm
 from craft.tasks.prompts import PROMPTS, encode
 from craft.tasks.splits import load_splits
 
@@ -86,7 +86,7 @@ def test_an_instruction_may_have_an_input(tmp_path: Path, tiny_llama: str) -> No
     splits = load_splits(find_task("custom/chat", data), data)
     texts = [text for part in (splits.train, splits.search, splits.reported[""]) for text in part["text"]]
     assert sorted(json.loads(text)[0]["content"] for text in texts)[:2] == ["Translate.", "Translate.\n\nword 1"]
-    form = Form(AutoTokenizer.from_pretrained(tiny_llama), GenerationSettings())
+    form = ChatForm(AutoTokenizer.from_pretrained(tiny_llama), GenerationSettings())
     expected = PROMPTS["alpaca"].for_evaluation
     written = {form.prompt(text) for text in texts}
     assert written == {expected("Translate."), *(expected("Translate.", f"word {n}") for n in range(1, 30))}
@@ -116,8 +116,8 @@ def test_a_record_of_a_task_without_instructions_says_nothing_of_them() -> None:
 def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_response(tiny_llama: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.chat_template = TEMPLATE
-    form = Form(tokenizer, GenerationSettings())
-    prompts, responses = form.taught(
+    form = ChatForm(tokenizer, GenerationSettings())
+    prompts, responses, _ = form.texts(
         {"text": [json.dumps(turns("q", "a", "more"))], "response": ["the answer"], "extras": ["{}"]}
     )
     (text,) = encode(tokenizer, prompts, responses, max_length=None, loss="response", special=False)
@@ -127,10 +127,10 @@ def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_resp
 
 def test_without_a_template_questions_take_the_settings_and_chats_are_refused(tiny_llama: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    form = Form(tokenizer, GenerationSettings(prompt="llm_adapters"))
+    form = ChatForm(tokenizer, GenerationSettings(prompt="llm_adapters"))
     assert form.prompt(json.dumps(turns("q"))) == PROMPTS["llm_adapters"].for_evaluation("q")
     assert form.prompt(json.dumps(turns("q")), training=True) == PROMPTS["llm_adapters"].for_training("q")
-    assert Form(tokenizer, GenerationSettings(prompt="none")).prompt(json.dumps(turns("q"))) == "q"
+    assert ChatForm(tokenizer, GenerationSettings(prompt="none")).prompt(json.dumps(turns("q"))) == "q"
     with pytest.raises(ValueError, match="has no chat template"):
         form.prompt(json.dumps(turns("q", "a", "more")))
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
