@@ -1,13 +1,12 @@
-"""The live page: a few read-only routes on loopback, and a thread that keeps looking for what changed.
+"""The live page: a few read-only routes on loopback.
 
 Every answer carries an ETag made of the sweeps' revisions, so a page that polls gets "nothing new" for a few bytes. A sweep is
-refreshed only while some page asks for it.
+read when a page asks for it, at most every few seconds.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import threading
 import time
@@ -25,128 +24,55 @@ from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_pack
 from dashboards.panels import PANELS, View
 from dashboards.store import DashboardError, Store, SweepEntry
 
-log = logging.getLogger(__name__)
-
 LOOK_EVERY_S = 2.0
-REST = 20
-"""Between two looks pass at least so many times what the last one took: many running trials must not keep a store busy."""
-FORGET_AFTER_S = 60.0  # a sweep that no page has asked for in this time is not refreshed any more
 SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
-class Watcher:
-    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision."""
+class Sweeps:
+    """The sweeps that pages ask for, refreshed when they are asked for, and the specs computed for each revision."""
 
     def __init__(self, store: Store, every_s: float = LOOK_EVERY_S) -> None:
-        self.store = store
-        self._every_s = every_s
-        self._asked: dict[str, float] = {}
+        self.store, self.every_s = store, every_s
         self._entries: list[SweepEntry] = []
-        self._listed = 0.0
+        self._listed = float("-inf")
         self._views: dict[tuple[str, ...], tuple[str, View]] = {}
-        self._specs: dict[tuple[str, str], str] = {}
+        self._specs: dict[tuple[str, ...], tuple[str, str]] = {}
         self._lock = threading.Lock()
-        self._listing = threading.Lock()
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread. It reads the newest sweep first, because a page most likely asks for that one."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._wake.set()
-        self._thread.join(timeout=10)
 
     def entries(self) -> list[SweepEntry]:
         """Returns the sweeps in the store, at most a few seconds old."""
-        with self._listing:
-            if time.monotonic() - self._listed > 2 * self.wait_s:
+        with self._lock:
+            if time.monotonic() - self._listed > 2 * self.every_s:
                 self._entries, self._listed = self.store.sweeps(), time.monotonic()
             return self._entries
 
-    def feeds(self, names: Sequence[str]) -> list[Feed]:
-        """Returns the feeds of the named sweeps, or of the newest sweep if none is named; they are refreshed from now on.
-
-        Waits for a new feed's first rows, so that a page's first answer has something to draw.
-        """
+    def view(self, names: Sequence[str]) -> tuple[list[Feed], str, View]:
+        """Returns the feeds of the named sweeps, or of the newest one if none is named, their revision and their rows."""
         chosen = list(dict.fromkeys(names)) or [entry.name for entry in self.entries()[:1]]
         feeds = [self.store.feed(name) for name in chosen]
-        self._asked.update(dict.fromkeys(chosen, time.monotonic()))
-        if any(not feed.revision for feed in feeds):
-            self._wake.set()
-            deadline = time.monotonic() + 20
-            while any(not (feed.revision or feed.trouble) for feed in feeds) and time.monotonic() < deadline:
-                time.sleep(0.02)
-        return feeds
-
-    def view(self, feeds: Sequence[Feed]) -> tuple[str, View]:
-        """Returns the feeds' revision and their tables side by side; the tables are joined once for each revision."""
+        for feed in feeds:
+            feed.look(self.every_s)
         key = tuple(feed.name for feed in feeds)
         with self._lock:
-            view = self._views.get(key)
             revision = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
-            if view is None or view[0] != revision:
+            if self._views.get(key, ("",))[0] != revision:
                 self._views[key] = view_of(self.store, feeds)
-            return self._views[key]
+            return feeds, *self._views[key]
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds between two looks for changes, as things are."""
-        return max(self._every_s, REST * sum(self.store.feed(name).look_cost for name in list(self._asked)))
-
-    def pace(self) -> str:
+    def pace(self, feeds: Sequence[Feed]) -> str:
         """Returns how often the page looks, for people. It is rounded: a page is sent again whenever this text changes."""
-        if self.wait_s <= 2 * LOOK_EVERY_S:
+        wait_s = max((feed.wait_s(self.every_s) for feed in feeds), default=self.every_s)
+        if wait_s <= 2 * LOOK_EVERY_S:
             return "read every few seconds"
-        return f"read about every {5 * math.ceil(self.wait_s / 5)} s, because reading it takes so long"
+        return f"read about every {5 * math.ceil(wait_s / 5)} s, because reading it takes so long"
 
     def spec(self, name: str, revision: str, view: View) -> str:
         """Returns a panel's spec as JSON; the last revision of each is kept."""
-        key = (name, ",".join(view.names))
-        spec = self._specs.get(key, "")
-        if not spec.startswith(revision + "\n"):
-            spec = f"{revision}\n{as_json(safe_spec(PANELS[name], view))}"
-            self._specs[key] = spec
-        return spec.split("\n", 1)[1]
-
-    def _prepare(self) -> None:
-        """Reads the newest sweep before anybody asks, and puts together what the page draws first."""
-        plotly_packed()
-        newest = self.entries()[:1]
-        if not newest:
-            return
-        feed = self.store.feed(newest[0].name)
-        feed.refresh()
-        revision, view = self.view([feed])
-        for name, panel in PANELS.items():
-            if panel.section == "front":
-                self.spec(name, revision, view)
-
-    def _look(self, feed: Feed) -> None:
-        try:
-            feed.refresh()
-        except Exception as error:  # a store that is away now may be back at the next look
-            reason, cause = self.store.hide(error), f"The tracking store cannot be read: {type(error).__name__}"
-            feed.trouble = reason if isinstance(error, ValueError) else f"{cause}: {reason}"  # a ValueError is a sentence
-            log.warning("%s", feed.trouble)
-
-    def _run(self) -> None:
-        try:
-            self._prepare()
-        except Exception as error:  # nobody has asked yet; a page that asks gets the error
-            log.debug("the newest sweep cannot be read: %s", self.store.hide(error))
-        while not self._over.is_set():
-            for name, request_time in list(self._asked.items()):
-                if time.monotonic() - request_time > FORGET_AFTER_S:
-                    self._asked.pop(name, None)
-                    continue
-                self._look(self.store.feed(name))
-            self._wake.wait(self.wait_s)
-            self._wake.clear()
+        key = (name, *view.names)
+        if self._specs.get(key, ("",))[0] != revision:
+            self._specs[key] = revision, as_json(safe_spec(PANELS[name], view))
+        return self._specs[key][1]
 
 
 def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = LOOK_EVERY_S) -> FastAPI:
@@ -158,10 +84,8 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
             of its own at this machine. `["*"]` allows all.
         every_s: seconds between two looks for changes, at least.
     """
-    watcher = Watcher(store, every_s)
+    sweeps = Sweeps(store, every_s)
     app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.watcher = watcher
-    watcher.start()
 
     @app.exception_handler(DashboardError)
     def explain(request: Request, error: DashboardError) -> JSONResponse:
@@ -186,16 +110,15 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
 
     @app.get("/api/state")
     def state(request: Request, names: list[str] = SHOWN) -> Response:
-        entries = watcher.entries()
+        entries = sweeps.entries()
         if not entries:
             empty = {
                 "sweeps": [],
                 "message": f"The tracking store {store.shown_uri!r} holds no sweep yet. The first appears here as it starts.",
             }
             return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
-        feeds = watcher.feeds(names)
-        revision, view = watcher.view(feeds)
-        foot = f"Tracking store: {store.shown_uri} · {watcher.pace()}"
+        feeds, revision, view = sweeps.view(names)
+        foot = f"Tracking store: {store.shown_uri} · {sweeps.pace(feeds)}"
         text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
         return _answer(request, _etag(text), lambda: text, "application/json")
 
@@ -203,8 +126,8 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     def panel(request: Request, name: str, names: list[str] = SHOWN) -> Response:
         if name not in PANELS:
             raise DashboardError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
-        revision, view = watcher.view(watcher.feeds(names))
-        return _answer(request, _etag(revision, *view.names), lambda: watcher.spec(name, revision, view), "application/json")
+        _, revision, view = sweeps.view(names)
+        return _answer(request, _etag(revision, *view.names), lambda: sweeps.spec(name, revision, view), "application/json")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,9 +102,5 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     print(f"http://{f'[{host}]' if ':' in host else host}:{port}   (Ctrl-C ends)", flush=True)
     if store.is_absent:
         print(f"waits for the first sweep in {store.shown_uri}", flush=True)
-    try:
+    with suppress(KeyboardInterrupt):
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        app.state.watcher.stop()

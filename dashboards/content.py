@@ -15,8 +15,7 @@ from typing import Any
 from craft.words import format_duration
 from dashboards.feed import Feed
 from dashboards.frames import Frames
-from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
-from dashboards.panels.literature import published_rows
+from dashboards.panels import PANELS, SECTIONS, Panel, View, spec_of
 from dashboards.panels.progress import STATE_COLOURS, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
 from orchestrator.judging.answer import describe_running, is_heard
@@ -29,9 +28,8 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
     """Returns the revision of the chosen sweeps, and their tables side by side."""
     snapshots = [feed.snapshot() for feed in feeds]
     revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, snapshots, strict=True))
-    return revision, make_view(
+    return revision, View(
         [frames for _, frames in snapshots],
-        published_rows(),
         store.run_link,
         store.curves,
         store.predictions,
@@ -96,7 +94,7 @@ def everything_in(file: Path) -> dict[str, Any]:
     Raises:
         DataError: a row or a column cannot be read; the message says which.
     """
-    view = make_view([Frames(file.name, read_table(file).record.state)], published_rows())
+    view = View([Frames(file.name, read_table(file).record.state)])
     return _exported(SweepEntry(file.name, "", "", "finished", None), [], view, f"from {file}")
 
 

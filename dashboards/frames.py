@@ -1,33 +1,20 @@
-"""A sweep's state as tables: one DataFrame of configurations and one of trials.
-
-Columns are flat and prefixed so that nothing collides (`learning_rate` is a parameter and also a metric by step):
-
-===============  ====================================================================================================
-configurations   id, sweep, experiment_id, label, method, protocol, state, reason, stopped; `p.<parameter>`; `m.<metric>`
-                 (`m.score`, `m.score_low`, `m.score/<task>`, `m.trainable_parameters`)
-trials           run, key, sweep, configuration, label, method, task, seed, protocol, state, reason, changed; `p.*`, `m.*`;
-                 `tunes`: its scores only chose settings for another configuration
-===============  ====================================================================================================
+"""A sweep's state as rows: its configurations and its trials, as the panels read them.
 
 A configuration's `state` is `done` when it is complete, whatever seeds it got later. `partial` (some trials still run) and
 `incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without a value it is
 `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Candidates, whose trials only tune, are no
-configurations here. A configuration has a `Summary` next to its row.
+configurations here.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import pandas as pd
-
-from craft.results import name_score
-from craft.scoring.credits import CREDITS, graded_rows
 from orchestrator.judging.answer import Answer, find_answer
 from orchestrator.judging.front import Verdict, judge_state, judge_summaries
 from orchestrator.plan.parameters import flatten
@@ -41,19 +28,75 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.sweepfile.settings import Enough
 
-IDENTITY = ("sweep", "label", "method", "protocol", "state", "reason")
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration. `id` is unique among the sweeps of a page."""
+
+    id: str
+    sweep: str
+    state: str
+    summary: Summary
+
+    @property
+    def label(self) -> str:
+        return self.summary.label or self.summary.configuration
+
+    @property
+    def method(self) -> str:
+        return self.summary.method
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        return flatten(self.summary.parameters)
+
+    @cached_property
+    def _numbers(self) -> dict[str, float]:
+        cells = flat_cells(self.summary).items()
+        return {name: float(value) for name, value in cells if not isinstance(value, bool | str) and math.isfinite(value)}
+
+    def value(self, name: str) -> float:
+        """Returns a number of COLUMNS, or an end of its interval (`NAME_low`); NaN where it has none."""
+        return self._numbers.get(name, math.nan)
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial that has begun. `configuration` is the `id` of its configuration's row, `run` names the trial in all sweeps."""
+
+    configuration: str
+    sweep: str
+    run: str
+    entry: Entry
+
+    @property
+    def state(self) -> str:
+        result = self.entry.result if self.entry.phase != "running" else None
+        return result.status if result else "running" if self.entry.phase == "running" else "interrupted"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.entry.result.facts if self.entry.result is not None and self.entry.phase != "running" else {}
+
+    def value(self, name: str) -> float:
+        """Returns a metric or count of its result, or of its last evaluation; NaN where it has none."""
+        result, report = self.entry.result if self.entry.phase != "running" else None, self.entry.report
+        for numbers in (result.metrics, result.counts) if result else ():
+            if name in numbers:
+                return numbers[name]
+        return report.metrics.get(name, math.nan) if report else math.nan
 
 
 @dataclass(frozen=True)
 class Frames:
-    """One sweep's tables, and the summaries of its configurations by id."""
+    """One sweep's rows, and the summaries of its configurations by id."""
 
     name: str
     state: State
     experiment_id: str = ""
 
     def after(self, state: State) -> Frames:
-        """Returns the tables of a later state, with this judgement, which takes seconds, if no result has changed."""
+        """Returns the rows of a later state, with this judgement, which takes seconds, if no result has changed."""
         later = replace(self, state=state)
         if _results(state) == _results(self.state):
             vars(later).update({name: vars(self)[name] for name in ("judged", "answer") if name in vars(self)})
@@ -102,26 +145,27 @@ class Frames:
         return {summary.configuration: summary for summary in (*summaries, *refused)}
 
     @cached_property
-    def configurations(self) -> pd.DataFrame:
+    def configurations(self) -> list[Row]:
         """A row for each of `summaries`."""
         trials: dict[str, list[Entry]] = {}
         for entry in self.state.requested:
             trials.setdefault(entry.trial.configuration, []).append(entry)
-        rows = [self._row(summary, trials.get(name, [])) for name, summary in self.summaries.items()]
-        columns = [*IDENTITY, "id", "experiment_id", "stopped"]
-        return pd.DataFrame.from_records(rows, columns=None if rows else columns)
+        states = {
+            name: _state(summary, trials[name], self.state) if name in trials else "infeasible"
+            for name, summary in self.summaries.items()
+        }
+        return [Row(name, self.name, states[name], summary) for name, summary in self.summaries.items()]
 
     @cached_property
-    def trials(self) -> pd.DataFrame:
+    def trials(self) -> list[TrialRow]:
         """A row for each trial that has begun."""
-        rows = [self._trial(entry) for entry in self.state.requested if entry.begun]
-        columns = [*IDENTITY, "run", "key", "configuration", "task", "seed", "tunes", "credits", "graded"]
-        return pd.DataFrame.from_records(rows, columns=None if rows else columns)
+        begun = [entry for entry in self.state.requested if entry.begun]
+        return [TrialRow(entry.trial.configuration, self.name, f"{self.state.sweep_id}/{entry.key}", entry) for entry in begun]
 
     @cached_property
     def done(self) -> list[Summary]:
         """The configurations that have ended with a score."""
-        return [self.summaries[name] for name in self.configurations.loc[self.configurations["state"] == "done", "id"]]
+        return [row.summary for row in self.configurations if row.state == "done"]
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -133,58 +177,9 @@ class Frames:
         """The id of the smallest configuration that is enough."""
         return next((summary.configuration for summary in self.done if summary.enough), None)
 
-    def _row(self, summary: Summary, trials: list[Entry]) -> dict[str, Any]:
-        state = _state(summary, trials, self.state) if trials else "infeasible"
-        numbers = {name: value for name, value in flat_cells(summary).items() if not isinstance(value, bool | str)}
-        return {
-            **_named(self.name, summary.label or summary.configuration, summary.method, summary.protocol, state),
-            "reason": "; ".join(summary.reasons),
-            "id": summary.configuration,
-            "experiment_id": self.experiment_id,
-            "stopped": summary.stopped,
-            **_parameters(flatten(summary.parameters)),
-            **_metrics(numbers),
-        }
-
-    def _trial(self, entry: Entry) -> dict[str, Any]:
-        result = entry.result if entry.phase != "running" else None
-        state = result.status if result else "running" if entry.phase == "running" else "interrupted"
-        metrics = {**entry.trial.planned, **(entry.report.metrics if entry.report else {})}
-        metrics |= {**result.counts, "seconds": result.seconds, **result.metrics} if result else {}
-        facts = result.facts if result else {}
-        return {
-            **_named(self.name, entry.trial.label, entry.trial.method, entry.trial.protocol, state),
-            "reason": (result.error if result else None) or "",
-            "run": f"{self.state.sweep_id}/{entry.key}",
-            "key": entry.key,
-            "configuration": entry.trial.configuration,
-            "task": entry.trial.task,
-            "seed": entry.trial.seed,
-            "tunes": not entry.trial.is_reported,
-            "metric": name_score(facts),
-            "phases": facts.get("phases"),
-            "credits": facts.get(CREDITS, ""),
-            "graded": graded_rows(facts),
-            "changed": entry.changed,
-            **_parameters(entry.trial.parameters),
-            **_metrics(metrics),
-        }
-
 
 def _results(state: State) -> tuple[Any, ...]:
     return state.started, state.ended, [(entry.key, entry.trial.label, entry.result) for entry in state.requested]
-
-
-def _named(sweep: str, label: str, method: str, protocol: str, state: str) -> dict[str, Any]:
-    return {"sweep": sweep, "label": label, "method": method, "protocol": protocol, "state": state}
-
-
-def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"p.{name}": value for name, value in parameters.items()}
-
-
-def _metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {f"m.{name}": float(value) if math.isfinite(value) else math.nan for name, value in metrics.items()}
 
 
 def _refused(event: Refused) -> Summary:

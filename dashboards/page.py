@@ -17,8 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("figure.js", "keys.js", "copy.js", "table.js", "page.js", "card.js", "begin.js")
 STYLE_POLICY = "style-src 'unsafe-inline'"  # plotly writes style elements
@@ -30,13 +28,7 @@ LIVE_POLICY = (
 
 def as_json(value: Any) -> str:
     """Returns compact JSON. Raises ValueError for NaN and infinities, which JSON does not have."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_default)
-
-
-def _default(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @cache

@@ -141,6 +141,7 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
     rooms = (
         "results",
         "judging",
+        "review.comparing",
         "review.progress",
         "review.run_table",
         "review.status",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, mistakes, pair, parallel, progress, table, versus
-from dashboards.panels.base import Panel, Plain, View, make_view
+from dashboards.panels import curves, front, importance, mistakes, pair, parallel, progress, table
+from dashboards.panels.base import Panel, Plain, View
 
 PANELS: dict[str, Panel] = {
     row.name: row
     for row in (
         front.PANEL,
         pair.PANEL,
-        versus.PANEL,
+        pair.VERSUS,
         table.PANEL,
         importance.PANEL,
         parallel.PANEL,
@@ -30,7 +30,7 @@ SECTIONS = {
     "progress": "Progress",
 }
 
-__all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "make_view", "spec_of"]
+__all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "spec_of"]
 
 
 def spec_of(panel: Panel, view: View) -> Plain:

@@ -1,6 +1,6 @@
 """What every panel is made of: the view it reads, the spec it draws, and words, colours and metrics they share.
 
-A panel is two pure functions. `data` turns a `View` (tables of the chosen sweeps) into plain data: dicts, lists, numbers, text.
+A panel is two pure functions. `data` turns a `View` (rows of the chosen sweeps) into plain data: dicts, lists, numbers, text.
 `draw` turns that data into a spec the page's script can show, in the live page and in the exported file:
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
@@ -21,15 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
+from craft.results import name_score
 from craft.scoring.predictions import Prediction
-from dashboards.frames import Frames
+from dashboards.frames import Frames, Row, TrialRow
 from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
-from orchestrator.results.summary import Summary, shared_metric
+from orchestrator.results.summary import shared_metric
 from orchestrator.tools.markup import shorten
 
 Plain = dict[str, Any]
@@ -41,16 +40,13 @@ SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "penta
 
 @dataclass(frozen=True)
 class View:
-    """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with `id` made unique across sweeps.
+    """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with ids made unique across sweeps.
 
-    `link` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see literature.py);
-    `uri` names the tracking store in commands, empty where they need not or may not name it.
+    `link` says where MLflow shows a run (None where unknown); `uri` names the tracking store in commands, empty where they need
+    not or may not name it.
     """
 
     sweeps: Sequence[Frames]
-    configurations: pd.DataFrame
-    trials: pd.DataFrame
-    published: pd.DataFrame
     link: Callable[[str, str], str | None] = lambda experiment_id, key: None
     curves: Curves = lambda runs, metric: {}
     predictions: Answers = lambda run: {}
@@ -60,14 +56,21 @@ class View:
         """Returns what stands in front of the ids of a sweep's configurations."""
         return f"{number}/" if len(self.sweeps) > 1 else ""
 
-    @property
-    def summaries(self) -> dict[str, Summary]:
-        """The summaries of all configurations by their ids."""
-        return {
-            f"{self.prefix(number)}{name}": summary
-            for number, sweep in enumerate(self.sweeps)
-            for name, summary in sweep.summaries.items()
-        }
+    @cached_property
+    def configurations(self) -> list[Row]:
+        if len(self.sweeps) == 1:
+            return self.sweeps[0].configurations
+        rows = ((self.prefix(number), row) for number, sweep in enumerate(self.sweeps) for row in sweep.configurations)
+        return [replace(row, id=prefix + row.id) for prefix, row in rows]
+
+    @cached_property
+    def trials(self) -> list[TrialRow]:
+        rows = ((self.prefix(number), row) for number, sweep in enumerate(self.sweeps) for row in sweep.trials)
+        return [replace(row, configuration=prefix + row.configuration) for prefix, row in rows]
+
+    @cached_property
+    def by_name(self) -> dict[str, Frames]:
+        return {sweep.name: sweep for sweep in self.sweeps}
 
     @property
     def names(self) -> list[str]:
@@ -76,7 +79,7 @@ class View:
     @property
     def tasks(self) -> list[str]:
         tasks = {task for sweep in self.sweeps for summary in sweep.summaries.values() for task in summary.tasks}
-        return sorted(task for task in tasks if f"m.score/{task}" in self.configurations)
+        return sorted(task for task in tasks if has(self.configurations, f"score/{task}"))
 
 
 @dataclass(frozen=True)
@@ -92,32 +95,6 @@ class Panel:
     wide: bool = False
 
 
-def make_view(
-    sweeps: Sequence[Frames],
-    published: pd.DataFrame,
-    link: Callable[[str, str], str | None] = lambda experiment_id, key: None,
-    curves: Curves = lambda runs, metric: {},
-    predictions: Answers = lambda run: {},
-    uri: str = "",
-) -> View:
-    """Puts sweeps side by side. Several sweeps may share configurations, so their ids get the sweep's number as a prefix."""
-    configurations, trials = [], []
-    for number, sweep in enumerate(sweeps):
-        prefix = f"{number}/" if len(sweeps) > 1 else ""
-        configurations.append(sweep.configurations.assign(id=[f"{prefix}{name}" for name in sweep.configurations["id"]]))
-        trials.append(sweep.trials.assign(configuration=[f"{prefix}{name}" for name in sweep.trials["configuration"]]))
-    return View(
-        sweeps,
-        pd.concat(configurations, ignore_index=True) if len(sweeps) > 1 else configurations[0],
-        pd.concat(trials, ignore_index=True) if len(sweeps) > 1 else trials[0],
-        published,
-        link,
-        curves,
-        predictions,
-        uri,
-    )
-
-
 def metrics_of(view: View) -> list[Column]:
     """Returns the metrics for which some configuration has a value: the score, every task's score, the rest of COLUMNS, and
     other objectives.
@@ -130,38 +107,44 @@ def metrics_of(view: View) -> list[Column]:
     score = replace(COLUMNS["score"], label=label_of("score", score_metric(view)))
     rows = [row for row in COLUMNS.values() if row.is_number and row.place not in ("objective", "record")]
     every = [score, *tasks, *(row for row in rows if row.name != "score"), *unlisted]
-    measured = [metric for metric in every if column(view.configurations, f"m.{metric.name}").notna().any()]
+    measured = [metric for metric in every if has(view.configurations, metric.name)]
     return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 
 
 def score_metric(view: View) -> str:
     """Returns the metric of all trials' scores; empty if they differ."""
-    frame = view.trials
-    return shared_metric(frame.loc[frame["state"] == "finished", "metric"]) if "metric" in frame else ""
+    return shared_metric(name_score(trial.facts) for trial in view.trials if trial.state == "finished")
 
 
-def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
-    """Returns a column as numbers; all NaN if the frame has no such column."""
-    if name not in frame:
-        return pd.Series(np.nan, index=frame.index, dtype=float)
-    if frame[name].dtype == float:
-        return frame[name]
-    return pd.to_numeric(frame[name], errors="coerce").astype(float)
+def column(rows: Iterable[Row], name: str) -> list[float]:
+    """Returns a number of each configuration; NaN where it has none."""
+    return [row.value(name) for row in rows]
 
 
-def done(frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns the complete configurations, which have a summary. Fronts and importances use no others."""
-    return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
+def has(rows: Iterable[Row], name: str) -> bool:
+    """Returns whether any configuration has the number."""
+    return any(not math.isnan(row.value(name)) for row in rows)
 
 
-def trained(frame: pd.DataFrame) -> pd.DataFrame:
+def values_of(rows: Iterable[Row], name: str) -> set[float]:
+    """Returns the distinct values of a number."""
+    return {value for value in column(rows, name) if not math.isnan(value)}
+
+
+def best_first(rows: Iterable[Row]) -> list[Row]:
+    """Sorts configurations by their scores; those without one come last."""
+    scored = [(row, row.value("score")) for row in rows]
+    return [row for row, _ in sorted(scored, key=lambda pair: -math.inf if math.isnan(pair[1]) else pair[1], reverse=True)]
+
+
+def done(rows: Iterable[Row]) -> list[Row]:
+    """Returns the complete configurations. Fronts and importances use no others."""
+    return [row for row in rows if row.state == "done" and not math.isnan(row.value("score"))]
+
+
+def trained(rows: Iterable[Row]) -> list[Row]:
     """Returns those of `done` that were trained: a cut says nothing about how its settings train."""
-    return not_cut(done(frame))
-
-
-def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns configurations or trials without those that were cut from others after training."""
-    return frame[frame["p.cut_to"].isna()] if "p.cut_to" in frame else frame
+    return [row for row in done(rows) if "cut_to" not in row.parameters]
 
 
 def text(value: object, limit: int = 80) -> str:
@@ -194,35 +177,34 @@ def scalar(value: Any) -> Any:
     """Returns a parameter's value for JSON: numbers stay numbers, missing becomes None, everything else its text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    if isinstance(value, (bool, np.bool_)):
-        return str(bool(value))
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return number(value)
-    return str(value)
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
+def parameter(rows: Iterable[Row], name: str) -> list[Any]:
+    """Returns a parameter of each configuration for JSON."""
+    return [scalar(row.parameters.get(name)) for row in rows]
+
+
+def parameters_that_differ(rows: Sequence[Row]) -> list[str]:
     """Returns the names of the parameters that take more than one value among the configurations that have them.
 
     `ranks` is left out where r1, r2 and r3 hold the same numbers. So are `warm_start` and `cut_from`: they name a run.
     """
-    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.")]
-    names = [name for name in names if name not in ("warm_start", "cut_from")]
-    if {"r1", "r2", "r3"} <= set(names):
-        names = [name for name in names if name != "ranks"]
-    return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]} - {None}) > 1]
+    names = dict.fromkeys(name for row in rows for name in row.parameters)
+    left_out = {"warm_start", "cut_from"} | ({"ranks"} if {"r1", "r2", "r3"} <= names.keys() else set())
+    return [name for name in names if name not in left_out and len({*parameter(rows, name)} - {None}) > 1]
 
 
-def moving_together(frame: pd.DataFrame) -> dict[str, str]:
+def moving_together(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the parameters that differ, by name; those that always change together are under the first one's name.
 
     The values are what to call them: `r2, r3` where the two ranks are always equal. No data can tell their effects apart.
     """
     groups: dict[tuple[int, ...], list[str]] = {}
-    for name in parameters_that_differ(frame):
+    for name in parameters_that_differ(rows):
         if name != "method":
-            codes = pd.factorize(pd.Series([str(scalar(value)) for value in frame[f"p.{name}"]]))[0]
-            groups.setdefault(tuple(codes.tolist()), []).append(name)
+            values = parameter(rows, name)
+            groups.setdefault(tuple(values.index(value) for value in values), []).append(name)
     return {names[0]: ", ".join(names) for names in groups.values()}
 
 
@@ -237,9 +219,9 @@ def focus_trace(colour: str) -> Plain:
     return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
 
 
-def intervals_of(frame: pd.DataFrame) -> str:
+def intervals_of(rows: Sequence[Row]) -> str:
     """Returns what the scores' intervals are, in words."""
-    one_seed, examples = column(frame, "m.seeds").max() == 1, bool(column(frame, "m.examples").notna().any())
+    one_seed, examples = max(values_of(rows, "seeds"), default=0) == 1, has(rows, "examples")
     if one_seed:
         return "95 % intervals over examples alone: there is one seed" if examples else "no intervals: there is one seed"
     return f"95 % intervals over seeds{' and examples' if examples else ''}"

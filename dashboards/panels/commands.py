@@ -18,7 +18,7 @@ COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configu
 def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str]]:
     """Returns the commands for a configuration, each with its purpose; none while it has no adapter, or if it never has one, as
     in somebody's table of trainings."""
-    if not summary.finished or not any(frame.state.sweep_id for frame in view.sweeps if frame.name == sweep):
+    if not summary.finished or not view.by_name[sweep].state.sweep_id:
         return []
     size, name = summary.value("trainable_parameters"), summary.configuration
     row = METHODS.get(summary.method)
@@ -35,7 +35,7 @@ def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str
     return [(purpose, template.format(**fields)) for purpose, template in rows]
 
 
-def sides(view: View, names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:
+def sides(names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:
     """Returns the sweep and the configuration of each id as words of a command line."""
     return {identity: [shlex.quote(part) for part in pair] for identity, pair in names.items()}
 

@@ -6,16 +6,10 @@ first, then those of the best configurations.
 
 from __future__ import annotations
 
-import pandas as pd
-
-from dashboards.panels.base import Panel, Plain, View, choice, column, focus_trace, not_cut, numbers, score_axis, texts
+from dashboards.panels.base import Panel, Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
 LINES = 150
-SMOOTHED, LOGGED = "smoothed", "values"
-WAYS = {SMOOTHED: "moving average", LOGGED: "as logged"}
-WINDOW = 0.1
-"""The share of a trial's points that a moving average is over."""
 ROOM = 1.2
 """The axis reaches so far beyond the last step, for the names."""
 MARKED = 30
@@ -28,31 +22,31 @@ ENDS = {"stopped": "line-ns-open", "failed": "x-thin-open"}
 def data(view: View) -> Plain:
     """Returns a line of each trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values},
     ...]}."""
-    trials = not_cut(view.trials)
-    if trials.empty:
+    trials = [trial for trial in view.trials if "cut_to" not in trial.entry.trial.parameters]
+    if not trials:
         return {"empty": "No trial has started yet, so there are no learning curves."}
-    last = pd.DataFrame({metric: column(trials, f"m.{metric}") for metric in METRICS_BY_STEP})
-    marks = pd.Series([*zip(trials["state"], trials["changed"], *map(numbers, last.to_numpy().T), strict=True)], trials.index)
-    evaluated = trials.assign(_mark=marks)[last.notna().any(axis=1)]
-    chosen = _chosen(view, evaluated)
+    last = {trial.run: tuple(numbers(trial.value(metric) for metric in METRICS_BY_STEP)) for trial in trials}
+    evaluated = [trial for trial in trials if any(value is not None for value in last[trial.run])]
+    places = {row.id: place for place, row in enumerate(best_first(view.configurations))}
+    order = {trial.run: (trial.state != "running", places.get(trial.configuration, len(places))) for trial in evaluated}
+    chosen = sorted(evaluated, key=lambda trial: order[trial.run])[:LINES]
     lines: dict[str, list[Plain]] = {}
     for metric in METRICS_BY_STEP:
-        runs = zip(chosen["run"], chosen["_mark"], strict=True)
+        runs = [(trial.run, (trial.state, trial.entry.changed, *last[trial.run])) for trial in chosen]
         histories = {run: history for run, history in view.curves(runs, metric).items() if history}
         lines[metric] = [
             {
-                "id": row["configuration"],
-                "label": f"{row['label']} · {row['sweep']}" if len(view.sweeps) > 1 else row["label"],
-                "method": row["method"],
-                "task": row["task"],
-                "seed": str(row["seed"]),
-                "state": row["state"],
-                "steps": [step for step, _ in histories[row["run"]]],
-                LOGGED: numbers(value for _, value in histories[row["run"]]),
-                SMOOTHED: _smooth([value for _, value in histories[row["run"]]]),
+                "id": trial.configuration,
+                "label": f"{named.label} · {trial.sweep}" if len(view.sweeps) > 1 else named.label,
+                "method": named.method,
+                "task": named.task,
+                "seed": str(named.seed),
+                "state": trial.state,
+                "steps": [step for step, _ in histories[trial.run]],
+                "values": numbers(value for _, value in histories[trial.run]),
             }
-            for row in chosen.to_dict("records")
-            if row["run"] in histories
+            for trial in chosen
+            if trial.run in histories and (named := trial.entry.trial)
         ]
     # what was evaluated once, at the end, is a point of each trial and no curve
     lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines
@@ -61,23 +55,10 @@ def data(view: View) -> Plain:
     return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
 
 
-def _smooth(values: list[float]) -> list[float | int | None]:
-    """Returns the centred moving average of values by step."""
-    window = max(1, round(WINDOW * len(values)))
-    return numbers(pd.Series(values).rolling(window, center=True, min_periods=1).mean())
-
-
-def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
-    scores = dict(zip(view.configurations["id"], column(view.configurations, "m.score"), strict=True))
-    order = trials.assign(_running=trials["state"] != "running", _score=-trials["configuration"].map(scores).astype(float))
-    return order.sort_values(["_running", "_score"], kind="stable", na_position="last").head(LINES)
-
-
 def draw(plain: Plain) -> Plain:
     """Draws a line for each trial, by task and metric, with a name at the end of each configuration's best line, and marks at
     the ends of those that stopped or failed. The page draws the configuration in focus again, over the others."""
     every = [line for lines in plain["lines"].values() for line in lines]
-    ways = WAYS if any(line[SMOOTHED] != line[LOGGED] for line in every) else {LOGGED: WAYS[LOGGED]}
     tasks = sorted({line["task"] for line in every})
     by_method = colours([line["method"] for line in every])
     layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}, "hovermode": "closest"}
@@ -85,7 +66,6 @@ def draw(plain: Plain) -> Plain:
         "choices": [
             choice("task", "Task", tasks),
             choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
-            choice("way", "Smoothing", ways),
         ],
         "values": _values(plain["lines"], tasks, list(by_method)),
         "figure": {"data": _traces(by_method), "layout": layout},
@@ -121,7 +101,7 @@ def _traces(by_method: dict[str, str]) -> list[Plain]:
     """Returns a trace for the lines of each method, for those of the configuration in focus, for the ends and for the names."""
 
     def trace(key: str, more: Plain) -> Plain:
-        at = {"x": {"$": f"x/{key}"}, "y": {"$": f"{{way}}/{key}"}, "customdata": {"$": f"id/{key}"}}
+        at = {"x": {"$": f"x/{key}"}, "y": {"$": f"y/{key}"}, "customdata": {"$": f"id/{key}"}}
         return {"type": "scatter", "mode": "markers", "connectgaps": False, **at, **more}
 
     traces: list[Plain] = []
@@ -152,13 +132,13 @@ def _note(plain: Plain) -> str:
 
 def _ends(key: str, lines: list[Plain]) -> Plain:
     """Returns the last points of lines."""
-    ends: Plain = {f"{way}/{key}": [line[way][-1] for line in lines] for way in WAYS}
-    return ends | {f"x/{key}": [line["steps"][-1] for line in lines], f"id/{key}": [line["id"] for line in lines]}
+    ends = {f"x/{key}": [line["steps"][-1] for line in lines], f"y/{key}": [line["values"][-1] for line in lines]}
+    return ends | {f"id/{key}": [line["id"] for line in lines]}
 
 
 def _joined(key: str, lines: list[Plain]) -> Plain:
     """Joins many lines into one trace, with a gap between two: a trace for each would be slow to draw."""
-    columns = {"x": "steps", **{way: way for way in WAYS}}
+    columns = {"x": "steps", "y": "values"}
     joined: Plain = {
         f"{name}/{key}": [value for line in lines for value in (*line[column], None)] for name, column in columns.items()
     }

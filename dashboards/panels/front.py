@@ -7,11 +7,10 @@ the sweep's objectives, and there the line is the sweep's front.
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
-import numpy as np
-
-from dashboards.panels.base import Panel, Plain, View, column, done, intervals_of, metrics_of, number, numbers
+from dashboards.frames import Row
+from dashboards.panels.base import Panel, Plain, View, column, done, has, intervals_of, metrics_of, number, numbers, values_of
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, front_over, fronts, in_words
@@ -25,61 +24,60 @@ OF_METRIC = ("name", "label", "better", "kind", "digits")
 def data(view: View) -> Plain:
     """Returns the values of every metric over finished configurations, the front of each pair of metrics, and what is not
     drawn."""
-    frame = view.configurations
-    ready, partial = done(frame), frame[frame["state"].isin(("partial", "waiting", "incomplete"))]
-    states = frame["state"].value_counts()
-    counts = {state: int(states.get(state, 0)) for state in STATES}
-    if ready.empty and partial.empty:
+    ready = done(view.configurations)
+    partial = [row for row in view.configurations if row.state in ("partial", "waiting", "incomplete")]
+    states = Counter(row.state for row in view.configurations)
+    counts = {state: states[state] for state in STATES}
+    if not ready and not partial:
         return {"empty": _why_empty(counts)}
     metrics = metrics_of(view)
-    lines, possible = _fronts(view, metrics)
+    lines, possible = _fronts(view, ready, metrics)
     x, y = axes(view.sweeps[0].objectives)
+    levels = {row.value("random_guessing") for row in ready}
     return {
         "metrics": [{name: getattr(metric, name) for name in OF_METRIC} for metric in metrics],
         "axes": [x, y],
         "sweeps": view.names,
-        "id": ready["id"].tolist(),
-        "label": ready["label"].astype(str).tolist(),
-        "method": ready["method"].astype(str).tolist(),
-        "sweep": [view.names.index(name) for name in ready["sweep"]],
-        "values": {metric.name: numbers(column(ready, f"m.{metric.name}")) for metric in metrics},
+        "id": [row.id for row in ready],
+        "label": [row.label for row in ready],
+        "method": [row.method for row in ready],
+        "sweep": [view.names.index(row.sweep) for row in ready],
+        "values": {metric.name: numbers(column(ready, metric.name)) for metric in metrics},
         "bars": intervals_of(ready),
-        "intervals": {metric.name: _interval(ready, metric) for metric in metrics},
+        "intervals": {metric.name: _interval(ready, metric.name) for metric in metrics},
         "fronts": lines,
         "possible": possible,
         "partial": {
-            "id": partial["id"].tolist(),
-            "method": partial["method"].astype(str).tolist(),
-            "values": {metric.name: numbers(column(partial, f"m.{metric.name}")) for metric in metrics},
+            "id": [row.id for row in partial],
+            "method": [row.method for row in partial],
+            "values": {metric.name: numbers(column(partial, metric.name)) for metric in metrics},
         },
         "counts": counts,
         "answers": _recommended(view),
         "scored": _scored(ready),
-        "guessing": number(levels[0]) if len(levels := column(ready, "m.random_guessing").unique()) == 1 else None,
+        "guessing": number(*levels) if len(levels) == 1 else None,
         "objectives": in_words(view.sweeps),
         "published": published(view, metrics),
     }
 
 
-def _fronts(view: View, metrics: list[Column]) -> tuple[Plain, Plain]:
+def _fronts(view: View, ready: list[Row], metrics: list[Column]) -> tuple[Plain, Plain]:
     """Returns positions among the finished ones for each two metrics x and y, in ascending order of x.
 
     Returns:
         `{x: {y: [front of each sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`.
     """
-    ready = done(view.configurations)
-    places = {identity: place for place, identity in enumerate(ready["id"])}
-    values = {metric.name: column(ready, f"m.{metric.name}").to_numpy() for metric in metrics}
+    places = {row.id: place for place, row in enumerate(ready)}
     groups = list(zip(finished(view), fronts(view), strict=True))
     lines: Plain = {metric.name: {} for metric in metrics}
     possible: Plain = {metric.name: {} for metric in metrics}
     for number_x, x in enumerate(metrics):
         for y in metrics[number_x + 1 :]:
-            pair = [front_over(sweep, front, ready_, x, y) for (sweep, ready_), front in groups]
+            pair = [front_over(sweep, front, rows, x, y) for (sweep, rows), front in groups]
             open_ = [places[name] for front in pair for name in sorted(front.possible)]
-            members = [np.array(sorted(map(places.__getitem__, front.members)), dtype=int) for front in pair]
+            members = [sorted(places[name] for name in front.members) for front in pair]
             for a, b in ((x.name, y.name), (y.name, x.name)):
-                lines[a][b] = [line[np.argsort(values[a][line], kind="stable")].tolist() for line in members]
+                lines[a][b] = [sorted(line, key=lambda place, name=a: ready[place].value(name)) for line in members]  # type: ignore[misc]
                 possible[a][b] = open_
     return lines, possible
 
@@ -91,23 +89,22 @@ def _why_empty(counts: dict[str, int]) -> str:
     return f"No configuration has a score yet ({', '.join(ended)})." if ended else "No configuration has a score yet."
 
 
-def _scored(ready: Any) -> str:
+def _scored(ready: list[Row]) -> str:
     """Returns the sentence on seeds and examples that the terminal has under its table."""
-    seeds, examples, guessing = (column(ready, f"m.{name}") for name in ("seeds", "examples", "random_guessing"))
-    parts = ["One seed."] if seeds.max() == 1 else []
-    if examples.nunique() == 1:
-        at = f", where random guessing has {guessing.max():.1f}" if guessing.nunique() == 1 else ""
-        parts.append(f"Scored on {examples.max():,.0f} examples{at}.")
+    seeds, examples, guessing = (values_of(ready, name) for name in ("seeds", "examples", "random_guessing"))
+    parts = ["One seed."] if seeds and max(seeds) == 1 else []
+    if len(examples) == 1:
+        at = f", where random guessing has {max(guessing):.1f}" if len(guessing) == 1 else ""
+        parts.append(f"Scored on {max(examples):,.0f} examples{at}.")
     return " ".join(parts)
 
 
-def _interval(frame: Any, metric: Column) -> list[list[float | int | None]] | None:
+def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | None:
     """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
-    low, high = f"m.{metric.name}_low", f"m.{metric.name}_high"
-    if low not in frame or high not in frame:
+    if not (has(rows, f"{name}_low") and has(rows, f"{name}_high")):
         return None
-    value = column(frame, f"m.{metric.name}")
-    return [numbers(column(frame, high) - value), numbers(value - column(frame, low))]
+    ends = [(row.value(name), row.value(f"{name}_low"), row.value(f"{name}_high")) for row in rows]
+    return [numbers(high - value for value, _, high in ends), numbers(value - low for value, low, _ in ends)]
 
 
 def _recommended(view: View) -> list[list[str]]:

@@ -7,12 +7,12 @@ Parameters that always change together are one.
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
-import pandas as pd
-
-from dashboards.panels.base import Panel, Plain, View, choice, column, moving_together, scalar, texts, trained
+from dashboards.frames import Row
+from dashboards.panels.base import Panel, Plain, View, choice, moving_together, parameter, texts, trained
 from orchestrator.results.presentation import BLUE
 
 LEAST, EACH = 12, 5
@@ -23,30 +23,34 @@ FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number,
 def data(view: View) -> Plain:
     """Returns shares that add up to one: {method: {parameter: share}}."""
     by_method: dict[str, dict[str, float]] = {}
-    for method, frame in trained(view.configurations).groupby("method"):
-        names = moving_together(frame)
-        if names and len(frame) >= max(LEAST, EACH * len(names)):
-            sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
-            if shares := _shares(sample, {name: _distribution(frame[f"p.{name}"]) for name in names}):
-                by_method[str(method)] = {names[name]: share for name, share in shares.items()}
+    ready = trained(view.configurations)
+    for method in sorted({row.method for row in ready}):
+        rows = [row for row in ready if row.method == method]
+        names = moving_together(rows)
+        if names and len(rows) >= max(LEAST, EACH * len(names)):
+            sample = rows if len(rows) <= FANOVA_UP_TO else random.Random(0).sample(rows, FANOVA_UP_TO)
+            if shares := _shares(sample, [*names]):
+                by_method[method] = {names[name]: share for name, share in shares.items()}
     least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that varies"
     return {"shares": by_method} if by_method else {"empty": f"Needs {least}; fewer would show only noise."}
 
 
-def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:
+def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     """Returns each parameter's share; None if the scores cannot be explained, because all are equal."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
-    for row, score in zip(frame.to_dict("records"), column(frame, "m.score"), strict=True):
-        params = {}
-        for name, distribution in distributions.items():
-            value = scalar(row[f"p.{name}"])
-            is_choice = isinstance(distribution, optuna.distributions.CategoricalDistribution)
-            params[name] = str(value) if is_choice else value
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(distributions), value=float(score)))
+    columns = {name: parameter(rows, name) for name in names}
+    columns = {
+        name: values if all(isinstance(value, int | float) for value in values) else [str(value) for value in values]
+        for name, values in columns.items()
+    }
+    distributions = {name: _distribution(values) for name, values in columns.items()}
+    for place, row in enumerate(rows):
+        params = {name: values[place] for name, values in columns.items()}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=row.value("score")))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # experimental notices, nothing about the data
@@ -56,12 +60,11 @@ def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, flo
     return {name: round(float(share), 4) for name, share in shares.items()}
 
 
-def _distribution(series: pd.Series[Any]) -> Any:
+def _distribution(values: list[Any]) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    values = [scalar(value) for value in series]
-    if not all(isinstance(value, (int, float)) for value in values):
-        return CategoricalDistribution(sorted({str(value) for value in values}))
+    if isinstance(values[0], str):
+        return CategoricalDistribution(sorted({*values}))
     low, high = min(values), max(values)
     log = low > 0 and high / low >= 20
     if all(isinstance(value, int) for value in values):

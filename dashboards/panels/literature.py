@@ -6,14 +6,11 @@ row says its model, protocol and source wherever it is shown.
 
 from __future__ import annotations
 
+import csv
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from dashboards.frames import Frames
 from dashboards.panels.base import Plain, View, choice, number, text
 from orchestrator.results.metrics import Column
 
@@ -26,21 +23,19 @@ PROTOCOLS = {
 
 
 @cache
-def published_rows() -> pd.DataFrame:
-    """Returns all rows of the paper's two tables.
-
-    Columns: model, method, trainable_parameters, average, its tasks, source, suite, protocol, `score/*`.
-    """
-    frames = []
+def published_rows() -> tuple[Plain, ...]:
+    """Returns all rows of the paper's two tables: model, method, source, suite, protocol, the number of averaged tasks, and
+    `values` by metric: the average as `score`, `trainable_parameters` and `score/TASK`."""
+    rows: list[Plain] = []
     for suite, protocol in PROTOCOLS.items():
-        frame = pd.read_csv(FOLDER / f"published_{suite}.csv")
-        fixed = {"model", "method", "trainable_parameters", "average", "averaged_tasks", "source"}
-        frame = frame.rename(columns={task: f"score/{task}" for task in frame.columns if task not in fixed})
-        frame["suite"], frame["protocol"] = suite, protocol
-        if "averaged_tasks" not in frame:
-            frame["averaged_tasks"] = 8
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+        with (FOLDER / f"published_{suite}.csv").open(encoding="utf-8", newline="") as file:
+            for cells in csv.DictReader(file):
+                row: Plain = {name: cells.pop(name) for name in ("model", "method", "source")}
+                row |= {"suite": suite, "protocol": protocol, "tasks": int(cells.pop("averaged_tasks", 8))}
+                known = {"average": "score", "trainable_parameters": "trainable_parameters"}
+                row["values"] = {known.get(name, f"score/{name}"): float(cell) for name, cell in cells.items() if cell}
+                rows.append(row)
+    return tuple(rows)
 
 
 def published_model(name: str) -> str | None:
@@ -50,38 +45,23 @@ def published_model(name: str) -> str | None:
     ('RoBERTa-base', 'LLaMA3-8B', None)
     """
     plain = re.sub(r"[^a-z0-9]", "", name.rstrip("/").rsplit("/", 1)[-1].lower()).removeprefix("meta").removesuffix("hf")
-    for model in published_rows()["model"].unique():
-        if re.sub(r"[^a-z0-9]", "", model.lower()) == plain:
-            return str(model)
-    return None
+    models = (str(row["model"]) for row in published_rows())
+    return next((model for model in models if re.sub(r"[^a-z0-9]", "", model.lower()) == plain), None)
 
 
 def published(view: View, metrics: list[Column]) -> Plain:
     """Returns every published row with its values, and the model whose rows are shown first: if possible, the sweep's."""
-    models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
-    first_model = next(filter(None, map(published_model, models)), NO_ROWS)
-    columns = set(view.published.columns)
-    records = []
-    for index, row in view.published.iterrows():
-        values = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
-        record = {name: row[name] for name in ("model", "method", "source", "protocol", "suite")}
-        record |= {"id": f"published/{index}", "averaged": _averaged(row)}
-        records.append(record | {"values": {metric.name: number(values.get(metric.name)) for metric in metrics}})
-    return {"rows": records, "shown": first_model, "of": models}
-
-
-def _averaged(row: Any) -> str:
-    tasks = int(row["averaged_tasks"])
-    return f"{tasks} tasks" if tasks > 1 else "one task"
-
-
-def _models(frame: Frames) -> list[str]:
-    names = [frame.state.sweep.model] if frame.state.started is not None else []
-    if "p.model" in frame.configurations:
-        names += [str(name) for name in frame.configurations["p.model"].dropna().unique()]
-    if "p.model" in frame.trials:
-        names += [str(name) for name in frame.trials["p.model"].dropna().unique()]
-    return list(dict.fromkeys(names))
+    models = [frame.state.sweep.model for frame in view.sweeps if frame.state.started is not None]
+    records = [
+        row
+        | {
+            "id": f"published/{index}",
+            "averaged": f"{row['tasks']} tasks" if row["tasks"] > 1 else "one task",
+            "values": {metric.name: number(row["values"].get(metric.name)) for metric in metrics},
+        }
+        for index, row in enumerate(published_rows())
+    ]
+    return {"rows": records, "shown": next(filter(None, map(published_model, models)), NO_ROWS), "of": models}
 
 
 def published_trace(rows: list[Plain], values: Plain) -> Plain:

@@ -21,14 +21,15 @@ Answers = tuple[str, str, str, list[Prediction]]
 
 def _answers(view: View) -> Iterator[Answers]:
     """Yields the configuration's id, its label, the task with its split, and the answers."""
-    labels = dict(zip(view.configurations["id"], view.configurations["label"], strict=True))
+    labels = {row.id: row.label for row in view.configurations}
     for front in fronts(view):
         members = front.members | ({front.answer} if front.answer else set())
         ordered = sorted(members, key=lambda identity: (identity != front.answer, identity))
         for identity in islice(ordered, CONFIGURATIONS):
-            trials = view.trials[(view.trials["configuration"] == identity) & (view.trials["state"] == "finished")]
-            for task, rows in trials.sort_values("seed").groupby("task", sort=False):
-                for split, lines in view.predictions(rows.iloc[0]["run"]).items():
+            rows = [row for row in view.trials if row.configuration == identity and row.state == "finished"]
+            first = {row.entry.trial.task: row for row in sorted(rows, key=lambda row: -row.entry.trial.seed)}
+            for task in dict.fromkeys(row.entry.trial.task for row in rows):
+                for split, lines in view.predictions(first[task].run).items():
                     if all("answer" in line and "label" in line for line in lines):
                         yield identity, labels[identity], f"{task}{'' if split == 'reported' else f' ({split})'}", lines
 

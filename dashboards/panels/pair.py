@@ -1,32 +1,26 @@
-"""Two configurations that a reader has pinned, side by side, and their difference over the seeds that both ran.
+"""Two configurations side by side, and their difference over the seeds that both ran, as `craft-sweeps compare` has it.
 
-The sentence of each pair is that of `craft-sweeps compare`: paired by seed, with the luck of the examples where credits are on
-record. The page has no server to ask once it is a file, so all pairs of the LIMIT best are in the panel's data.
+The page has no server to ask once it is a file, so all pairs of the LIMIT best are in the panel's data. Of two sweeps, each
+configuration that both have under one label has a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from functools import cache, partial
 
-import pandas as pd
-
-from craft.scoring.credits import Numbers, read_credits
-from dashboards.panels.base import Panel, Plain, View, column, done
+from dashboards.frames import Frames, Row
+from dashboards.panels.base import Panel, Plain, View, best_first, done, number, table
 from dashboards.panels.commands import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
-from orchestrator.judging.luck import difference, luck_of_both
-from orchestrator.judging.probabilities import spread_between, spreads
-from orchestrator.results.intervals import Comparison, compare
-from orchestrator.results.summary import Summary
+from orchestrator.judging.probabilities import spreads
+from orchestrator.results.intervals import Comparison, Scores
+from orchestrator.review.comparing import Spreads, compare_scores
+from orchestrator.state.entry import Entry
 
-Key = tuple[str, int]
-Finished = tuple[dict[Key, float], dict[Key, Numbers], dict[str, float]]
-"""The scores and the credits of a configuration's finished trials, by task and seed, and `graded_rows` by task."""
-Trials = dict[str, Finished]
-Spreads = Mapping[str, tuple[float, float]]
-"""`orchestrator.judging.probabilities.spreads` of a sweep."""
 LIMIT = 40
 """With more configurations the members of the front and the best scores have pairs; the command compares any two."""
+Known = Callable[[tuple[str, ...]], Spreads]
 
 
 def data(view: View) -> Plain:
@@ -35,78 +29,83 @@ def data(view: View) -> Plain:
     if len(ready) < 2:
         return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
     members = frozenset[str]().union(*(front.members for front in fronts(view)))
-    ready = ready.assign(_front=ready["id"].isin(members), _score=column(ready, "m.score"))
-    best = ready.sort_values(["_front", "_score"], ascending=False)[["id", "sweep", "label"]].head(LIMIT)
-    rows, trials = list(best.itertuples(index=False, name=None)), trials_by("configuration", view.trials)
-    summaries = view.summaries
-    known = {sweep.name: known_spreads(sweep.summaries) for sweep in view.sweeps}
-    said = [
-        [_sentence(first, second, trials, summaries, known[first[1]]) for second in rows[place + 1 :]]
-        for place, first in enumerate(rows)
-    ]
+    rows = sorted(best_first(ready), key=lambda row: row.id not in members)[:LIMIT]
+    known = {sweep.name: _known(sweep) for sweep in view.sweeps}
+    trials = {row.id: _trials(view.by_name[row.sweep], row) for row in rows}
+
+    def sentence(first: Row, second: Row) -> str:
+        if first.sweep != second.sweep:
+            return f"They are of {first.sweep} and {second.sweep}. The command compares them if their scores mean the same."
+        both = compare_rows(first, second, trials[first.id], trials[second.id], known[first.sweep])
+        return both.sentence(first.label, second.label)
+
     return {
-        "id": [identity for identity, _, _ in rows],
-        "said": said,
+        "id": [row.id for row in rows],
+        "said": [[sentence(first, second) for second in rows[place + 1 :]] for place, first in enumerate(rows)],
         "beyond": f"The page has the differences of {len(rows)} configurations; this command compares any two.",
         "incomplete": "They can be compared when both are complete.",
         "command": COMPARE + store_of(view),
-        "sides": sides(
-            view,
-            {
-                identity: (sweep, identity.removeprefix(view.prefix(view.names.index(sweep))))
-                for identity, sweep in ready[["id", "sweep"]].itertuples(index=False, name=None)
-            },
-        ),
+        "sides": sides({row.id: (row.sweep, row.summary.configuration) for row in ready}),
     }
 
 
-def trials_by(name: str, frame: pd.DataFrame) -> Trials:
-    """Returns the finished trials by the column that names a configuration."""
-    frame = frame[(frame["state"] == "finished") & ~frame["tunes"].astype(bool)]
-    frame = frame.assign(_score=column(frame, "m.score")).dropna(subset=["_score"])
-    trials: Trials = {}
-    fields = frame[[name, "task", "seed", "_score", "credits", "graded"]]
-    for identity, task, seed, score, credits, graded in fields.itertuples(index=False, name=None):
-        of_scores, of_credits, of_graded = trials.setdefault(str(identity), ({}, {}, {}))
-        of_scores[str(task), int(seed)], of_graded[str(task)] = float(score), graded
-        if credits:
-            of_credits[str(task), int(seed)] = read_credits(credits)
-    return trials
+def _known(sweep: Frames) -> Known:
+    return cache(partial(spreads, [*sweep.summaries.values()]))
 
 
-def known_spreads(summaries: Mapping[str, Summary]) -> Spreads:
-    """Returns how seeds spread in a sweep, over all its tasks."""
-    return spreads([*summaries.values()], sorted({task for summary in summaries.values() for task in summary.tasks}))
+def _trials(sweep: Frames, row: Row) -> list[Entry]:
+    name = row.summary.configuration
+    return [trial.entry for trial in sweep.trials if trial.configuration == name and trial.state == "finished"]
 
 
-def compare_trials(first: Finished, second: Finished, summaries: Sequence[Summary], *sweeps: Spreads) -> Comparison:
-    """Compares the scores of two configurations as `craft-sweeps compare` does: with the luck of the examples where all trials
-    have credits, and with that of tuning. How seeds spread is known from all configurations of one sweep, or of two."""
-    paired = all(credits.keys() == scores.keys() for scores, credits, _ in (first, second))
-    luck = difference(first[1], second[1], first[2]) if paired else None
-    tasks = sorted({task for task, _ in first[0].keys() & second[0].keys()})
-    rounding = max(summary.rounding for summary in summaries)
-    known = [sweep.get(row.configuration) for sweep, row in zip((sweeps[0], sweeps[-1]), summaries, strict=True)]
-    pooled = spread_between(known[0], known[1], one_sweep=len(sweeps) == 1)
-    return compare(first[0], second[0], luck, luck_of_both(summaries[0], summaries[1], tasks), rounding, pooled)
+def _scores(entries: list[Entry]) -> Scores:
+    pairs = [(entry.trial, entry.finished.metrics) for entry in entries if entry.finished]
+    return {(trial.task, trial.seed): metrics["score"] for trial, metrics in pairs if "score" in metrics}
 
 
-def _sentence(
-    first: tuple[str, str, str],
-    second: tuple[str, str, str],
-    trials: Trials,
-    summaries: Mapping[str, Summary],
-    known: Spreads,
-) -> str:
-    ids, sweeps, labels = zip(first, second, strict=True)
-    if sweeps[0] != sweeps[1]:
-        return f"They are of {sweeps[0]} and {sweeps[1]}. The command compares them if their scores mean the same."
-    first_trials, second_trials = (trials.get(identity, ({}, {}, {})) for identity in ids)
-    return compare_trials(first_trials, second_trials, [summaries[identity] for identity in ids], known).sentence(*labels)
+def compare_rows(first: Row, second: Row, trials: list[Entry], others: list[Entry], *known: Known) -> Comparison:
+    """Compares the scores of two configurations; how seeds spread is `known` of one sweep, or of two."""
+    return compare_scores((first.summary, second.summary), (_scores(trials), _scores(others)), trials, known)
+
+
+def of_two_sweeps(view: View) -> Plain:
+    """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
+    if len(view.sweeps) != 2:
+        return {"empty": "Choose two sweeps to compare them.", "hidden": True}
+    first, second = ({row.label: row for row in sweep.configurations} for sweep in view.sweeps)
+    known = [_known(sweep) for sweep in reversed(view.sweeps)]
+    rows = []
+    for label in (label for label in first if label in second):
+        trials = [_trials(sweep, side[label]) for sweep, side in zip(view.sweeps, (first, second), strict=True)]
+        gap = compare_rows(second[label], first[label], trials[1], trials[0], *known).difference
+        if gap.n:
+            better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
+            verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
+            means = [number(sum(scores.values()) / len(scores)) for scores in map(_scores, trials)]
+            rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
+    if not rows:
+        return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
+    return {"names": view.names, "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
 
 
 def draw(plain: Plain) -> Plain:
     return {"pairs": plain}
 
 
+def draw_two_sweeps(plain: Plain) -> Plain:
+    first, second = plain["names"]
+    heads = [("configuration", "text"), (first, "score"), (second, "score"), (f"{second} minus {first}", "score")]
+    heads += [("95 % from", "score"), ("to", "score"), ("seeds", "count"), (f"{second} is", "text")]
+    return table(heads, plain["rows"], [row[0] for row in plain["rows"]])
+
+
 PANEL = Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.", data, draw, wide=True)
+VERSUS = Panel(
+    "versus",
+    "Two sweeps",
+    "front",
+    "Configurations of the same label, compared seed by seed.",
+    of_two_sweeps,
+    draw_two_sweeps,
+    wide=True,
+)

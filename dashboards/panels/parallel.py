@@ -6,21 +6,20 @@ point, and compiles code at run time, which the page's content security policy f
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from dashboards.panels.base import (
     Panel,
     Plain,
     View,
+    best_first,
     column,
     focus_trace,
     moving_together,
     numbers,
-    scalar,
+    parameter,
     score_metric,
     text,
     trained,
@@ -35,36 +34,31 @@ CUTS = "Whole adapters only: what was cut from them says nothing about how setti
 
 def data(view: View) -> Plain:
     """Returns each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
-    frame = trained(view.configurations)
-    if len(frame) < 2:
-        return {
-            "empty": f"Parallel coordinates need two finished configurations; there {'is one' if len(frame) else 'are none'}."
-        }
-    frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score")
-    dropped = max(0, len(frame) - LINES_UP_TO)
-    frame = frame.iloc[dropped:]
-    axes = [_positions(label, frame[f"p.{name}"]) for name, label in moving_together(frame).items()]
-    if frame["method"].nunique() > 1:
-        axes.insert(0, _positions("method", frame["method"]))
-    axes.append(_positions(label_of("score", score_metric(view)), frame["_score"]))
-    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped, "cuts": "p.cut_to" in view.configurations}
+    ready = best_first(trained(view.configurations))
+    rows = ready[:LINES_UP_TO][::-1]
+    if len(rows) < 2:
+        return {"empty": f"Parallel coordinates need two finished configurations; there {'is one' if rows else 'are none'}."}
+    axes = [_positions(label, parameter(rows, name)) for name, label in moving_together(rows).items()]
+    if len({row.method for row in rows}) > 1:
+        axes.insert(0, _positions("method", [row.method for row in rows]))
+    axes.append(_positions(label_of("score", score_metric(view)), numbers(column(rows, "score"))))
+    cuts = any("cut_to" in row.parameters for row in view.configurations)
+    return {"axes": axes, "id": [row.id for row in rows], "dropped": len(ready) - len(rows), "cuts": cuts}
 
 
-def _positions(name: str, series: pd.Series[Any]) -> Plain:
-    values = [scalar(value) for value in series]
+def _positions(name: str, values: list[Any]) -> Plain:
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, (int, float)) for value in present) and len(set(present)) > 1:
         low, high = min(present), max(present)
         log = low > 0 and high / low >= 20
-        scale = np.log if log else np.asarray
-        ends = scale(np.array([low, high], dtype=float))
-        where = [
-            None if value is None else float((scale(np.array(float(value))) - ends[0]) / (ends[1] - ends[0]))
-            for value in values
-        ]
-        middle = float(np.sqrt(low * high)) if log else (low + high) / 2
+
+        def place(value: float) -> float:
+            return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+
+        where = [None if value is None else place(value) for value in values]
+        middle = math.sqrt(low * high) if log else (low + high) / 2
         ticks = sorted(set(present)) if len(set(present)) <= 6 else [low, middle, high]
-        at = [float((scale(np.array(float(tick))) - ends[0]) / (ends[1] - ends[0])) for tick in ticks]
+        at = [place(tick) for tick in ticks]
         close = {below for below, above in pairwise(at) if above - below < 0.06 and below > 0}
         return {
             "name": name,

@@ -76,10 +76,10 @@ def time_data(view: View) -> Plain:
     """Returns the seconds of each phase of the finished trainings, by method: where the hours went."""
     spent: dict[str, Counter[str]] = {}
     counts: Counter[str] = Counter()
-    for method, phases in view.trials[["method", "phases"]].itertuples(index=False) if "phases" in view.trials else ():
-        if phases:
-            spent.setdefault(method, Counter()).update(phases)
-            counts[method] += 1
+    for trial in view.trials:
+        if phases := trial.facts.get("phases"):
+            spent.setdefault(trial.entry.trial.method, Counter()).update(phases)
+            counts[trial.entry.trial.method] += 1
     if not spent:
         return {"empty": "No training has ended yet whose phases are on record.", "hidden": True}
     return {
@@ -121,27 +121,22 @@ def time_draw(plain: Plain) -> Plain:
 
 def failures_data(view: View) -> Plain:
     """Returns failed trials and configurations with their reasons, equal reasons together."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for number, sweep in enumerate(view.sweeps):
+        for trial in sweep.progress().failed:
+            pair = (trial.label, view.prefix(number) + trial.configuration)
+            found.setdefault(("trial", trial.reason or "no reason was recorded"), []).append(pair)
+    for row in view.configurations:
+        if row.state == "infeasible":
+            reason = "; ".join(row.summary.reasons) or "a constraint of the sweep"
+            found.setdefault(("dropped before training", reason), []).append((row.label, row.id))
     rows: list[list[Any]] = []
-    lost = view.trials[view.trials["state"] == "failed"]
-    for reason, group in lost.groupby(lost["reason"].replace("", "no reason was recorded"), sort=False):
-        labels = list(dict.fromkeys(group["label"].astype(str)))
-        names, noun = list_some(labels, 5), "trial" if len(group) == 1 else "trials"
-        rows.append([len(group), noun, str(reason), names, group["configuration"].iloc[0]])
-    dropped = view.configurations[view.configurations["state"] == "infeasible"]
-    for reason, group in dropped.groupby(dropped["reason"].replace("", "a constraint of the sweep"), sort=False):
-        rows.append(
-            [
-                len(group),
-                "dropped before training",
-                str(reason),
-                ", ".join(group["label"].astype(str).head(5)),
-                group["id"].iloc[0],
-            ]
-        )
+    for (noun, reason), named in found.items():
+        labels = list_some(list(dict.fromkeys(label for label, _ in named)), 5)
+        rows.append([len(named), "trials" if noun == "trial" and len(named) > 1 else noun, reason, labels, named[0][1]])
     if not rows:
-        return {"empty": "Nothing failed." if len(view.trials) else "No trial has started yet, so nothing has failed."}
-    rows.sort(key=lambda row: -row[0])
-    return {"rows": rows}
+        return {"empty": "Nothing failed." if view.trials else "No trial has started yet, so nothing has failed."}
+    return {"rows": sorted(rows, key=lambda row: -row[0])}
 
 
 def failures_draw(plain: Plain) -> Plain:

@@ -6,23 +6,23 @@ number, which way is better, and has the texts of its cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
+from dashboards.frames import Row
 from dashboards.panels.base import (
     Panel,
     Plain,
     View,
-    column,
+    best_first,
     intervals_of,
     metrics_of,
     number,
     numbers,
+    parameter,
     parameters_that_differ,
-    scalar,
+    values_of,
 )
 from dashboards.panels.commands import commands_of
 from dashboards.panels.verdicts import fronts, in_words
@@ -42,68 +42,60 @@ IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 
 def data(view: View) -> Plain:
     """Returns columns with their values over all configurations, best score first; and what all configurations share."""
-    frame = view.configurations
-    if frame.empty and len(view.trials):
+    if not view.configurations and view.trials:
         return {"empty": "The trials so far only tune: a configuration appears when its first reported trial starts."}
-    if frame.empty:
+    if not view.configurations:
         return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
-    frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score", ascending=False, na_position="last")
-    by_id = view.summaries
-    summaries = [by_id[identity] for identity in frame["id"]]
-    differ = [name for name in parameters_that_differ(frame) if name not in ("r1", "r2", "r3")]
-    differ += ["ranks"] if "p.ranks" in frame and frame["p.ranks"].nunique() > 1 else []
+    rows = best_first(view.configurations)
+    differ = [name for name in parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
+    differ += ["ranks"] if "ranks" not in differ and len({*parameter(rows, "ranks")} - {None}) > 1 else []
     marks = fronts(view)
     return {
-        "columns": _columns(view, frame, summaries, differ),
-        "id": frame["id"].tolist(),
-        "label": frame["label"].astype(str).tolist(),
+        "columns": _columns(view, rows, differ),
+        "id": [row.id for row in rows],
+        "label": [row.label for row in rows],
         "front": sorted(name for front in marks for name in front.members),
         "enough": [front.enough for front in marks if front.enough],
         "rule": "within {0.within:g} of the best with a probability of at least {0.sure:g}".format(view.sweeps[0].rule),
         "possible": sorted(name for front in marks for name in front.possible),
         "objectives": in_words(view.sweeps),
-        "intervals": intervals_of(frame),
-        "complete": (frame["state"] == "done").tolist(),
-        "folder": [{sweep.name: sweep.folder for sweep in view.sweeps}[name] for name in frame["sweep"]],
-        "commands": [commands_of(view, *row) for row in zip(frame["sweep"], summaries, strict=True)],
-        "link": [
-            view.link(*pair)
-            for pair in zip(frame["experiment_id"], [summary.configuration for summary in summaries], strict=True)
-        ],
-        "shared": _shared(frame, differ),
+        "intervals": intervals_of(rows),
+        "complete": [row.state == "done" for row in rows],
+        "folder": [view.by_name[row.sweep].folder for row in rows],
+        "commands": [commands_of(view, row.sweep, row.summary) for row in rows],
+        "link": [view.link(view.by_name[row.sweep].experiment_id, row.summary.configuration) for row in rows],
+        "shared": _shared(rows, differ),
     }
 
 
-def _columns(view: View, frame: pd.DataFrame, summaries: Sequence[Summary], differ: Sequence[str]) -> list[Plain]:
+def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Plain]:
     """Returns the columns: label and the metrics that the page always shows, then parameters, columns that a reader may add,
     and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
     worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, view, objectives)]
     metrics = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
-    columns: list[Plain] = [_text("label", "Configuration", frame["label"])]
-    columns += [_text("sweep", "Sweep", frame["sweep"])] if len(view.names) > 1 else []
+    summaries = [row.summary for row in rows]
+    columns: list[Plain] = [_text("label", "Configuration", [row.label for row in rows])]
+    columns += [_text("sweep", "Sweep", [row.sweep for row in rows])] if len(view.names) > 1 else []
     columns += [_metric(metric, summaries) for metric in metrics]
-    columns += [_text("protocol", "Protocol", frame["protocol"])] if frame["protocol"].nunique() > 1 else []
-    columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name not in ("method", *IN_LABEL)]
-    more = [_parameter(name, frame[f"p.{name}"]) for name in IN_LABEL if name in differ]
+    protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
+    columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
+    columns += [_parameter(name, parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
+    more = [_parameter(name, parameter(rows, name)) for name in IN_LABEL if name in differ]
     more += [_metric(metric, summaries) for metric in worth if metric not in metrics]
     columns += [extra | {"more": True} for extra in more]
-    columns += [_words("tuning", "Tuning", describe_tuning, summaries)] if has_tuning(summaries) else []
-    columns += [_text("state", "State", frame["state"])] if frame["state"].nunique() > 1 else []
-    trials = _words("trials", "Trials" if len(view.trials["task"].unique()) > 1 else "Seeds", describe_trials, summaries)
+    columns += [_text("tuning", "Tuning", map(describe_tuning, summaries))] if has_tuning(summaries) else []
+    columns += [_text("state", "State", states)] if len({*states}) > 1 else []
+    several = len({trial.entry.trial.task for trial in view.trials}) > 1
+    trials = _text("trials", "Trials" if several else "Seeds", map(describe_trials, summaries))
     return columns + ([trials] if len({*trials["values"]}) > 1 else [])
 
 
-def _words(key: str, label: str, describe: Callable[[Summary], str], summaries: Sequence[Summary]) -> Plain:
-    return {"key": key, "label": label, "kind": "text", "values": [describe(summary) for summary in summaries]}
+def _text(key: str, label: str, values: Iterable[str]) -> Plain:
+    return {"key": key, "label": label, "kind": "text", "values": [*values]}
 
 
-def _text(key: str, label: str, values: pd.Series[Any]) -> Plain:
-    return {"key": key, "label": label, "kind": "text", "values": [scalar(value) for value in values]}
-
-
-def _parameter(name: str, series: pd.Series[Any]) -> Plain:
-    values = [scalar(value) for value in series]
+def _parameter(name: str, values: list[Any]) -> Plain:
     is_number = all(value is None or isinstance(value, (int, float)) for value in values)
     return {"key": f"p.{name}", "label": name, "kind": "number" if is_number else "text", "values": values}
 
@@ -138,22 +130,20 @@ def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> b
     if metric.name.startswith("score/"):  # with a single task its score is the score
         return len(view.tasks) > 1
     always = metric.name in ("score", SIZE, *objectives) or metric.kind == "probability"
-    return always or column(view.configurations, f"m.{metric.name}").dropna().nunique() > 1
+    return always or len(values_of(view.configurations, metric.name)) > 1
 
 
-def _shared(frame: pd.DataFrame, differ: Sequence[str]) -> list[list[Any]]:
+def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
     lines: list[list[Any]] = []
     for name in ("method", "protocol"):
-        if frame[name].nunique() == 1 and frame[name].iloc[0]:
-            lines.append([name, str(frame[name].iloc[0])])
+        if len(values := {getattr(row.summary, name) for row in rows} - {""}) == 1:
+            lines.append([name, *values])
     for name in ("examples", "random_guessing"):
-        if column(frame, f"m.{name}").nunique() == 1:
-            lines.append([COLUMNS[name].label, amount(name, column(frame, f"m.{name}").max())])
-    for name in map(str, frame.columns):
-        if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
-            values = {scalar(value) for value in frame[name]} - {None}
-            if len(values) == 1:
-                lines.append([name.removeprefix("p."), values.pop()])
+        if len(numbers := values_of(rows, name)) == 1:
+            lines.append([COLUMNS[name].label, amount(name, *numbers)])
+    for name in dict.fromkeys(name for row in rows for name in row.parameters):
+        if name not in (*differ, "method", "protocol") and len(same := {*parameter(rows, name)} - {None}) == 1:
+            lines.append([name, *same])
     return lines
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from craft.words import points
-from dashboards.frames import Frames
+from dashboards.frames import Frames, Row
 from dashboards.panels.base import View, column, done
 from orchestrator.judging.answer import REASONS
 from orchestrator.judging.front import axes, judge
@@ -33,10 +32,10 @@ class Front:
     reason: str = ""
 
 
-def finished(view: View) -> list[tuple[Frames, pd.DataFrame]]:
+def finished(view: View) -> list[tuple[Frames, list[Row]]]:
     """Returns each sweep with its finished configurations."""
     ready = done(view.configurations)
-    return [(sweep, ready[ready["sweep"] == sweep.name]) for sweep in view.sweeps]
+    return [(sweep, [row for row in ready if row.sweep == sweep.name]) for sweep in view.sweeps]
 
 
 def fronts(view: View) -> list[Front]:
@@ -56,13 +55,13 @@ def fronts(view: View) -> list[Front]:
     return marks
 
 
-def front_over(sweep: Frames, front: Front, ready: pd.DataFrame, x: Column, y: Column) -> Front:
+def front_over(sweep: Frames, front: Front, ready: list[Row], x: Column, y: Column) -> Front:
     """Returns the sweep's `front` over its own axes, and over any others that of these two metrics alone."""
     if {x.name, y.name} == {*axes(sweep.objectives)}:
         return front
     objectives = {metric.name: sweep.objectives.get(metric.name) or metric.better or "minimize" for metric in (y, x)}
-    means = np.column_stack([column(ready, f"m.{name}") for name in objectives])
-    return Front(judge(ready["id"].tolist(), means, objectives).on_front, frozenset())
+    means = np.column_stack([column(ready, name) for name in objectives])
+    return Front(judge([row.id for row in ready], means, objectives).on_front, frozenset())
 
 
 def in_words(sweeps: Iterable[Frames]) -> str:

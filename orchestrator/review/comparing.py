@@ -11,8 +11,9 @@ different things (another model, protocol or other data) are not compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,8 @@ from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.mistakes import NothingMeets
 
+Spreads = Mapping[str, tuple[float, float]]
+"""`orchestrator.judging.probabilities.spreads` of a sweep."""
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 
@@ -142,17 +145,35 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
 
 def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
     """Compares two sides over all their tasks, or over one."""
-    graded = {entry.trial.task: graded_rows(result.facts) for entry in sides[0].entries if (result := entry.finished)}
     scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
-    credits = [{key: values for key, values in side.summary.credits.items() if task in (None, key[0])} for side in sides]
-    luck = difference(credits[0], credits[1], graded) if metric == "score" else None
-    shared = sorted({task for task, _ in scores[0].keys() & scores[1].keys()})
-    choice = luck_of_both(sides[0].summary, sides[1].summary, shared) if metric == "score" else 0.0
-    of_seeds = [spreads(side.record.summaries, shared).get(side.summary.configuration) for side in sides]
-    same_sweep = sides[0].record.where == sides[1].record.where
-    pooled = spread_between(of_seeds[0], of_seeds[1], same_sweep) if metric == "score" else None
-    rounding = max(side.summary.rounding for side in sides)
-    return compare(scores[0], scores[1], luck, choice, rounding, pooled)
+    summaries = (sides[0].summary, sides[1].summary)
+    if metric != "score":
+        return compare(scores[0], scores[1], rounding=max(summary.rounding for summary in summaries))
+    known = [partial(spreads, side.record.summaries) for side in sides]
+    one_sweep = sides[0].record.where == sides[1].record.where
+    return compare_scores(summaries, (scores[0], scores[1]), sides[0].entries, known[:1] if one_sweep else known)
+
+
+def compare_scores(
+    summaries: tuple[Summary, Summary],
+    scores: tuple[Scores, Scores],
+    entries: Iterable[Entry],
+    known: Sequence[Callable[[tuple[str, ...]], Spreads]],
+) -> Comparison:
+    """Compares the scores of two configurations: with the luck of the examples, over the trials that have stored answers, and
+    with that of both tunings.
+
+    Args:
+        entries: trials of the first, which say how each task was scored.
+        known: says how seeds spread over some tasks in their sweep, or in each of both sweeps.
+    """
+    graded = {entry.trial.task: graded_rows(result.facts) for entry in entries if (result := entry.finished)}
+    shared = (*sorted({task for task, _ in scores[0].keys() & scores[1].keys()}),)
+    credits = [{key: values for key, values in row.credits.items() if key[0] in shared} for row in summaries]
+    spread = [of(shared).get(row.configuration) for of, row in zip((known[0], known[-1]), summaries, strict=True)]
+    pooled = spread_between(spread[0], spread[1], len(known) == 1)
+    luck, choice = difference(credits[0], credits[1], graded), luck_of_both(*summaries, shared)
+    return compare(*scores, luck, choice, max(row.rounding for row in summaries), pooled)
 
 
 def _differences(*sides: Side) -> Iterator[str]:

@@ -22,9 +22,8 @@ TRAINABLE = "count.trainable_parameters"
 
 def compared(trials: pd.DataFrame) -> Iterable[str]:
     """Yields the lines of the table: means over the reported seeds, lowest to highest, and the published score."""
-    rows = published_rows()
-    table = rows[(rows.model == "RoBERTa-base") & (rows.suite == "glue")]
-    published = {row["method"]: row for row in table.to_dict("records")}
+    table = (row for row in published_rows() if (row["model"], row["suite"]) == ("RoBERTa-base", "glue"))
+    published = {row["method"]: row["values"] for row in table}
     reported = trials[trials.tunes.isna() & trials["parameter.cut_to"].isna()]
     tasks = list(reported.task.drop_duplicates())
     names = [task.rpartition("/")[2] for task in tasks]

@@ -135,7 +135,6 @@ def browse(store: Store, profile: Path, repeats: int) -> dict[str, Any]:
         browser.quit()
         server.should_exit = True
         thread.join(timeout=20)
-        app.state.watcher.stop()
     return found
 
 

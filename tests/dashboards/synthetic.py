@@ -170,7 +170,8 @@ def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
     own = next((run for run in runs if run.kind == "sweep"), None)
     described = {run.tags["key"]: _trial(run) for run in trials}
     tasks = [*dict.fromkeys(run.tags["task"] for run in trials)] or ["toy"]
-    file = {"name": name, "model": "sentence-transformers/all-MiniLM-L6-v2", "tasks": tasks, "space": [{"method": "craft"}]}
+    model = next((run.params["model"] for run in trials), "sentence-transformers/all-MiniLM-L6-v2")
+    file = {"name": name, "model": model, "tasks": tasks, "space": [{"method": "craft"}]}
     began, planned = min([run.started for run in runs], default=START) / 1000, int(own.tags.get("trials", 0)) if own else 0
     log: list[Event] = [
         Opened(time=began, sweep=name, sweep_id=sweep_id(name)),

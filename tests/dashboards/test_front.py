@@ -82,7 +82,7 @@ def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
     states = {("toy", seed): "waiting" for seed in (1, 2)}
     runs = configuration("a", scores={"toy": [70.0]}) + configuration("b", scores={"toy": [90.0, 0, 0]}, states=states)
     view = view_of(("ranks", runs))
-    assert dict(zip(view.configurations["id"], view.configurations["state"], strict=True)) == {"a": "done", "b": "waiting"}
+    assert {row.id: row.state for row in view.configurations} == {"a": "done", "b": "waiting"}
     plain = front_data(view)
     assert (plain["id"], plain["partial"]["id"]) == (["a"], ["b"])
     spec = spec_of(PANELS["front"], view)

@@ -19,11 +19,10 @@ from craft.scoring.credits import CREDITS, credits_of
 from dashboards.content import everything_in, state_of
 from dashboards.frames import Frames
 from dashboards.page import as_json
-from dashboards.panels import PANELS, make_view, spec_of
+from dashboards.panels import PANELS, View, spec_of
 from dashboards.panels.base import moving_together, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
-from dashboards.panels.literature import published_rows
 from dashboards.panels.table import data as table_data
 from dashboards.panels.verdicts import fronts
 from dashboards.store import Store
@@ -96,7 +95,7 @@ def test_a_table_of_trainings_is_a_page(tmp_path: Path) -> None:
 
 def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
     state = replace(State(), decisions=(Decided(why="a smaller rate, by anna", seeds={"a": [0]}),))
-    view = make_view([Frames("ranks", state)], published_rows())
+    view = View([Frames("ranks", state)])
     assert [row["text"] for row in state_of([], [], view)["answers"]] == ["Added: a smaller rate, by anna"]
 
 
@@ -173,6 +172,31 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: Callable[..., 
     assert (low, high) == pytest.approx((difference.low, difference.high), abs=1e-3), "as the command says it"
 
 
+def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_stored_answers(
+    store_at: Callable[..., Store],
+) -> None:
+    """Nothing has finished on a second task either, so how seeds spread is known over the shared task alone."""
+    random, runs = np.random.default_rng(0), list[FakeRun]()
+    for place, name in enumerate("abcd"):
+        scores = {"toy": [80.0 + place, 81.0 + 2 * place, 80.5 - place]}
+        for number, run in enumerate(configuration(name, scores=scores, label=f"craft {name}")):
+            own = random.normal(0, 20, 200)
+            if run.kind == "trial" and number:  # the first seed of each lacks its answers
+                run.tags["fact.credits"] = credits_of(lambda rows, own=own: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
+            runs.append(run)
+    runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"}, summarize=False)
+    store = store_at("ranks", [sweep_run("ranks", status="finished"), *runs])
+    feed = store.feed("ranks")
+    feed.refresh()
+    plain = PANELS["pair"].data(View([feed.snapshot()[1]]))
+    record = find_sweep("ranks", store.uri)
+    for place, first in enumerate(plain["id"]):
+        for second, said in zip(plain["id"][place + 1 :], plain["said"][place], strict=True):
+            compared = compare_sweeps(record, record, first, second)
+            assert said == compared.comparison.sentence(f"craft {first}", f"craft {second}"), "as the command says it"
+            assert "on new examples" in said
+
+
 def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
     sweeps = [(name, configuration("a", sweep=name, scores={"toy": [80.0, 80.0]})) for name in ("one", "two")]
     facts = credits_of(lambda rows: 80.0, 60) | {"metric": "accuracy", "reported_examples": "60"}
@@ -239,25 +263,22 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
     feed = store.feed("ranks")
     feed.refresh()
-    plain = curves_data(make_view([feed.snapshot()[1]], published_rows(), curves=store.curves))
+    plain = curves_data(View([feed.snapshot()[1]], curves=store.curves))
     assert (plain["left_out"], plain["bare"]) == (0, 1)
     lines = plain["lines"]["search_score"]
     found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}
     assert found == {"0": ("finished", [0, 1, 2], [74, 78, 80]), "1": ("stopped", [0, 1], [69, 73])}
 
 
-def test_a_long_curve_is_averaged_over_a_tenth_of_its_points_and_named_at_its_end() -> None:
+def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
     losses = [float(value) for value in np.random.default_rng(0).normal(1.0, 0.3, 100)]
     steps = {"search_score": [(50, 70.0), (100, 80.0)], "train_loss": [*enumerate(losses, 1)]}
     runs = [*configuration("a", scores={"toy": [80.0, 81.0]}), *configuration("b", extra={"train_loss": 0.1})]
     runs[0].metrics["train_loss"] = runs[1].metrics["train_loss"] = 0.1
     view = view_of(("ranks", runs), curves=lambda runs, metric: {run: steps[metric] for run, _ in runs})
     spec = spec_of(PANELS["curves"], view)
-    assert [option["value"] for option in spec["choices"][2]["options"]] == ["smoothed", "values"]
-    drawn = spec["values"]["smoothed/train_loss/toy/0"][:100]
-    assert drawn[:3] == pytest.approx([np.mean(losses[: place + 5]) for place in range(3)], rel=1e-5)
-    assert drawn[50] == pytest.approx(np.mean(losses[45:55]), rel=1e-5)
-    assert spec["values"]["smoothed/search_score/toy/0"][:3] == [70, 80, None]
+    assert spec["values"]["y/train_loss/toy/0"][:100] == pytest.approx(losses, rel=1e-5)
+    assert spec["values"]["y/search_score/toy/0"][:3] == [70, 80, None]
     assert spec["values"]["text/train_loss/toy/name"] == ["craft a", "craft b", ""], "a name for each, and room beyond it"
     assert spec["values"]["x/train_loss/toy/name"] == [100, 100, 120]
 
@@ -301,7 +322,7 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
     runs = configuration("small", scores={"toy": [60.0]}, extra={"trainable_parameters": 10})
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
     view = view_of(("ranks", runs))
-    keys = dict(zip(view.trials["run"], view.trials["configuration"], strict=True))
+    keys = {trial.run: trial.configuration for trial in view.trials}
     recommended = fronts(view)[0].answer
     answers = {recommended: lines("abb"), {"small": "large", "large": "small"}[str(recommended)]: lines("aba")}
     view = replace(view, predictions=lambda run: {"reported": answers[keys[run]]})

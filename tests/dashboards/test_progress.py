@@ -42,7 +42,7 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     runs += incomplete("b", mrpc="finished", rte="stopped", cola="stopped")
     runs += incomplete("c", mrpc="failed", rte="stopped", cola="stopped")
     view = view_of(("ranks", runs))
-    assert dict(zip(view.configurations["label"], view.configurations["state"], strict=True)) == {
+    assert {row.label: row.state for row in view.configurations} == {
         "craft a": "done",
         "craft b": "stopped",
         "craft c": "failed",

@@ -10,9 +10,9 @@ import pytest
 from mlflow import MlflowClient
 
 from craft.scoring.predictions import write_predictions
-from dashboards.app import Watcher
+from dashboards.app import Sweeps
 from dashboards.content import state_of, view_of
-from dashboards.frames import Frames
+from dashboards.frames import Frames, TrialRow
 from dashboards.store import DashboardError, Store
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Reported
@@ -46,36 +46,35 @@ def frames(store_at: Callable[..., Store]) -> Frames:
 
 
 def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
-    row = frames.configurations.set_index("id").loc["aaaaaaaaaa"]
-    assert (row["state"], row["method"], row["protocol"]) == ("done", "craft", "honest")
-    assert row["m.score"] == pytest.approx((89 + 72) / 2)
-    assert (row["m.score/mrpc"], row["m.score/rte"]) == (89.0, 72.0)
-    assert row["m.trainable_parameters"] == 18432
-    assert row["m.score_low"] < 80.5 < row["m.score_high"]
-    assert (row["p.r2"], row["p.learning_rate"], row["p.ranks"]) == (64, 3e-4, "all,64,64")
+    row = next(row for row in frames.configurations if row.id == "aaaaaaaaaa")
+    assert (row.state, row.method, row.summary.protocol) == ("done", "craft", "honest")
+    assert row.value("score") == pytest.approx((89 + 72) / 2)
+    assert (row.value("score/mrpc"), row.value("score/rte")) == (89.0, 72.0)
+    assert row.value("trainable_parameters") == 18432
+    assert row.value("score_low") < 80.5 < row.value("score_high")
+    assert [row.parameters[name] for name in ("r2", "learning_rate", "ranks")] == [64, 3e-4, "all,64,64"]
     summary = frames.summaries["aaaaaaaaaa"]
     assert (summary.planned, summary.finished, summary.failed) == (4, 4, 0)
 
 
 def test_unfinished_configurations_have_the_state_of_their_trials(frames: Frames) -> None:
-    table = frames.configurations.set_index("id")
-    assert table["state"].to_dict() == {
+    table = {row.id: row for row in frames.configurations}
+    assert {name: row.state for name, row in table.items()} == {
         "aaaaaaaaaa": "done",
         "bbbbbbbbbb": "incomplete",
         "cccccccccc": "running",
         "dddddddddd": "failed",
     }
-    assert table.loc["bbbbbbbbbb", "m.score"] == 80.0
-    assert np.isnan(table.loc["cccccccccc", "m.score"])
+    assert table["bbbbbbbbbb"].value("score") == 80.0
+    assert np.isnan(table["cccccccccc"].value("score"))
 
 
 def test_trials_carry_task_seed_state_and_reason(frames: Frames) -> None:
     trials = frames.trials
     assert len(trials) == 9
-    failed = trials[trials["state"] == "failed"]
-    assert set(failed["reason"]) == {"NaN loss at step 3"}
-    first = trials[(trials["configuration"] == "aaaaaaaaaa") & (trials["task"] == "rte") & (trials["seed"] == 1)].iloc[0]
-    assert (first["m.score"], first["m.search_score"], first["m.seconds"]) == (74.0, 74.0, 50.0)
+    assert {trial.entry.result.error for trial in trials if trial.state == "failed"} == {"NaN loss at step 3"}
+    (first,) = (trial for trial in trials if trial.entry.key == "aaaaaaaaaa-rte-1")
+    assert (first.configuration, first.value("score"), first.value("search_score")) == ("aaaaaaaaaa", 74.0, 74.0)
 
 
 def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp_path: Path) -> None:
@@ -85,20 +84,23 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     client, feed = MlflowClient(store.uri), store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
-    key = feed.snapshot()[1].trials.query("state == 'running'")["key"].item()
+    (key,) = (trial.entry.key for trial in feed.snapshot()[1].trials if trial.state == "running")
+
+    def trial() -> TrialRow:
+        return next(trial for trial in feed.snapshot()[1].trials if trial.entry.key == key)
 
     judged = feed.snapshot()[1].judged
     row = {"step": 3, "search_score": 99.0}
     write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
     assert feed.refresh()
-    assert feed.snapshot()[1].trials.set_index("key").loc[key, "m.search_score"] == 99.0
+    assert trial().value("search_score") == 99.0
 
     assert feed.snapshot()[1].judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
     write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
     assert feed.refresh()
-    assert feed.snapshot()[1].trials.set_index("key").loc[key, "state"] == "finished"
-    assert feed.snapshot()[1].configurations["state"].tolist() == ["done"]
+    assert trial().state == "finished"
+    assert [row.state for row in feed.snapshot()[1].configurations] == ["done"]
     assert feed.snapshot()[1].judged is not judged
 
 
@@ -106,7 +108,8 @@ def test_curves_come_by_step_and_are_read_once(store_at: Callable[..., Store], t
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
     feed = store.feed("ranks")
     feed.refresh()
-    run, key = feed.snapshot()[1].trials[["run", "key"]].iloc[0]
+    trial = feed.snapshot()[1].trials[0]
+    run, key = trial.run, trial.entry.key
     assert store.curves([(run, 1)], "search_score") == {run: [(0, 74.0), (1, 78.0)]}
     report = Reported(key=key, rows=[{"step": 3, "search_score": 82.0}], epoch=3.0, total_steps=4)
     write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
@@ -119,7 +122,8 @@ def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[.
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
-    run, key = feed.snapshot()[1].trials[["run", "key"]].iloc[0]
+    trial = feed.snapshot()[1].trials[0]
+    run, key = trial.run, trial.entry.key
     assert store.predictions(run) == {}
     client, lines = MlflowClient(store.uri), [{"row": 1, "label": "a", "answer": "b", "right": False}]
     tags = {"craft.kind": "trial", "craft.key": key, "craft.sweep": "ranks", "craft.sweep_id": sweep_id("ranks")}
@@ -133,8 +137,8 @@ def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa")])
     (piece,) = tmp_path.rglob("000000000000.jsonl")
     piece.unlink()
-    feed, watcher = store.feed("ranks"), Watcher(store)
-    watcher._look(feed)
+    feed = store.feed("ranks")
+    feed.look(2.0)
     entries = store.sweeps()
     said = state_of(entries, [feed], view_of(store, [feed])[1])["status"]
     assert "log/000000000000.jsonl is not among the artifacts of its run. craft-sweeps replay" in said
@@ -165,13 +169,19 @@ def test_links_quote_what_a_run_is_called() -> None:
         Store("http://host", mlflow_url="javascript:alert(1)")
 
 
-def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[..., Store]) -> None:
+def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[..., Store], tmp_path: Path) -> None:
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa")])
-    watcher = Watcher(store, every_s=2.0)
-    feed = store.feed("ranks")
-    feed.refresh()
-    watcher._asked["ranks"], feed.look_cost = 0.0, 0.05
-    assert (watcher.wait_s, watcher.pace()) == (2.0, "read every few seconds")
+    sweeps = Sweeps(store, every_s=2.0)
+    ((feed,), revision, _) = sweeps.view([])
+    feed.look_cost = 0.05
+    assert sweeps.pace([feed]) == "read every few seconds"
     feed.look_cost = 3.1
-    assert watcher.wait_s == pytest.approx(62.0)
-    assert watcher.pace() == "read about every 65 s, because reading it takes so long"
+    assert feed.wait_s(2.0) == pytest.approx(62.0)
+    assert sweeps.pace([feed]) == "read about every 65 s, because reading it takes so long"
+    report = Reported(
+        key=feed.snapshot()[1].trials[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9
+    )
+    write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
+    assert sweeps.view([])[1] == revision, "it was read a moment ago"
+    feed.look_cost = 0.0
+    assert Sweeps(store, every_s=0.0).view([])[1] != revision

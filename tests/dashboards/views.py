@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from dashboards.frames import Frames
-from dashboards.panels import View, make_view
-from dashboards.panels.literature import published_rows
+from dashboards.panels import View
 from orchestrator.state.state import State, fold
 from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run
 
@@ -20,7 +19,7 @@ def frames_of(name: str, runs: list[FakeRun]) -> Frames:
 
 def view_of(*sweeps: tuple[str, list[FakeRun]], curves: Any = None) -> View:
     frames = [frames_of(name, runs) for name, runs in sweeps]
-    return make_view(frames, published_rows(), curves=curves or (lambda runs, metric: {run: [(1, 2.0)] for run, _ in runs}))
+    return View(frames, curves=curves or (lambda runs, metric: {run: [(1, 2.0)] for run, _ in runs}))
 
 
 def full_view() -> View:
