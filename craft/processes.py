@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 BUCKET = 2**24
 """The most numbers of gradients that are summed by one message."""
-LOOPBACK = "127."
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _FAILURE = "failure"
 _HASH, _SIGNATURE = "sha256", 32
@@ -241,7 +240,7 @@ def make_store(host: str, seconds: float) -> Any:
 def _listening_at(host: str) -> Iterator[None]:
     """Lets gloo listen at loopback where the processes meet there; it looks at the environment when it starts."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    if not host.startswith(LOOPBACK) or not names or _INTERFACE in os.environ:
+    if not host.startswith("127.") or not names or _INTERFACE in os.environ:
         yield
         return
     os.environ[_INTERFACE] = names[0]

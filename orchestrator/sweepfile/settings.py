@@ -149,8 +149,8 @@ class ReplicationSettings(Settings):
     def _check_tuned(cls, written: Any) -> Any:
         if isinstance(written, dict) and "tuned" not in written:
             raise ValueError(
-                "`tuned` is missing: the settings to tune, as in tuned: [learning_rate]. For further seeds of those alone whose "
-                "scores decide the answer, write search: {until: answered} in its place"
+                "`tuned` is missing: the settings to tune, as in tuned: [learning_rate]. For further seeds of those alone "
+                "whose scores decide the answer, write search: {until: answered} in its place"
             )
         return written
 

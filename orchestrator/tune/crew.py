@@ -85,8 +85,6 @@ class _Actors:
 
     @property
     def host(self) -> str:
-        from craft.processes import LOOPBACK
-
         return LOOPBACK if len({machine for machine, _ in self.places}) == 1 else ray.util.get_node_ip_address()
 
     def start(self, parts: Sequence[Part]) -> list[Future[None]]:

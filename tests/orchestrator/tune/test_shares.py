@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from craft.processes import make_store
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tune.crew import share_of
+from orchestrator.tune.crew import _Actors, share_of
 from orchestrator.tune.engine import config_of
 from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
@@ -63,3 +64,10 @@ def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) ->
     outcome = run_sweep(count(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
     assert len(outcome.ended("finished")) == 2, results_of(outcome)
     assert sorted((tmp_path / "log").read_text().splitlines()) == ["craft 1 1 False", "full 2 2 True"]
+
+
+def test_processes_on_one_machine_meet_at_an_address_that_only_it_reaches() -> None:
+    crew = object.__new__(_Actors)
+    crew.places = [("machine", ()), ("machine", ())]
+    store = make_store(crew.host, 5.0)
+    assert (crew.host, store.port > 0) == ("127.0.0.1", True)
