@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("figure.js", "keys.js", "copy.js", "table.js", "page.js", "card.js", "begin.js")
+SCRIPTS = ("figure.js", "table.js", "page.js")
 STYLE_POLICY = "style-src 'unsafe-inline'"  # plotly writes style elements
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "

@@ -1,4 +1,5 @@
-/* The page: panels in their sections, one selection for all of them, and where the data come from (the server, or the file). */
+/* The page: panels in their sections, one selection for all of them, the card of the configuration in focus, two pinned
+   configurations side by side, and where the data come from (the server, or the file). */
 "use strict";
 
 Craft.POLL_MS = 2000;
@@ -37,6 +38,19 @@ Craft.FileSource = class {
   async state() { return this.once("state", this.content.state); }
   async panel(name) { return this.once(name, this.content.specs[name]); }
   once(key, value) { if (this.given.has(key)) return null; this.given.add(key); return value; }
+};
+
+/* Where commands work, if that is known. */
+Craft.place = folder => folder ? Craft.element("p", {class: "hint"}, "Run in ", Craft.element("code", {}, folder)) : "";
+
+/* A command to read and to copy; the page runs none. */
+Craft.command = function (purpose, text) {
+  const make = Craft.element;
+  const button = make("button", {type: "button", class: "quiet", "aria-label": `Copy: ${text}`, onclick: async () => {
+    button.textContent = await Craft.copyText(text) ? "Copied" : "Select the text";
+    setTimeout(() => { button.textContent = "Copy"; }, 3000);
+  }}, "Copy");
+  return make("div", {class: "command"}, make("span", {}, purpose), button, make("code", {}, text));
 };
 
 Craft.Page = class {
@@ -393,4 +407,100 @@ Craft.Page = class {
     // a click with a mouse opens the run; a tap on a touch screen is the only way to see what a point is, so it stays here
     if (open && !this.beside && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
   }
+
+  card(id, why) {
+    const about = this.about(id);
+    if (!about || !this.cardBox) return false;
+    const make = Craft.element;
+    const [title, lines, row, rest] = about;
+    const parts = [why ? make("p", {class: "hint"}, why + ".") : null, make("h4", {}, title)].filter(Boolean);
+    if (row !== null) {
+      const table = this.table.data;
+      if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Show it in MLflow ↗"));
+      else parts.push(make("p", {class: "hint"}, "Configuration ", make("code", {}, table.id[row])));
+      parts.push(make("button", {type: "button", class: "quiet", "aria-pressed": String(this.beside === id), onclick: () => this.putBeside(id)}, "Compare with another"));
+      if (this.beside === id) parts.push(make("p", {class: "hint"}, "Now click another point, or a name in the table."));
+    }
+    parts.push(this.lines(lines));
+    if (rest.length) parts.push(make("details", {}, make("summary", {}, "More"), this.lines(rest)));
+    const commands = row === null ? [] : this.table.data.commands[row];
+    if (commands.length) parts.push(Craft.place(this.table.data.folder[row]), ...commands.map(command => Craft.command(...command)));
+    if (why) parts.push(make("p", {class: "hint"}, "Click a point, or a name in the table, to see another."));
+    this.cardBox.replaceChildren(...parts);
+    return true;
+  }
+
+  /* Keeps a configuration as the first of two; the one that is pinned next is the second. A second press takes it back. */
+  putBeside(id) {
+    this.beside = this.beside === id ? null : id;
+    this.pin(id, false);
+    const button = this.cardBox.querySelector("button[aria-pressed]");
+    if (button) button.focus();
+  }
+
+  showPair(panel = this.panels.get("pair"), pairs = panel && panel.pairs) {
+    if (!panel) return;
+    panel.pairs = pairs;
+    const rows = this.table && this.table.data ? [this.beside, this.pinned].map(id => this.table.index.get(id)) : [];
+    panel.box.hidden = !pairs || rows.length < 2 || rows.includes(undefined) || rows[0] === rows[1];
+    if (panel.box.hidden) return panel.content.replaceChildren(Craft.element("p", {class: "empty"}, "Press Compare with another at a point."));
+    const make = Craft.element, table = this.table.data;
+    const places = rows.map(row => pairs.id.indexOf(table.id[row]));
+    if (!places.includes(-1) && places[0] > places[1]) for (const list of [rows, places]) list.reverse();
+    const [first, second] = rows.map(row => pairs.sides[table.id[row]]);
+    const words = first && second && {first: first[0], a: first[1], second: second[0], b: second[1]};
+    const said = !words ? pairs.incomplete : places.includes(-1) ? pairs.beyond : pairs.said[places[0]][places[1] - places[0] - 1];
+    const columns = table.columns.filter(column => !column.more && column.key !== "label" && rows.some(row => column.values[row] !== null));
+    const cells = column => rows.map(row => make("td", {class: column.kind === "text" ? "wrap" : "num"}, Craft.cell(column, row)));
+    panel.content.replaceChildren(
+      make("p", {class: "said", role: "status"}, said),
+      make("div", {class: "scroll"}, make("table", {class: "pair"},
+        make("thead", {}, make("tr", {}, make("th", {}), ...rows.map(row => make("th", {scope: "col", class: "wrap"}, table.label[row])))),
+        make("tbody", {}, ...columns.map(column => make("tr", {}, make("th", {scope: "row"}, column.label), ...cells(column)))))),
+      words ? Craft.command("Compare them, row by row", pairs.command.replace(/\{(\w+)\}/g, (_, name) => words[name])) : "",
+      words ? Craft.place(table.folder[rows[0]]) : "",
+      make("button", {type: "button", class: "quiet", onclick: () => { this.beside = null; this.pin(this.pinned, false); }}, "Show one again"));
+  }
 };
+
+/* Text from gzip in base64: how the one-file page carries its data and plotly. */
+Craft.inflate = async function (encoded) {
+  const bytes = Uint8Array.from(atob(encoded.trim()), sign => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+};
+
+/* A promise of plotly. It is by far the largest script, so everything else begins without it. */
+Craft.plotly = function () {
+  Craft.plotlyComes = Craft.plotlyComes || new Promise((here, failed) => {
+    const script = document.createElement("script");
+    const packed = document.getElementById("plotly");
+    script.addEventListener("load", here);
+    script.addEventListener("error", () => failed(new Error("The script that draws could not be loaded. Reload the page.")));
+    if (packed) {
+      Craft.inflate(packed.textContent).then(text => { script.textContent = text; document.head.append(script); here(); }, failed);
+    } else {
+      script.src = document.getElementById("plotly-address").href;
+      document.head.append(script);
+    }
+  });
+  return Craft.plotlyComes;
+};
+
+Craft.begin = async function () {
+  const packed = document.getElementById("content");
+  let source;
+  if (packed) {
+    try {
+      source = new Craft.FileSource(JSON.parse(await Craft.inflate(packed.textContent)));
+    } catch (error) {
+      document.getElementById("waiting").textContent = `This page could not be opened (${error.message}); it needs a browser from 2023 or later.`;
+      return;
+    }
+  } else {
+    source = new Craft.LiveSource();
+  }
+  Craft.plotly().catch(() => {});  // the panel that draws first reports it
+  Craft.page = new Craft.Page(source);
+  await Craft.page.start();
+};
+document.addEventListener("DOMContentLoaded", Craft.begin);

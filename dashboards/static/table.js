@@ -1,71 +1,96 @@
-/* The linked table: sort, filter, select, copy. It keeps all rows as columns and puts only the rows in sight into the page. */
+/* The linked table: sort, filter, select, copy as CSV. Each row is made once; sorting and filtering put rows into the page. */
 "use strict";
 
-Craft.SPARE = 12;  // rows above and below those in sight, so that a little scrolling draws nothing
-Craft.SIGHT = 560;  // the table's height in pixels at most, as the style has it
+Craft.thousands = new Intl.NumberFormat("en-US");  // made once: toLocaleString makes one at every call
+
+/* A cell's text, with its interval if it has one. */
+Craft.cell = (column, row) => column.texts ? column.texts[row] : String(column.values[row] ?? "");
+
+/* A test for cells: whether a cell has the best value of its column among some rows, where the column has a better direction.
+   A configuration that is not complete takes no part, because its value is over fewer tasks or seeds. */
+Craft.best = function (table, rows) {
+  const ranked = rows.filter(row => table.complete && table.complete[row]);
+  const best = table.columns.map(column => {
+    const values = ranked.map(row => column.values[row]).filter(value => value !== null);
+    return !column.better || ranked.length < 2 || !values.length ? null : Math[column.better === "maximize" ? "max" : "min"](...values);
+  });
+  return (index, row) => best[index] !== null && table.complete[row] && table.columns[index].values[row] === best[index];
+};
+
+Craft.csv = function (table, rows) {
+  // a text that a spreadsheet would take for a formula is quoted as text
+  const cell = value => {
+    const text = (typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? "'" : "") + String(value ?? "");
+    return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+  };
+  const columns = table.columns.flatMap(column => {
+    const name = column.key.replace(/^[pm]\./, "");
+    return [[name, column.values], ...["low", "high"].filter(end => column[end]).map(end => [`${name}_${end}`, column[end]])];
+  });
+  return [columns.map(([name]) => cell(name)), ...rows.map(row => columns.map(([, values]) => cell(values[row])))].map(cells => cells.join(",") + "\n").join("");
+};
+
+/* Whether the text is on the clipboard now. */
+Craft.copyText = async function (text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // frames and old browsers without a clipboard: the selection of a hidden field is copied instead
+    const field = Craft.element("textarea", {class: "visually-hidden", "aria-hidden": "true"});
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    return copied;
+  }
+};
 
 /* `on` has pin(id), ring(id or null), choose(ids or null). */
 Craft.Table = class {
   constructor(holder, on) {
-    this.holder = holder;
     this.on = on;
     this.query = "";
-    this.sort = null;
-    this.selected = null;
-    this.only = false;
-    this.all = false;  // whether the columns are shown that come when they are asked for
-    this.shown = [];
-    this.top = 0;
-    this.height = 29;
-    this.build();
-  }
-
-  build() {
+    this.sort = this.selected = null;
+    this.only = this.all = false;  // `all`: whether the columns are shown that come when they are asked for
     const make = Craft.element;
     this.shared = make("details", {class: "shared", hidden: true}, make("summary", {}), make("dl", {}));
-    this.search = make("input", {type: "search", placeholder: "Filter: words, or params<10000", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.toTop(); this.render(); }});
+    this.search = make("input", {type: "search", placeholder: "Filter: words, or params<10000", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.render(); }});
     this.chip = make("button", {type: "button", class: "chip", hidden: true, onclick: () => this.on.choose(null)});
     this.said = make("span", {class: "said", role: "status"});
-    const copies = Object.keys(Craft.copies).map(kind => make("button", {type: "button", class: "quiet", onclick: () => this.copy(kind)}, "Copy " + kind));
-    this.more = make("button", {type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.render(); }});
-    this.tools = make("div", {class: "tools"}, this.search, this.chip, this.more, ...copies, this.said);
+    this.more = make("button", {type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.fill(); }});
+    this.tools = make("div", {class: "tools"}, this.search, this.chip, this.more, make("button", {type: "button", class: "quiet", onclick: () => this.copy()}, "Copy CSV"), this.said);
     this.byHand = make("textarea", {class: "by-hand", hidden: true, readonly: true, rows: 6, "aria-label": "The copied table"});
-    this.head = make("tr", {"aria-rowindex": "1"});
+    this.head = make("tr", {});
+    const ring = event => this.on.ring(this.idOf(event.target));
     this.body = make("tbody", {
-      onmouseover: event => this.on.ring(this.idOf(event.target)), onmouseleave: () => this.on.ring(null), onkeydown: event => this.walk(event),
-      onfocusin: event => this.on.ring(this.idOf(event.target)), onfocusout: () => this.on.ring(null),
+      onmouseover: ring, onmouseleave: () => this.on.ring(null), onfocusin: ring, onfocusout: () => this.on.ring(null), onkeydown: event => this.walk(event),
       onclick: event => { if (event.target.closest(".name")) this.on.pin(this.idOf(event.target)); },
     });
     this.table = make("table", {}, make("thead", {}, this.head), this.body);
-    this.scroll = make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table", onscroll: () => this.scrolled()}, this.table);
+    this.scroll = make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table"}, this.table);
     this.count = make("p", {class: "note", role: "status"});
-    this.holder.append(this.shared, this.tools, this.byHand, this.scroll, this.count);
+    holder.append(this.shared, this.tools, this.byHand, this.scroll, this.count);
   }
 
   update(table) {
     this.data = table;
     this.index = new Map(table.id.map((id, row) => [id, row]));
-    this.front = new Set(table.front || []);
-    this.possible = new Set(table.possible || []);
-    this.enough = new Set(table.enough || []);
-    // words to filter by are put together once, not at every key
-    this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(column, row)));
+    [this.front, this.possible, this.enough] = [table.front, table.possible, table.enough].map(ids => new Set(ids || []));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
-    this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length * (table.columns[index].kind === "text" ? 0.9 : 1)), table.columns[index].label.length * 0.95));
     this.tools.hidden = Boolean(table.plain);
     this.table.classList.toggle("plain", Boolean(table.plain));
-    this.shared.hidden = !(table.shared && table.shared.length);
-    if (!this.shared.hidden) {
-      this.shared.querySelector("summary").textContent = `The same in all: ${table.shared.slice(0, 4).map(([name, value]) => `${name} ${value}`).join(", ").slice(0, 160)}${table.shared.length > 4 ? ", …" : ""}`;
-      this.shared.querySelector("dl").replaceChildren(...table.shared.flatMap(([name, value]) => [Craft.element("dt", {}, name), Craft.element("dd", {}, value)]));
-    }
-    this.render();
+    const shared = table.shared || [];
+    this.shared.hidden = !shared.length;
+    this.shared.querySelector("summary").textContent = `The same in all: ${shared.slice(0, 4).map(([name, value]) => `${name} ${value}`).join(", ").slice(0, 160)}${shared.length > 4 ? ", …" : ""}`;
+    this.shared.querySelector("dl").replaceChildren(...shared.flatMap(([name, value]) => [Craft.element("dt", {}, name), Craft.element("dd", {}, value)]));
+    this.fill();
   }
 
   setSelection(ids, only) {
     this.selected = ids;
     this.only = Boolean(ids) && only;
-    this.toTop();
     this.render();
   }
 
@@ -89,9 +114,7 @@ Craft.Table = class {
       const compare = {"<": value => value < limit, ">": value => value > limit, "<=": value => value <= limit, ">=": value => value >= limit, "=": value => value === limit || String(value).toLowerCase() === parts[3]}[parts[2]];
       return row => column.values[row] !== null && compare(column.values[row]);
     });
-    let rows = table.id.map((_, row) => row);
-    if (this.only) rows = rows.filter(row => this.selected.has(table.id[row]));
-    if (tests.length) rows = rows.filter(row => tests.every(test => test(row)));
+    const rows = table.id.map((_, row) => row).filter(row => (!this.only || this.selected.has(table.id[row])) && tests.every(test => test(row)));
     const column = this.sort && table.columns.find(one => one.key === this.sort.key);
     if (column) {
       const collator = Craft.collator = Craft.collator || new Intl.Collator(undefined, {numeric: true});
@@ -105,60 +128,42 @@ Craft.Table = class {
     return rows;
   }
 
+  /* Makes every row, and puts those that are shown into the page. */
+  fill() {
+    this.lines = this.data.id.map((_, row) => this.row(row));
+    this.render();
+  }
+
   render() {
     const table = this.data;
     if (!table) return;
-    this.shown = this.rows();
-    this.best = Craft.best(table, this.shown);
-    this.table.setAttribute("aria-rowcount", this.shown.length + 1);
-    this.keepFocus(() => this.head.replaceChildren(...this.columns().map(column => this.heading(column, table.columns.indexOf(column)))));
+    const rows = this.rows(), best = Craft.best(table, rows), columns = this.columns(), places = columns.map(column => table.columns.indexOf(column));
+    for (const row of rows) {
+      const line = this.lines[row];
+      line.classList.toggle("chosen", Boolean(this.selected) && !this.only && this.selected.has(table.id[row]));
+      line.classList.toggle("pinned", this.pinned === table.id[row]);
+      places.forEach((place, index) => { if (table.columns[place].better) line.cells[index].classList.toggle("best", best(place, row)); });
+    }
+    this.keepFocus(() => {
+      this.head.replaceChildren(...columns.map(column => this.heading(column)));
+      this.body.replaceChildren(...rows.map(row => this.lines[row]));
+    });
     this.more.hidden = !table.columns.some(column => column.more);
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
-    this.draw();
-    const all = table.id.length, shown = this.shown.length;
+    const all = table.id.length, shown = rows.length;
     const missing = this.unknown && !shown ? ` No column is named ${this.unknown}: ${table.columns.filter(column => column.kind !== "text").map(column => column.label).join(", ")}.` : "";
     this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? `; ± and brackets: ${table.intervals}` : ""}.${missing}`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
 
-  /* Puts the rows in sight into the page; margins stand for the others, so that the scroll bar is that of the whole table. */
-  draw() {
-    const rows = this.shown;
-    const first = this.data.plain ? 0 : Math.max(0, Math.min(Math.floor(this.top / this.height), rows.length - 1) - Craft.SPARE);
-    const last = this.data.plain ? rows.length : Math.min(rows.length, Math.ceil((this.top + Craft.SIGHT) / this.height) + Craft.SPARE);
-    this.first = first;
-    this.last = last;
-    this.table.style.marginTop = first * this.height + "px";
-    this.table.style.marginBottom = (rows.length - last) * this.height + "px";
-    this.keepFocus(() => this.body.replaceChildren(...rows.slice(first, last).map((row, index) => this.row(row, first + index))));
-  }
-
-  scrolled() {
-    this.top = this.scroll.scrollTop;
-    if (this.data.plain || !this.body.rows.length) return;
-    this.height = this.body.rows[0].getBoundingClientRect().height || this.height;
-    const above = Math.floor(this.top / this.height), below = Math.ceil((this.top + Craft.SIGHT) / this.height);
-    if (above - Craft.SPARE / 3 < this.first && this.first > 0 || below + Craft.SPARE / 3 > this.last && this.last < this.shown.length) this.draw();
-  }
-
-  toTop() {
-    if (this.top) this.scroll.scrollTop = this.top = 0;
-  }
-
-  /* The arrow keys go up and down from name to name, also to rows that are not in the page yet. */
+  /* The arrow keys go up and down from name to name. */
   walk(event) {
-    const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
-    const line = event.target.closest("tr");
-    if (!step || !line || !event.target.classList.contains("name")) return;
+    const line = event.target.classList.contains("name") && event.target.closest("tr");
+    const next = line && {ArrowDown: line.nextElementSibling, ArrowUp: line.previousElementSibling}[event.key];
+    if (!next) return;
     event.preventDefault();
-    const place = Math.max(0, Math.min(this.shown.length - 1, line.craftPlace + step));
-    const above = place * this.height, below = above + 2 * this.height;  // two: the heading covers one
-    if (above < this.top) this.scroll.scrollTop = this.top = above;
-    else if (below > this.top + this.scroll.clientHeight) this.scroll.scrollTop = this.top = below - this.scroll.clientHeight;
-    if (place < this.first || place >= this.last) this.draw();
-    const name = this.body.rows[place - this.first].querySelector(".name");
-    if (name) name.focus({preventScroll: true});
+    next.querySelector(".name").focus();
   }
 
   idOf(element) {
@@ -166,66 +171,50 @@ Craft.Table = class {
     return line && !this.data.plain ? line.craftId : null;
   }
 
-  /* Makes elements anew and gives the keyboard focus back to the one that had it. */
+  /* Makes elements again and gives the keyboard focus back to the one that had it. */
   keepFocus(change) {
-    const active = document.activeElement && this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    const active = this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
     change();
     if (!active || document.activeElement.dataset.focus === active) return;
     const again = [...this.scroll.querySelectorAll("[data-focus]")].find(one => one.dataset.focus === active);
     if (again) again.focus({preventScroll: true});
   }
 
-  heading(column, index) {
+  heading(column) {
     const sorted = this.sort && this.sort.key === column.key ? (this.sort.down ? "descending" : "ascending") : "none";
     const sign = {descending: " ↓", ascending: " ↑", none: ""}[sorted];
     const button = Craft.element("button", {type: "button", title: column.about || column.label, "data-focus": "head " + column.key, onclick: () => {
-      const numeric = column.kind !== "text";
-      this.sort = sorted === "none" ? {key: column.key, down: numeric && column.better !== "minimize"} : {key: column.key, down: !this.sort.down};
-      this.toTop();
+      const first = column.kind !== "text" && column.better !== "minimize";
+      this.sort = {key: column.key, down: sorted === "none" ? first : !this.sort.down};
       this.render();
     }}, column.label + sign);
-    const head = Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
-    // as wide as the longest text of all rows, so that scrolling does not change a column's width
-    if (this.shown.length > Craft.SIGHT / this.height) head.style.minWidth = `min(${this.widths[index]}ch + 20px, var(--widest))`;
-    return head;
+    return Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
   }
 
-  row(row, place) {
-    const table = this.data, make = name => document.createElement(name);
-    const id = table.id[row];
-    const line = make("tr");
+  row(row) {
+    const table = this.data, id = table.id[row], line = document.createElement("tr");
     line.craftId = id;
-    line.craftPlace = place;
-    line.setAttribute("aria-rowindex", place + 2);
-    if (this.selected && !this.only && this.selected.has(id)) line.classList.add("chosen");
-    if (this.pinned === id) line.classList.add("pinned");
-    table.columns.forEach((column, index) => {
-      if (column.more && !this.all) return;
-      const text = this.texts[index][row], cell = make("td");
+    for (const column of this.columns()) {
+      const text = Craft.cell(column, row), cell = document.createElement("td");
       cell.dataset.heading = column.label;  // narrow screens show a row as a card, each cell with its heading
       if (column.kind !== "text") cell.classList.add("num");
       else if (table.plain) cell.classList.add("wrap");
-      if (this.best(index, row)) cell.classList.add("best");
       if (column.key === "label") {
-        const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
-        cell.append(name);
-        const [front, says] = this.front.has(id) ? ["●", "on the front"] : this.possible.has(id) ? ["○", "may be on the front"] : [];
-        const marks = [[front, says], this.enough.has(id) ? ["✓", "enough"] : []];
-        for (const [mark, says] of marks) if (mark) cell.append(Craft.element("span", {class: "sign", title: says, role: "img", "aria-label": says}, mark));
+        cell.append(Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text));
+        const front = this.front.has(id) ? ["●", "on the front"] : this.possible.has(id) ? ["○", "may be on the front"] : [];
+        for (const [mark, says] of [front, this.enough.has(id) ? ["✓", "enough"] : []]) if (mark) cell.append(Craft.element("span", {class: "sign", title: says, role: "img", "aria-label": says}, mark));
       } else {
         cell.textContent = text;
         if (text.length > 30) cell.title = text;
       }
       line.append(cell);
-    });
+    }
     return line;
   }
 
-  async copy(kind) {
-    const rows = this.rows();
-    const text = Craft.copies[kind](kind === "CSV" ? this.data : {...this.data, columns: this.columns()}, rows);
-    const copied = await Craft.copyText(text);
-    this.said.textContent = copied ? `${rows.length} rows copied as ${kind}` : "The browser does not allow copying here: take the text below.";
+  async copy() {
+    const rows = this.rows(), text = Craft.csv(this.data, rows), copied = await Craft.copyText(text);
+    this.said.textContent = copied ? `${rows.length} rows copied as CSV` : "The browser does not allow copying here: take the text below.";
     this.byHand.hidden = copied;
     if (!copied) {
       this.byHand.value = text;

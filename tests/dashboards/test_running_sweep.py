@@ -167,7 +167,7 @@ def recorded(browser: Browser, mlflow: Server) -> None:
     browser.driver.switch_to.frame(browser.driver.find_element("css selector", "iframe"))
     browser.wait("window.Craft && Craft.page && document.querySelector('[data-panel=front] .main-svg .points path')")
     assert browser.run(ROWS) == CONFIGURATIONS + INFEASIBLE
-    browser.run("Craft.page.table.copy('CSV')")
+    browser.run("Craft.page.table.copy()")
     browser.wait("document.querySelector('.said').textContent")
     text = browser.run("document.querySelector('.by-hand').hidden || document.querySelector('.by-hand').value")
     assert text is True or len(text.splitlines()) == CONFIGURATIONS + INFEASIBLE + 1, (
