@@ -179,7 +179,7 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -
     Args:
         counts: the number of GPUs of each machine.
     """
-    from orchestrator.plan.gpu_shares import memory_lines, together_lines
+    from orchestrator.plan.gpu_shares import gpu_lines
 
     for host, gpu in tried.items():
         if isinstance(gpu, str):
@@ -187,10 +187,8 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -
         else:
             yield Finding("good", f"{host}: torch", f"computes on {gpu.name} with {format_bytes(gpu.bytes)}")
     usable = [gpu for gpu in tried.values() if not isinstance(gpu, str)]
-    for line in memory_lines(plan, usable):
-        yield Finding("doubt", "GPU memory", line)
-    for line in together_lines(plan, usable, counts):
-        yield Finding("doubt" if "memory may run out" in line or "idle" in line else "good", "processes", line)
+    for line in gpu_lines(plan, usable, counts):
+        yield Finding("doubt" if line.doubt else "good", "GPUs", line.text)
 
 
 def _joined(present: int, wanted: int) -> Iterator[Finding]:

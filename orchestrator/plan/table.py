@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from craft.methods import METHODS
 from craft.models.gguf import gguf_notes
 from craft.words import format_bytes, plural
-from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.gpu_shares import MACHINE_GPUS, Gpu, idle_lines, memory_lines, together_lines
+from orchestrator.plan.gpu_shares import Gpu, gpu_lines
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import lines_of
-from orchestrator.sweepfile.mistakes import dotted
-from orchestrator.sweepfile.space.sizes import SPAN
 from orchestrator.sweepfile.sweep import Sweep
 
 SHOWN = 200
@@ -36,8 +32,8 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         _print_configurations(plan, console, steps or {})
     for line in choices(plan):
         console.print(line, markup=False, highlight=False)
-    for line in gpu_lines(plan, gpus):
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for use in gpu_lines(plan, gpus):
+        console.print(use.text, style="yellow" if use.doubt else None, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
@@ -87,8 +83,6 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             highlight=False,
         )
     _print_replication(plan, console, steps)
-    for note in savings(plan):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained with them; adapter: bytes saved for both; "
         "memory: estimated for a training step",
@@ -100,35 +94,6 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
 def _counts(sweep: Sweep, configurations: int) -> str:
     tasks = len(sweep.task_names)
     return f"{configurations} {plural(configurations, 'configuration')} x {tasks} {plural(tasks, 'task')}"
-
-
-def savings(plan: Plan) -> Iterator[str]:
-    """Yields how blocks that list several ranks could do with fewer trainings, in a sweep that tunes every rank."""
-    if not plan.sweep.compare:
-        return
-    for block in plan.sweep.blocks:
-        row, here = METHODS[block.method], [trained for trained in plan.trained if trained.path == block.path]
-        ranked = [trained for trained in here if _without(trained, row.rank) == _without(here[0], row.rank)]
-        counts = sorted({trained.counts.trainable_parameters for trained in ranked})
-        if row.rank is None or len(counts) < 2:
-            continue
-        if (
-            row.cutting is not None
-            and block.sizes is None
-            and (within := sum(count * SPAN >= counts[-1] for count in counts)) > 1
-        ):
-            suffix = f"; trainings of their own are left for the {smaller} below" if (smaller := len(counts) - within) else ""
-            yield (
-                f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
-                f"adapters down to an eighth of its parameters{suffix}"
-            )
-        if row.one_rate is not None and not row.one_rate.items() <= ranked[0].parameters.items():
-            needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())
-            yield f"{dotted(block.path)}: with {needed} one learning rate would be tuned for all {len(counts)} ranks"
-
-
-def _without(configuration: Configuration, rank: str | None) -> dict[str, object]:
-    return {name: value for name, value in configuration.parameters.items() if name != rank}
 
 
 def _print_model(plan: Plan, console: Console) -> None:
@@ -147,15 +112,6 @@ def choices(plan: Plan) -> list[str]:
             f"{MOST_POINTS} sizes and rates: as far as the budget allows, {most} trials at most, of which few are needed"
         )
     return lines
-
-
-def gpu_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
-    """Returns sentences on GPUs that are idle or too small, where the sweep runs on this machine, and on several processes."""
-    here = (*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus))
-    return [
-        *(f"on this machine: {line}" for line in here),
-        *together_lines(plan, gpus, [len(gpus)] if gpus else [MACHINE_GPUS]),
-    ]
 
 
 def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:

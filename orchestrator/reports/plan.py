@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.gpu_shares import gpu_lines
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import choices, gpu_lines, savings
+from orchestrator.plan.table import choices
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.prospect import Prospect
 from orchestrator.sweepfile.objectives import Direction
@@ -89,7 +90,7 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         optimizer_steps=sum(steps.values()) if steps else None,
         optimizer_steps_left=prospect.steps_left if steps else None,
         seconds=prospect.seconds,
-        notes=[*savings(plan), *choices(plan), *gpu_lines(plan, prospect.gpus), *lines],
+        notes=[*choices(plan), *(line.text for line in gpu_lines(plan, prospect.gpus)), *lines],
     )
 
 

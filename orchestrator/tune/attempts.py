@@ -17,7 +17,7 @@ from ray import tune
 
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.preparation import Shared
-from orchestrator.plan.gpu_shares import idle_lines
+from orchestrator.plan.gpu_shares import idle_line
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
@@ -126,9 +126,9 @@ class Attempts:
         return None
 
     def _say_idle(self) -> None:
-        shares = self._driver.plan.sweep.shares
-        for line in idle_lines(shares, sum(machine.get("GPU", 0) for machine in machines())):
-            self._driver.display.say(line, style="yellow")
+        gpus = sum(machine.get("GPU", 0) for machine in machines())
+        if gpus and not any(share.gpu for share in self._driver.plan.sweep.shares):
+            self._driver.display.say(idle_line(gpus).text, style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         driver = self._driver

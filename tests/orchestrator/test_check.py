@@ -174,6 +174,6 @@ def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_agains
         monkeypatch.setattr(tune_cluster, "require_gpu", lambda: Gpu("L4", 2**30))
         findings = diagnose(shared, call_of(tmp_path, cluster.address))
         assert found(findings, ": torch").sentence == "computes on L4 with 1.0 GiB"
-        assert "resources.gpu 0.3 of L4 is 307.2 MiB" in found(findings, "GPU memory").sentence
+        assert "of 307.2 MiB (L4)" in found(findings, "GPUs").sentence
     finally:
         cluster.shutdown()

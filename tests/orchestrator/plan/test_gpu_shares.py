@@ -1,4 +1,4 @@
-"""GPUs that stand idle, and estimates held against shares."""
+"""GPUs that stay idle, and estimates held against shares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from craft.spec import RunSpec
 from craft.trainer import counting
-from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, together_lines
+from orchestrator.plan.gpu_shares import Gpu, gpu_lines
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.ways import CONTEXT_BYTES, choose_way, refusal
@@ -18,12 +18,6 @@ from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.plans import count, toy_sweep
 
 GIB = 2**30
-
-
-def test_gpus_that_no_trial_asks_for_are_told_with_the_key_to_set() -> None:
-    (line,) = idle_lines([Resources(cpu=4)], 16.0)
-    assert line.startswith("16 GPUs stand idle: trials ask for none (resources.gpu is 0)")
-    assert idle_lines([Resources(cpu=4)], 0) == idle_lines([Resources(cpu=1), Resources(gpu=1)], 8.0) == []
 
 
 def test_a_share_lies_on_one_gpu() -> None:
@@ -40,46 +34,35 @@ def plan_of(folder: Path, resources: str, estimate: int | None = None) -> Plan:
 
 def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp_path: Path) -> None:
     cards = [Gpu("A100", 80 * GIB), Gpu("A100", 40 * GIB)]
-    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 0.25}"), cards)
-    assert "Full fine-tuning" in line
-    assert "LoRA" not in line
-    assert "(21.0 GiB)" in line
-    assert "resources.gpu 0.25 of A100 is 10.0 GiB" in line
-    assert "resources: {gpu: 1}" in line
-    assert "batch_size" in line
-    assert "gradient_checkpointing: true" in line
-    assert "precision: bf16-mixed" in line
-    assert memory_lines(plan_of(tmp_path, "{gpu: 1}"), cards) == []
-
-
-def test_what_fits_on_no_gpu_is_told_to_take_less(tmp_path: Path) -> None:
-    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
-    assert "resources: {gpu" not in line
-    assert "What helps: lower batch_size" in line
+    (line,) = gpu_lines(plan_of(tmp_path, "{gpu: 0.25}"), cards)
+    assert line.doubt
+    assert "about 21.0 GiB each of 10.0 GiB (A100)" in line.text
+    assert "memory may run out for Full fine-tuning" in line.text
+    assert "LoRA" not in line.text
+    assert "which need resources.gpu 1; 8 at once on 2 GPUs, 0 idle" in line.text
+    assert not gpu_lines(plan_of(tmp_path, "{gpu: 1}"), cards)[0].doubt
+    (line,) = gpu_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
+    assert "which need more GPUs or less memory" in line.text
 
 
 def test_the_context_counts(tmp_path: Path) -> None:
     card = [Gpu("L4", 20 * GIB)]
-    assert memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES), card) == []
-    assert len(memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + 1), card)) == 1
-
-
-def test_nothing_is_said_of_trials_without_a_gpu_or_where_none_is_known(tmp_path: Path) -> None:
-    assert memory_lines(plan_of(tmp_path, "{cpu: 1}"), [Gpu("L4", GIB)]) == []
-    assert memory_lines(plan_of(tmp_path, "{gpu: 1}"), []) == []
+    doubts = [gpu_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + more), card)[0].doubt for more in (0, 1)]
+    assert doubts == [False, True]
 
 
 def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path) -> None:
     def shown(resources: str, gpus: list[Gpu]) -> list[str]:
         console = Console(file=io.StringIO(), width=60)
         print_plan(plan_of(tmp_path, resources), console, gpus=gpus)
-        return [line for line in console.file.getvalue().splitlines() if line.startswith("on this machine")]
+        return [line for line in console.file.getvalue().splitlines() if "idle" in line]  # type: ignore[attr-defined]
 
     assert shown("{cpu: 1}", []) == []
     assert shown("{gpu: 0.5}", []) == []  # a laptop says nothing of the GPUs of the cluster that the sweep will run on
-    assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)])[0].startswith("on this machine: 1 GPU stands idle")
+    assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["1 GPU, all idle: trials ask for none (resources.gpu is 0)"]
     (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
-    assert "GPU memory may run out for Full fine-tuning" in memory
+    assert "memory may run out for Full fine-tuning" in memory
+    assert memory.endswith("2 at once on 1 GPUs, 0.2 idle")
 
 
 def test_slots_count_whole_trials_on_one_machine() -> None:
@@ -108,13 +91,19 @@ def test_the_way_is_the_one_that_fits(tiny_bert: str) -> None:
 def test_the_plan_says_how_processes_share_a_trial_and_what_stays_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "estimated_memory", lambda _run, way, count: 12 * GIB // (count if way == "shard" else 1))
     plan = plan_of(tmp_path, "{gpu: 3}")
-    line, idle = together_lines(plan, [Gpu("A100", 80 * GIB)])
-    assert line.startswith("3 processes train each trial of ")
-    assert line.endswith(": replicate, about 12.0 GiB each (the model fits on one GPU)")
-    assert idle == "a machine of 8 GPUs leaves 2 idle with trials of 3; give a divisor of 8"
-    (line,) = together_lines(plan, [Gpu("L4", 8 * GIB)], [6.0])
-    assert line.endswith(": shard, about 4.0 GiB each (12.0 GiB do not fit on one GPU)")
-    (line,) = together_lines(plan, [Gpu("old", 4 * GIB)], [6.0])
-    assert "memory may run out" in line
-    (line,) = together_lines(plan, [], [6.0])
-    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line
+    (line,) = gpu_lines(plan, [Gpu("A100", 80 * GIB)], [8.0])
+    assert line.text.startswith("3 processes, each with ")
+    assert (
+        "about 12.0 GiB each of 80.0 GiB (A100); the processes of a trial share its work: replicate (the model fits"
+        in line.text
+    )
+    assert line.text.endswith("2 at once on 8 GPUs, 2 idle")
+    assert line.doubt
+    (line,) = gpu_lines(plan, [Gpu("L4", 8 * GIB)], [6.0])
+    assert "about 4.0 GiB each of 8.0 GiB (L4); " in line.text
+    assert "shard (12.0 GiB do not fit on one GPU)" in line.text
+    assert not line.doubt
+    (line,) = gpu_lines(plan, [Gpu("old", 4 * GIB)], [6.0])
+    assert "memory may run out" in line.text
+    (line,) = gpu_lines(plan, [], [6.0])
+    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line.text

@@ -13,9 +13,7 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.table import describe_tuning
 from orchestrator.review.front_tables import caption, markdown
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.follower import replay
-from tests.orchestrator.plans import count
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
 RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
@@ -120,16 +118,3 @@ def test_where_rates_are_transferred(tmp_path: Path, space: str, more: str, cand
     plan = plan_of(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{space}", more)
     groups = sum(len(family.groups) for family in plan.families)
     assert plan.most_jobs == 2 * (candidates + groups)
-
-
-def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_is_transferred(tmp_path: Path) -> None:
-    craft = "  - {method: craft, ranks: {values: [[all, 2, 2], [all, 4, 4], [all, 8, 8]]}, sizes: 2}\n"
-    plan_of(tmp_path, FAIR)
-    (tmp_path / "sweep.yaml").write_text((tmp_path / "sweep.yaml").read_text() + craft)
-    sweep = load_sweep(tmp_path / "sweep.yaml")
-    text = printed(count(sweep, lambda run: int(run.parameters.get("rank", 0)) or run.parameters["ranks"][1]))
-    assert "space.0: rank lists 5: the largest alone with sizes: 4 gives as many adapters down to an eighth" in text
-    assert "of its parameters; trainings of their own are left for the 1 below" in text
-    assert "space.1: ranks lists" not in text
-    assert "space.1: with rate_scaling: rank one learning rate would be tuned for all 3 ranks" in text
-    assert "space.0: with" not in text
