@@ -11,9 +11,14 @@ import errno
 import os
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from craft.watch import watch
 
 _REFUSALS = ("inline_container", "os error", "No space left on device")
 """Words by which torch and safetensors, whose errors are no OSError, say that the disk refuses to be written."""
@@ -56,6 +61,23 @@ def _exchange(first: Path, second: Path) -> bool:
             return True
     shutil.rmtree(second)
     return False
+
+
+@contextlib.contextmanager
+def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]:
+    """Holds the lock file `path`. While another process holds it, it waits and calls `watch`; OSError after `patience_s`."""
+    lock, began = FileLock(path), time.monotonic()
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=turn_s)
+        except Timeout as error:
+            if time.monotonic() - began > patience_s:
+                raise OSError(str(error)) from error
+            watch()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def flush(path: Path) -> None:

@@ -42,6 +42,7 @@ from craft.trainer import cuts
 from craft.trainer.adapter_folder import write_record
 from craft.trainer.meter import Meter
 from craft.trainer.process import isolate_process, run_repeatably
+from craft.watch import watching
 from craft.words import format_bytes
 
 SHARES = (2, 4, 8, 16)
@@ -228,9 +229,9 @@ class _Auditor:
 
     def _scorer(self, model: Any) -> Scorer:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.
-        return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model, self._tick)
+        return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model)
 
-    def _tick(self, name: str, done: int, total: int) -> None:
+    def _follow(self, _what: str, done: int, total: int) -> None:
         """Tells how far a scoring is that takes long."""
         if done < total and time.monotonic() - self._told > TOLD_SECONDS:
             self._told = time.monotonic()
@@ -240,7 +241,8 @@ class _Auditor:
         self._scored, self._left = self._scored + 1, self._left - 1
         place = self._scratch / f"answers-{name}"
         place.mkdir()
-        self._scorer(model).reported(model, place, lambda scores: None)
+        with watching(self._follow):
+            self._scorer(model).reported(model, place, lambda scores: None)
         primary = self._task.primary
         if self._task.kind != "generation":
             outputs = load_file(place / PREDICTIONS_FILE)

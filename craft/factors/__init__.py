@@ -1,4 +1,4 @@
 """Decompositions of stacked weights, and the store that keeps them.
 
-`hosvd` decomposes a stack; `stacks` takes the factors of stacks from the `store`. `ticking` says that long work continues.
+`hosvd` decomposes a stack; `stacks` takes the factors of stacks from the `store`.
 """

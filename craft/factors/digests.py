@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from craft.disk import default_root, replacing
-from craft.factors.ticking import tick
+from craft.watch import watch
 
 SMALL = 2**20
 """Files of fewer bytes are read again by each process."""
@@ -29,7 +29,7 @@ def file_digests(files: Iterable[Path]) -> list[str]:
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(file_digest, file) for file in files]
         while wait(futures, timeout=1.0).not_done:
-            tick()
+            watch()
         return [future.result() for future in futures]
 
 

@@ -33,16 +33,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from craft.disk import default_root, replacing
-from craft.factors.ticking import locked, tick
+from craft.disk import default_root, locked, replacing
 from craft.processes import gather_parts
+from craft.watch import watch
 from craft.words import parse_bytes
 
 Tensors = Mapping[str, Tensor]
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
 LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop every process for ever
-_TURN = 1.0  # seconds between two looks at a lock, and two ticks
+_TURN = 1.0  # seconds between two looks at a lock
 _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 
 
@@ -113,7 +113,7 @@ class Store:
                     return held
             self.makes += 1
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
-            tick()
+            watch()
             if is_locked:
                 self._write(label, path, source, tensors)
         return tensors

@@ -13,7 +13,6 @@ from torch import nn
 from craft.models.loading import load_tokenizer
 from craft.scoring.encoding import encode_split, encode_texts
 from craft.scoring.head_scorer import HeadScorer
-from craft.scoring.passes import Tick
 from craft.scoring.scorer import Scorer
 from craft.scoring.words import WordScorer
 from craft.tasks import custom
@@ -60,9 +59,7 @@ def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, set
     return encode_texts(rows, tokenizer, settings, LONGEST, key=key, form=form).lengths
 
 
-def make_scorer(
-    spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
-) -> Scorer:
+def make_scorer(spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Scorer:
     """Makes the scorer of a run and tokenizes its splits."""
     scorer = WordScorer if task.kind == "generation" else HeadScorer
-    return scorer(spec, task, splits, tokenizer, model, tick)
+    return scorer(spec, task, splits, tokenizer, model)

@@ -22,7 +22,7 @@ from torch import nn
 
 from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.scoring.encoding import Collator, Encoded, positions
-from craft.scoring.passes import Tick, mean_token_loss
+from craft.scoring.passes import mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -43,14 +43,12 @@ class Forgetting:
         settings: ForgettingSettings,
         tokenizer: PreTrainedTokenizerBase,
         model: nn.Module,
-        tick: Tick,
         loss_before: float | None = None,
     ) -> None:
         """Reads the text. `loss_before` is the loss before training, if a record of a run on the same base has it."""
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
-        self._tick: Tick = lambda _name, done, total: tick("forgetting", done, total)
         self._loss_before = loss_before
         self.facts = {TEXT: settings.name, TEXT_DIGEST: _digest(text)}
 
@@ -65,7 +63,7 @@ class Forgetting:
 
     def _loss(self, model: nn.Module) -> float:
         # One window at a time: the logits of a window over a large vocabulary take half a gigabyte.
-        loss = mean_token_loss(model, self._windows, self._collator, 1, self._tick)
+        loss = mean_token_loss(model, self._windows, self._collator, 1, "forgetting")
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the text of measure.forgetting is {loss}")
         return loss

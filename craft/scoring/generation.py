@@ -18,7 +18,7 @@ from torch import nn
 
 from craft.data_settings import GenerationSettings
 from craft.processes import current
-from craft.scoring.passes import Tick, compute_by_length, eval_mode
+from craft.scoring.passes import compute_by_length, eval_mode
 from craft.scoring.positions import can_choose
 from craft.tasks.prompts import TaughtText
 
@@ -45,7 +45,6 @@ def generate(
     prompts: Sequence[list[int]],
     settings: GenerationSettings,
     batch_size: int,
-    tick: Tick = lambda name, done, total: None,
     name: str = "",
 ) -> list[list[int]]:
     """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text."""
@@ -81,7 +80,7 @@ def generate(
         return texts
 
     with eval_mode(model):
-        batches = compute_by_length([len(prompt) for prompt in prompts], batch_size, write, tick, name)
+        batches = compute_by_length([len(prompt) for prompt in prompts], batch_size, write, name)
     for row, tokens in ((row, tokens) for rows, texts in batches for row, tokens in zip(rows, texts, strict=True)):
         end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
         outputs[row] = tokens[:end]
@@ -93,7 +92,6 @@ def log_likelihoods(
     texts: Sequence[TaughtText],
     pad_token_id: int,
     batch_size: int,
-    tick: Tick = lambda name, done, total: None,
     name: str = "",
 ) -> np.ndarray:
     """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
@@ -118,7 +116,7 @@ def log_likelihoods(
         return [float(chosen[at, chosen.shape[1] - length :].sum()) for at, length in enumerate(answers)]
 
     with eval_mode(model):
-        batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, tick, name)
+        batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, name)
     for rows, values in batches:
         sums[rows] = values
     return sums

@@ -21,7 +21,7 @@ from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, Encoded, EncodedSplits, encode, longest_input, token_key
-from craft.scoring.passes import Tick, compute_by_length, eval_mode, token_loss
+from craft.scoring.passes import compute_by_length, eval_mode, token_loss
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.reading import describe_reading
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
@@ -44,7 +44,6 @@ def predict(
     split: Encoded,
     collator: Collator,
     batch_size: int,
-    tick: Tick = lambda name, done, total: None,
     name: str = "",
     group: Group | None = None,
 ) -> np.ndarray:
@@ -58,7 +57,7 @@ def predict(
         return outputs
 
     with eval_mode(model):
-        batches = compute_by_length(split.lengths, batch_size, compute, tick, name, group)
+        batches = compute_by_length(split.lengths, batch_size, compute, name, group)
     restored = np.empty((len(split), batches[0][1].shape[1]), dtype=np.float32)
     for rows, outputs in batches:
         restored[rows] = outputs
@@ -90,13 +89,11 @@ class HeadScorer:
     Outputs go to `predictions.safetensors`, the answers in them to `predictions/` (`craft.scoring.predictions`).
     """
 
-    def __init__(
-        self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
-    ) -> None:
-        """Encodes the splits. `model` is the base model, whose positions bound a text; `tick` is called after every batch."""
+    def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
+        """Encodes the splits. `model` is the base model, whose positions bound a text."""
         length = longest_input(spec.training.max_length, tokenizer, model)
         self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
-        self._tick, self._task, self._rows, self._batch_size = tick, task, splits.reported, spec.training.eval_batch_size
+        self._task, self._rows, self._batch_size = task, splits.reported, spec.training.eval_batch_size
         self._collator = Collator(int(tokenizer.pad_token_id))
         self.train = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
@@ -140,7 +137,7 @@ class HeadScorer:
         the end of a run under `customary`."""
         weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
         if self._last is None or self._last[0] is not split or not _same_weights(self._last[1], weights):
-            self._last = split, weights, predict(model, split, self._collator, self._batch_size, self._tick, name)
+            self._last = split, weights, predict(model, split, self._collator, self._batch_size, name)
         return self._last[2]
 
 

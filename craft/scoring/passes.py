@@ -15,10 +15,9 @@ from craft.processes import Group, current
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.positions import can_choose, loss_at, next_token_loss, places_in_loss
 from craft.tasks.prompts import IGNORED
+from craft.watch import watch
 
 T = TypeVar("T")
-Tick = Callable[[str, int, int], None]
-"""Called during long work with its name, the number that is done and the number of all."""
 
 
 @contextmanager
@@ -39,7 +38,6 @@ def compute_by_length(
     lengths: Sequence[int] | np.ndarray,
     batch_size: int,
     compute: Callable[[list[int]], T],
-    tick: Tick,
     name: str,
     group: Group | None = None,
 ) -> list[tuple[list[int], T]]:
@@ -55,7 +53,7 @@ def compute_by_length(
         number = begin + group.rank
         if number < len(batches) or group.way == "shard":
             values[number] = compute(batches[min(number, len(batches) - 1)])
-        tick(name, min((begin + group.count) * batch_size, len(order)), len(order))
+        watch(name, min((begin + group.count) * batch_size, len(order)), len(order))
     values = {number: value for part in (group.gather(values)) for number, value in part.items()}
     return [(rows, values[number]) for number, rows in enumerate(batches)]
 
@@ -65,7 +63,7 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return next_token_loss(logits[:, :-1], labels[:, 1:])
 
 
-def mean_token_loss(model: nn.Module, texts: Encoded, collator: Collator, batch_size: int, tick: Tick) -> float:
+def mean_token_loss(model: nn.Module, texts: Encoded, collator: Collator, batch_size: int, name: str = "loss") -> float:
     """Computes the training loss over a split, by token; the model is left in the mode that it was in."""
     device = next(model.parameters()).device
     chooses = can_choose(model)
@@ -81,5 +79,5 @@ def mean_token_loss(model: nn.Module, texts: Encoded, collator: Collator, batch_
         return float(loss), int((labels != IGNORED).sum())
 
     with eval_mode(model):
-        sums = [value for _, value in compute_by_length(texts.lengths, batch_size, compute, tick, "loss")]
+        sums = [value for _, value in compute_by_length(texts.lengths, batch_size, compute, name)]
     return sum(loss for loss, _ in sums) / sum(tokens for _, tokens in sums)

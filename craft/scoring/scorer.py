@@ -29,7 +29,7 @@ class Reported:
 class Scorer(Protocol):
     """One run's data, ready for its model. `examples` and `facts` go into the run's facts, `notes` into its notes.
 
-    `passes` holds the number of examples of each split, by the name that its ticks give: `search`, and the reported ones.
+    `passes` holds the number of examples of each split, by the name that watchers get: `search`, and the reported ones.
     `searched` has the fact SEARCH_CREDITS of the last call of `search`.
     """
 
@@ -50,7 +50,7 @@ class Scorer(Protocol):
 
 
 def split_name(suffix: str) -> str:
-    """Returns the name of a reported split in ticks and files: `reported`, or MNLI's `matched` and `mismatched`."""
+    """Returns the name of a reported split for watchers and in files: `reported`, or MNLI's `matched` and `mismatched`."""
     return suffix.removeprefix("_") or "reported"
 
 

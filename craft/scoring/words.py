@@ -29,7 +29,7 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, Encoded, encode_texts, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
-from craft.scoring.passes import Tick, mean_token_loss
+from craft.scoring.passes import mean_token_loss
 from craft.scoring.predictions import Prediction, read_file, write_predictions
 from craft.scoring.scorer import Keep, Reported, count_examples, split_name
 from craft.tasks import commonsense
@@ -47,12 +47,10 @@ if TYPE_CHECKING:
 class WordScorer:
     """`craft.scoring.scorer.Scorer` for questions with a right answer (commonsense) and for own instructions."""
 
-    def __init__(
-        self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
-    ) -> None:
+    def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
         """Encodes the training texts. `model` is the base, whose positions bound a text."""
         assert task.form is not None, "only tasks that are answered in words have this scorer"
-        self._task, self._tokenizer, self._tick, self._splits = task, tokenizer, tick, splits
+        self._task, self._tokenizer, self._splits = task, tokenizer, splits
         self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size
         self._form, self._metric = task.form(tokenizer, self._settings), METRICS[task.primary]
         self._questions = "label" in splits.train.column_names
@@ -86,7 +84,7 @@ class WordScorer:
         loss = {}
         if self._questions:
             collator = Collator(int(self._tokenizer.pad_token_id))
-            loss["loss"] = mean_token_loss(model, self._search_texts, collator, self._batch_size, self._tick)
+            loss["loss"] = mean_token_loss(model, self._search_texts, collator, self._batch_size)
             if not math.isfinite(loss["loss"]):
                 raise ValueError(f"the loss on the search split is {loss['loss']}")
         predictions, groups = self._predict(model, split, "search"), self._groups(split)
@@ -127,7 +125,7 @@ class WordScorer:
         return list(split["group"][:]) if self._questions else []
 
     def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
-        """Makes a prediction for every row of `split`, in its order; `name` is for ticks."""
+        """Makes a prediction for every row of `split`, in its order; `name` is for watchers."""
         rows = split[:]
         if self._chooses:
             predictions = self._choose(model, rows, name)
@@ -197,7 +195,7 @@ class WordScorer:
             start = max(1, text.start - len(text.tokens) + len(tokens))
             fits.append(text if tokens is text.tokens else TaughtText(tokens, start))
         pad = int(self._tokenizer.pad_token_id)
-        values: list[float] = log_likelihoods(model, fits, pad, self._batch_size, self._tick, name).tolist()
+        values: list[float] = log_likelihoods(model, fits, pad, self._batch_size, name).tolist()
         if not all(map(math.isfinite, values)):
             raise ValueError("likelihoods are not finite: training has diverged")
         return texts, fits, values
@@ -208,7 +206,7 @@ class WordScorer:
         prompts = [prediction["prompt"] for prediction in predictions]
         tokens = encode_prompts(self._tokenizer, prompts, not self._form.templated)
         fits = [cut_left(ids, room, self._tokenizer.bos_token_id) for ids in tokens]
-        outputs = generate(model, self._tokenizer, fits, self._settings, self._batch_size, self._tick, name)
+        outputs = generate(model, self._tokenizer, fits, self._settings, self._batch_size, name)
         written = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
         for prediction, output, ids in zip(predictions, written, tokens, strict=True):
             prediction["output"] = output if self._questions else output.strip()

@@ -21,7 +21,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,10 @@ from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
 from craft.trainer.loop import Loop
 from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
+from craft.trainer.pace import CUT_STEPS
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.steps import total_steps
+from craft.watch import watch
 
 _NAME = "cut"
 """The name that a cut adapter has on the model."""
@@ -165,7 +167,6 @@ def recover(
     task: Task,
     scorer: Scorer,
     meter: Meter,
-    tick: Callable[[int, int], None] = lambda _step, _steps: None,
 ) -> None:
     """Trains an `attached` adapter alone, as its `run` says, and puts what it has learnt into `tensors`."""
     assert run.cut_from is not None
@@ -179,7 +180,7 @@ def recover(
     loop = Loop(run.model_copy(update={"training": short}), task.kind, model, scorer.train, meter, hold=hold)
     with meter.phase("train"), quiet_libraries():
         for step in loop.train():
-            tick(step, steps)
+            watch(CUT_STEPS, step, steps)
     learnt = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
     for key, weight in tensors.items():  # an adapter of a stranger may have embeddings, too, which stay
         tensors[key] = learnt.get(key, weight).detach().to("cpu", weight.dtype).contiguous()
@@ -254,10 +255,10 @@ def _scored(adapter: Path, smaller: Smaller, place: Path, base: str | None, note
         )
     model, tokenizer = load_adapter(adapter, base or spec.model, trains=True)
     model.to(compute_device())
-    scorer = make_scorer(spec, task, splits, tokenizer, model, _no_tick)
+    scorer = make_scorer(spec, task, splits, tokenizer, model)
     forgetting, loss_before = None, record["metrics"].get(BEFORE)
     if spec.measure.forgetting is not None and loss_before is not None and task.kind == "generation":
-        forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, _no_tick, loss_before=loss_before)
+        forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, loss_before=loss_before)
         _refuse_other_text(adapter, record["facts"], forgetting.facts)
     with attached(model, smaller.tensors, smaller.config):
         if spec.cut_from is not None and spec.cut_from.recovery:
@@ -265,10 +266,6 @@ def _scored(adapter: Path, smaller: Smaller, place: Path, base: str | None, note
                 recover(model, spec, smaller.tensors, task, scorer, Meter())
         score(smaller, model, scorer, place, forgetting, notes)
     return smaller
-
-
-def _no_tick(_what: str, _done: int, _total: int) -> None:
-    """Does nothing."""
 
 
 def _refuse_other_text(folder: Path, facts: dict[str, Any], here: dict[str, str]) -> None:

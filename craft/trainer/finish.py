@@ -82,8 +82,7 @@ def _cut(run: Run, size: int) -> RunResult:
     place.mkdir(parents=True)
     smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
     with cuts.attached(run.model, smaller.tensors, smaller.config):
-        tick = run.listener.end_recovery_step
-        cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter, tick)
+        cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter)
         with run.scoring():
             cuts.score(smaller, run.model, run.scorer, place, run.forgetting)
     if current().is_first:

@@ -33,7 +33,6 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from craft.factors.store import Tensors, default_store, hash_weights
-from craft.factors.ticking import tick
 from craft.models.compute import computes_in_bfloat16
 from craft.models.heads import head_names
 from craft.processes import Group
@@ -75,7 +74,7 @@ def start_head(
         setattr(holder, name, nn.Identity())
         try:
             # Only the process that holds the store's lock computes.
-            features = predict(model, sample, collator, batch_size, lambda *_: tick(), group=Group())
+            features = predict(model, sample, collator, batch_size, group=Group())
         finally:
             setattr(holder, name, layer)
         weight, bias = fit_linear(features, sample.labels, kind, len(layer.weight), bias=layer.bias is not None)

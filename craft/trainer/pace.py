@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from craft.factors.ticking import tick
 from craft.results import Outlook, Progress
 
-if TYPE_CHECKING:
-    from craft.scoring.passes import Tick
-
 FORWARD = 1 / 3
+CUT_STEPS = "the steps of a cut"
+"""By this name watchers get the steps for which a cut adapter is trained on."""
 REPORT_EVERY = 8.0
 """Seconds between two reports."""
 
@@ -81,21 +78,18 @@ class Pace:
         self.step, self._phase = step, f"step {step}/{self.steps}"
         self._report()
 
-    def count_scored(self, split: str, done: int, total: int) -> None:
-        """Counts `done` of `total` pieces of a split. A split outside `passes` is shown and not counted."""
-        seconds, size, part = self._lap(), self.passes.get(split), done / total
-        if size is None:
-            self._phase = f"scoring {done}/{total} ({split})"
+    def count(self, what: str, done: int, total: int) -> None:
+        """Counts `done` of `total` pieces of a split, or a step of a cut. Other work is shown and not counted."""
+        seconds, size, part = self._lap(), self.passes.get(what), done / total
+        if what == CUT_STEPS:
+            self._phase = f"step {done}/{total} of a cut"
+            self._add_scored(seconds, self.batch / FORWARD)
+        elif size is None:
+            self._phase = f"scoring {done}/{total} ({what})"
         else:
-            earlier_part = self._part[1] if self._part[0] == split and self._part[1] < part else 0.0
-            self._part, self._phase = (split, part), f"scoring {round(part * size)}/{size} ({split})"
+            earlier_part = self._part[1] if self._part[0] == what and self._part[1] < part else 0.0
+            self._part, self._phase = (what, part), f"scoring {round(part * size)}/{size} ({what})"
             self._add_scored(seconds, size * (part - earlier_part))
-        self._report()
-
-    def end_recovery_step(self, step: int, total: int) -> None:
-        """Counts step number `step` of the recovery of a cut adapter."""
-        self._phase = f"step {step}/{total} of a cut"
-        self._add_scored(self._lap(), self.batch / FORWARD)
         self._report()
 
     def end_evaluation(self) -> None:
@@ -136,13 +130,18 @@ class Pace:
 
 @dataclass
 class Listener:
-    """The callbacks that follow a run. `step` is the last optimizer step and the number of steps."""
+    """The callbacks that follow a run, and its watcher (`craft.watch`). `step` is the last optimizer step and the number of
+    steps.
+
+    `repeats`: while a split is scored the last step is reported again, so that the run can leave there: answers in words take
+    long. Steps of a cut do so in any run.
+    """
 
     report: Callable[[Progress], None] = lambda _progress: None
     on_step: Callable[[int, int], None] = lambda _step, _total: None
-    on_score: Tick = lambda _split, _done, _total: None
     step: tuple[int, int] | None = None
     pace: Pace | None = None
+    repeats: bool = False
 
     def end_step(self, step: int, total: int) -> None:
         self.step = step, total
@@ -150,24 +149,11 @@ class Listener:
             self.pace.end_step(step)
         self._repeat_step()
 
-    def count_scored(self, split: str, done: int, total: int) -> None:
-        if self.pace is not None:
-            self.pace.count_scored(split, done, total)
-        self.on_score(split, done, total)
-
-    def end_recovery_step(self, step: int, total: int) -> None:
-        """Counts a step of a cut adapter's recovery, and repeats the run's last step, as `count_answered` does."""
-        if self.pace is not None:
-            self.pace.end_recovery_step(step, total)
-        self._repeat_step()
-
-    def count_answered(self, split: str, done: int, total: int) -> None:
-        """Does what `count_scored` does for slow scoring such as generation. Repeats the last step, so that a watchdog sees
-        that the run is alive; before the first step it ticks."""
-        if self.step is None:
-            tick()
-        self._repeat_step()
-        self.count_scored(split, done, total)
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if total and (self.repeats or what == CUT_STEPS):
+            self._repeat_step()
+        if total and self.pace is not None:
+            self.pace.count(what, done, total)
 
     def _repeat_step(self) -> None:
         """Reports the last step. All processes leave there if one has to."""

@@ -26,6 +26,7 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.pace import FORWARD
 from craft.trainer.training import train_run
+from craft.watch import watching
 
 STEPS = 14
 """So many steps are timed; the first two are not, since libraries choose their kernels there."""
@@ -60,15 +61,15 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
         if ends[-1] - began > (seconds if len(ends) > WARM else 2 * seconds):
             raise Leave("the time of the probe is over")
 
-    def watch(_split: str, _done: int, _total: int) -> None:
+    def follow(_what: str, _done: int, _total: int) -> None:
         if time.perf_counter() - began > 2 * seconds:
             raise Leave("the time of the probe is over")
 
     earlier_threads, scoring = torch.get_num_threads(), 0.0
     torch.set_num_threads(threads)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            result = train_run(spec, Path(folder), on_step=end_step, on_score=watch)
+        with tempfile.TemporaryDirectory() as folder, watching(follow):
+            result = train_run(spec, Path(folder), on_step=end_step)
         scoring = result.phases["score"] / (result.facts["search_examples"] + result.facts["reported_examples"])
     except Leave:
         pass

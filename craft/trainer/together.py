@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import torch
 
-from craft.factors.ticking import tick
 from craft.processes import Meeting, find_cause, joined, make_store
 from craft.results import Leave, RunPrevented, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
+from craft.watch import watch
 
 _PRESENT = "present"
 _LOOK_SECONDS = 0.05
@@ -102,7 +102,7 @@ def _await_all(store: Any, meeting: Meeting, futures: Sequence[Future[None]]) ->
     """Waits until all processes are there. Raises the error of one that will not come."""
     until = time.monotonic() + meeting.seconds
     while (present := store.add(_PRESENT, 0)) < len(futures):
-        tick()
+        watch()
         if (cause := find_cause(store, meeting)) is not None:
             raise cause
         if any(future.done() for future in futures) or time.monotonic() > until:
@@ -119,7 +119,7 @@ def _find_reason(error: Exception, store: Any, meeting: Meeting, futures: Sequen
         return error
     until = time.monotonic() + meeting.seconds / 4 + _GRACE_SECONDS
     while time.monotonic() < until and not all(future.done() for future in futures):
-        tick()
+        watch()
         time.sleep(_LOOK_SECONDS)
     for rank, future in enumerate(futures, 1):
         name = f"process {rank + 1} of {len(futures) + 1}"

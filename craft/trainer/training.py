@@ -49,7 +49,6 @@ from craft.results import (
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
-from craft.scoring.passes import Tick
 from craft.scoring.scorer import Scorer
 from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS
@@ -65,6 +64,7 @@ from craft.trainer.pace import Listener
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.run import Run
 from craft.trainer.steps import total_steps
+from craft.watch import watching
 
 
 def train_run(
@@ -74,7 +74,6 @@ def train_run(
     report: Callable[[Progress], None] = lambda _progress: None,
     resume_from: Path | None = None,
     on_step: Callable[[int, int], None] = lambda _step, _total: None,
-    on_score: Tick = lambda _what, _done, _total: None,
     cuts: Sequence[int] = (),
 ) -> RunResult:
     """Trains, scores and saves one run.
@@ -89,7 +88,6 @@ def train_run(
         on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.
-        on_score: called while examples are scored: which split or test, how many are done, how many there are.
         cuts: numbers of parameters to which the finished adapter is cut; each cut is scored as the run is.
 
     Raises:
@@ -110,7 +108,9 @@ def train_run(
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        return finish(_train(spec, directory, Listener(keep_newest, on_step, on_score), newest, cuts, notes))
+        listener = Listener(keep_newest, on_step, repeats=spec.task_row.kind == "generation")
+        with watching(listener):
+            return finish(_train(spec, directory, listener, newest, cuts, notes))
 
     with isolate_process(tf32=spec.training.tf32), name_memory_errors(micro_batch), quiet_libraries():
         return run_repeatably(work)
@@ -161,10 +161,9 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     if training.gradient_checkpointing:
         checkpoint_activations(base)
     refuse_other_words(spec.model, tokenizer, base)
-    scored = listener.count_answered if task.kind == "generation" else listener.count_scored
     with meter.phase("data"):
-        scorer = make_scorer(spec, task, splits, tokenizer, base, scored)
-    forgetting = _measure_before(spec, task, tokenizer, base, listener.count_answered)
+        scorer = make_scorer(spec, task, splits, tokenizer, base)
+    forgetting = _measure_before(spec, task, tokenizer, base)
     notes = [*_notes_of(base), *scorer.notes, *splits.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
@@ -201,11 +200,11 @@ def _notes_of(base: Any) -> list[str]:
     return [*absent, *getattr(base, "craft_notes", [])]
 
 
-def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any, tick: Tick) -> Forgetting | None:
+def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any) -> Forgetting | None:
     if spec.measure.forgetting is None:
         return None
     refuse_under_task_head(spec, task.kind)
-    forgetting = Forgetting(spec.measure.forgetting, tokenizer, base, tick)
+    forgetting = Forgetting(spec.measure.forgetting, tokenizer, base)
     forgetting.measure_before(base)
     return forgetting
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.factors.ticking import ticking
 from craft.results import Leave
 from craft.spec import RunSpec
+from craft.watch import watching
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.trial import PlannedTrial, Train
 from orchestrator.plan.ways import choose_way
@@ -133,7 +133,7 @@ def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Cal
                     raise Leave(why)
 
             heartbeat.beat()
-            with ticking(heartbeat.beat), settings.surrounded(part.run):
+            with watching(lambda *_: heartbeat.beat()), settings.surrounded(part.run):
                 follow(part, train_of(settings.train), scratch / "run", on_step, store)
     except Exception as error:
         leave_cause(store, part.meeting, part.rank, error)

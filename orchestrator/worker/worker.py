@@ -18,11 +18,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
+from craft.watch import watching
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, result_of_cut
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
@@ -119,7 +119,7 @@ class _Attempt:
         gpu = settings.require_gpu()
         train = settings.train if settings.crew is None else together(job.training, settings, gpu)
         # Preparing the machine and building the method take long for a large model, and have no steps.
-        with ticking(self._beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
+        with watching(self._beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
             outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, train)
         self._heartbeat.stop()
         result = outcomes[0].result
@@ -136,7 +136,7 @@ class _Attempt:
         """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
         missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
         if missing:
-            with ticking(self._beat), self._settings.surrounded(self._job.training.run):
+            with watching(self._beat), self._settings.surrounded(self._job.training.run):
                 checkpoint = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
             self._heartbeat.stop()
         self._report({"results": [stored_result(checkpoint), *stored_cuts(checkpoint).values()]}, checkpoint)
@@ -163,7 +163,7 @@ class _Attempt:
         self._reported = time.monotonic()
         self._heartbeat.beat()
 
-    def _beat(self) -> None:
+    def _beat(self, *_: Any) -> None:
         """Beats, and gives the driver, which ends a process without a sign of life, one where nothing else is reported."""
         self._heartbeat.beat()
         if self._heartbeat.seconds and time.monotonic() - self._reported > self._heartbeat.seconds / 2:

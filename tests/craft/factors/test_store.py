@@ -279,7 +279,7 @@ def test_a_good_file_is_read_from_a_folder_that_cannot_be_written(tmp_path, monk
         raise PermissionError("read-only")
 
     monkeypatch.setattr(stores.os, "utime", forbidden)
-    monkeypatch.setattr("craft.factors.ticking.FileLock", forbidden)
+    monkeypatch.setattr("craft.disk.FileLock", forbidden)
     cache = Store(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -92,12 +92,12 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
     # 1500 bytes leave one token alone in the last of windows of 51: nothing predicts it where no token begins the window.
     encoded = windows(tokenizer, text, 51 if not begins else 100)
     expected = by_hand(model, tokenizer, text, 51 if not begins else 100)
-    losses = [mean_token_loss(model, encoded, Collator(0), size, lambda *_: None) for size in (1, 3, 64)]
+    losses = [mean_token_loss(model, encoded, Collator(0), size) for size in (1, 3, 64)]
     assert losses == pytest.approx([expected] * 3, rel=1e-6)
     order = np.random.default_rng(0).permutation(len(encoded))
     parts = [encoded.columns["input_ids"][encoded.offsets[at] : encoded.offsets[at + 1]] for at in order]
     shuffled = Encoded({"input_ids": np.concatenate(parts)}, np.cumsum([0, *map(len, parts)]), starts=encoded.starts[order])
-    assert mean_token_loss(model, shuffled, Collator(0), 4, lambda *_: None) == pytest.approx(expected, rel=1e-6)
+    assert mean_token_loss(model, shuffled, Collator(0), 4) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_the_loss_of_a_split_is_the_same_by_chosen_positions(
     texts = Encoded({"input_ids": flat}, offsets, starts=torch.tensor(STARTS).numpy())
 
     def loss() -> float:
-        return mean_token_loss(model, texts, Collator(0), 3, lambda what, done, total: None)
+        return mean_token_loss(model, texts, Collator(0), 3)
 
     with monkeypatch.context() as patched:
         patched.setattr("craft.scoring.passes.can_choose", lambda model: False)

@@ -41,5 +41,5 @@ def score_saved(folder: Path, scratch: Path) -> dict[str, float]:
     with isolate_process(tf32=spec.training.tf32):
         model, tokenizer = load_adapter(folder)
         splits = splits_of(spec, spec.task_row)
-        scorer = make_scorer(spec, spec.task_row, splits, tokenizer, model.to(compute_device()), lambda *_: None)
+        scorer = make_scorer(spec, spec.task_row, splits, tokenizer, model.to(compute_device()))
         return scorer.search(model) | scorer.reported(model, scratch, lambda _scores: None).metrics

@@ -35,7 +35,7 @@ class Run:
         """Batches of 20 examples, each of which counts as so many pieces."""
         for done in range(since + 20, (upto or total) + 1, 20):
             self.clock.now += 20 * 0.5
-            self.pace.count_scored(split, done * pieces, total * pieces)
+            self.pace.count(split, done * pieces, total * pieces)
 
     def waits(self) -> None:
         """A checkpoint is written: seconds that are neither training nor scoring."""
@@ -65,7 +65,7 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
     run.waits()
     assert run.pace.outlook() == Outlook("step 10/10", pytest.approx(1 - 400 / WHOLE), pytest.approx(400.0))
     run.clock.now += 7.0
-    run.pace.count_scored("forgetting", 1, 9)
+    run.pace.count("forgetting", 1, 9)
     assert run.pace.outlook().phase == "scoring 1/9 (forgetting)", "what is not foretold is shown"
     run.scores("reported", 800, 300)
     assert run.pace.outlook() == Outlook("scoring 300/800 (reported)", pytest.approx(1 - 250 / WHOLE), pytest.approx(250.0))
@@ -106,11 +106,11 @@ def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time
     with report_outlooks(slow):
         for done in range(1, 401):
             run.clock.now += 0.5
-            run.pace.count_scored("reported", done, 800)
+            run.pace.count("reported", done, 800)
     assert len(reports) == 400 * 0.5 // REPORT_EVERY
     assert run.pace.outlook().seconds_left == pytest.approx(400 * 0.5)
     run.clock.now += 60.0
-    run.pace.count_scored("reported", 400, 800)
+    run.pace.count("reported", 400, 800)
     assert len(reports) == 25, "nobody listens any more"
 
 
@@ -120,5 +120,5 @@ def test_a_run_that_trains_nothing_reports_before_its_first_score() -> None:
     pace = Pace(0, 8, [0], {"search": 40, "reported": 800}, clock=clock)
     with report_outlooks(seen.append):
         clock.now += REPORT_EVERY
-        pace.count_scored("text", 1, 4)
+        pace.count("text", 1, 4)
     assert seen == [Outlook("scoring 1/4 (text)", 0.0, None)]

@@ -31,6 +31,7 @@ from craft.trainer.memory import OutOfMemory, shrink_batches
 from craft.trainer.process import isolate_process
 from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
+from craft.watch import watching
 from tests.craft.trainer.same import close_weights, same_weights
 from tests.word_pairs import word_pairs
 
@@ -353,12 +354,13 @@ def test_no_split_is_scored_twice_with_the_same_weights(
     """Under `customary` the last evaluation is of the split that is reported."""
     seen: list[str] = []
 
-    def on_score(split: str, done: int, total: int) -> None:
-        if done == total:
+    def follow(split: str, done: int, total: int) -> None:
+        if split and done == total:
             seen.append(split)
 
     spec = tiny_spec(training={"select": "last", "epochs": 2}).model_copy(update={"protocol": protocol})
-    result = train_run(spec, tmp_path, on_score=on_score)
+    with watching(follow):
+        result = train_run(spec, tmp_path)
     assert seen == passes
     assert result.metrics["score"] == result.metrics["search_score"] or protocol == "honest"
     assert {"load", "data", "decompose", "train", "score", "store"} <= result.phases.keys()
@@ -369,7 +371,7 @@ def test_outputs_are_not_those_of_weights_that_were_at_the_same_place_in_memory(
     passes: list[int] = []
     monkeypatch.setattr("craft.scoring.head_scorer.predict", lambda *_: passes.append(1))
     scorer: Any = object.__new__(HeadScorer)
-    scorer._last, scorer._collator, scorer._batch_size, scorer._tick = None, None, 1, None
+    scorer._last, scorer._collator, scorer._batch_size = None, None, 1
     place = 0
 
     def weights() -> list[torch.nn.Parameter]:

@@ -86,7 +86,7 @@ def test_a_driver_that_was_stopped_itself_ends_nothing(recording: Recording, clo
 
 
 def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.factors.ticking import tick
+    from craft.watch import watch
 
     now = Clock()
     now.now = worker.time.monotonic()
@@ -95,7 +95,7 @@ def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monke
         monkeypatch.setattr(worker.time, "monotonic", now)
         for _ in range(10):
             now.now += 10
-            tick()
+            watch()
         for step in range(10):
             now.now += 10
             on_step(step, 10)

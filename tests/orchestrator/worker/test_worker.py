@@ -207,7 +207,7 @@ def test_a_process_that_hangs_without_the_interpreter_is_ended(
     script = f"""
 import ctypes, json, sys, tempfile
 from pathlib import Path
-from craft.factors.ticking import tick
+from craft.watch import watch
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.surroundings import WorkerSettings, stderr_left
@@ -216,7 +216,7 @@ spec = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c
 def train(*arguments, **named):
     for pause in {pauses}:
         ctypes.PyDLL(None).usleep(int(pause * 1e6))
-        tick()
+        watch()
     raise ValueError("woke up")
 folder = sys.argv[1]
 settings = WorkerSettings(folder + "/storage", folder + "/scratch", 1, {seconds}, None, train)

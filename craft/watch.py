@@ -1,0 +1,42 @@
+"""`watch`: how far long work is, told to who asked for it by `watching`; a sign of life where nothing can be counted.
+
+    worker      watching(beat)      ends a process that is silent for too long
+    train_run   watching(listener)  counts what is scored
+
+All that takes minutes calls `watch`: after each decomposition, each batch that is scored, each turn of waiting for another
+process. One context variable holds the watcher, so no function between hands it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Watcher = Callable[[str, int, int], None]
+
+_watcher: ContextVar[Watcher | None] = ContextVar("craft_watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Calls `watcher` at every `watch` of this thread inside the block, then the watcher around it. It may raise."""
+    outer = _watcher.get()
+
+    def tell(what: str, done: int, total: int) -> None:
+        watcher(what, done, total)
+        if outer is not None:
+            outer(what, done, total)
+
+    reset_token = _watcher.set(tell)
+    try:
+        yield
+    finally:
+        _watcher.reset(reset_token)
+
+
+def watch(what: str = "", done: int = 0, total: int = 0) -> None:
+    """Reports that work continues, and that `done` of `total` pieces of `what` are done if it has pieces."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(what, done, total)
