@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.trainer.adapter_folder import load_adapter
     from craft.tuners.craft.config import CraftConfig
-    from craft.tuners.craft.model import CraftModel
-    from craft.tuners.craft.rates import rank_scaled_adamw
+    from craft.tuners.craft.model import CraftModel, rank_scaled_adamw
 
 __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "Data", "TuckerFactors", "audit_adapter", "hosvd", "load_adapter", "rank_scaled_adamw"]
@@ -35,7 +34,7 @@ _PUBLIC = {
     "TuckerFactors": "craft.factors.hosvd",
     "hosvd": "craft.factors.hosvd",
     "load_adapter": "craft.trainer.adapter_folder",
-    "rank_scaled_adamw": "craft.tuners.craft.rates",
+    "rank_scaled_adamw": "craft.tuners.craft.model",
 }
 
 

@@ -46,7 +46,7 @@ def name_score(facts: Mapping[str, Any]) -> str:
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
 MODEL_DIGEST = "model_sha256"
-"""Fact of a run: the SHA-256 of its base model's files (`craft.models.digest`)."""
+"""Fact of a run: the SHA-256 of its base model's files (`craft.models.files`)."""
 
 
 @dataclass(frozen=True)

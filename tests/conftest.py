@@ -150,7 +150,7 @@ def toy_tokenizer() -> BertTokenizer:
     """Returns BERT's tokenizer over the words of the toy grammars and all letters; MiniLM's 30,522 words take 30 ms to read."""
     from transformers import BertTokenizer
 
-    from craft.tasks.toy_grammar import BAD, DEEDS, GOOD, PEOPLE, REVIEWED, TRAITS
+    from craft.tasks.toy import BAD, DEEDS, GOOD, PEOPLE, REVIEWED, TRAITS
 
     frames = "the was by but although even if yet in end as for about that not hardly never far from anything on at after last"
     texts = json.dumps([frames, REVIEWED, GOOD, BAD, PEOPLE, DEEDS, TRAITS])

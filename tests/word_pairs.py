@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from craft.tasks.toy_grammar import PEOPLE
+from craft.tasks.toy import PEOPLE
 
 
 def word_pairs(folder: Path, kind: str) -> dict[str, Any]:

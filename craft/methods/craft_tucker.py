@@ -67,7 +67,7 @@ def optimizer(
 ) -> torch.optim.Optimizer:
     """Makes AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
     from craft.models.compute import adamw
-    from craft.tuners.craft.rates import scale_by_rank
+    from craft.tuners.craft.model import scale_by_rank
 
     if parameters.rate_scaling == "rank":
         groups = scale_by_rank(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]

@@ -43,7 +43,7 @@ def is_gguf(name: str) -> bool:
 
 def gguf_digest(name: str) -> str | None:
     """Returns the SHA-256, in hexadecimal, of the file of the model called `name`; None for a model that is no GGUF file."""
-    from craft.factors.digests import file_digest
+    from craft.disk import file_digest
 
     return file_digest(_path(name)) if is_gguf(name) else None
 

@@ -26,8 +26,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 
 from craft.models.base import Base
-from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE, parts_of
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
+from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of
 from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
 from craft.models.heads import head_names, keep_head_in_float32, model_class, refuse_encoder
 from craft.models.quiet import quiet_libraries

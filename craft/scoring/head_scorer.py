@@ -20,10 +20,9 @@ from torch.nn import functional
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
-from craft.scoring.encoding import Collator, Encoded, EncodedSplits, encode, longest_input, token_key
+from craft.scoring.encoding import Collator, Encoded, EncodedSplits, describe_reading, encode, longest_input, token_key
 from craft.scoring.passes import compute_by_length, eval_mode, token_loss
 from craft.scoring.predictions import predictions_of, write_predictions
-from craft.scoring.reading import describe_reading
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.task import Kind, Task

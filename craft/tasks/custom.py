@@ -3,7 +3,7 @@
     data:
       custom:
         tickets: {train: tickets.csv, text: [subject, body], label: queue, metric: macro_f1}
-        helpdesk: {kind: generation, train: chat.jsonl, prompt: question, response: answer}     (craft.tasks.instructions)
+        helpdesk: {kind: generation, train: chat.jsonl, prompt: question, response: answer}     (craft.tasks.chats)
     tasks: [custom/tickets]
 
 The training file is opened when the row is made, because the number of classes decides the size of the head: a missing file
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
-from craft.tasks import instructions
+from craft.tasks import chats
+from craft.tasks.chats import ChatForm, check_chats, control_tokens
 from craft.tasks.files import DataError, Faults, Rows, is_number, read_rows
-from craft.tasks.forms import ChatForm, check_chats, control_tokens
 from craft.tasks.rows import (
     check_text,
     class_index,
@@ -76,8 +76,8 @@ def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> T
     positive = _positive(name, settings, labels)
     return Task(
         f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
-        metric, load, groups=instructions.same_opening if in_words else None,
-        meaning=instructions.meaning if in_words else fold, positive=positive,
+        metric, load, groups=chats.same_opening if in_words else None,
+        meaning=chats.meaning if in_words else fold, positive=positive,
         form=partial(ChatForm, answers=_answers(settings) if metric == CLOZE else ()) if in_words else None,
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     tables = [usable_rows(settings, part) for part in parts]
     named = settings.labels is not None
     splits = [
-        instructions.to_dataset(table, settings)
+        chats.to_dataset(table, settings)
         if task.kind == "generation"
         else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named, empty=False)
         for table in tables
@@ -143,8 +143,8 @@ def _named_labels(names: Sequence[str]) -> tuple[str, ...]:
 
 def unread_columns(settings: CustomTask) -> tuple[str, ...]:
     """Returns the columns of the training file that the task does not use."""
-    options = instructions.OPTIONS if settings.messages else ()
-    used = {*settings.text, settings.label, *instructions.columns(settings), *options}
+    options = chats.OPTIONS if settings.messages else ()
+    used = {*settings.text, settings.label, *chats.columns(settings), *options}
     return tuple(name for name in usable_rows(settings, settings.train).columns if name not in used)
 
 
@@ -248,12 +248,12 @@ def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -
     rows = read_rows(part, settings.encoding, settings.skip_bad)
     faults, label, named = Faults(rows.source, settings.skip_bad), settings.label or "", settings.labels is not None
     if settings.kind == "generation":
-        names = instructions.columns(settings)
+        names = chats.columns(settings)
         for name in names:
             rows.column(name)
         for row in range(len(rows)):
             with faults.catch(row, " or ".join(f"column {name!r}" for name in names)):
-                list(instructions.read_row(rows, settings, row))
+                list(chats.read_row(rows, settings, row))
         return faults.without(rows)
     labels = _named_labels(settings.labels) if settings.labels is not None else ()
     if settings.kind == "classification" and not named and part != settings.train:

@@ -5,15 +5,18 @@
 
 Both have two balanced classes. Words alone do not give the answers away (a bag of words stays near guessing): a frozen encoder
 with a trained head gets part of the way, and adapting its attention gets further. No sentence of dev occurs in train.
+
+Each grammar draws a *family* of examples with one vocabulary and different answers: near-identical sentences, so that a word by
+itself says (almost) nothing about the label. It depends on the order of the words, on which of two people acts, and on the
+reach of a negation. All randomness is that of `random.Random`, whose sequence is the same on every machine.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from craft.data_settings import DataSettings
-from craft.tasks import toy_grammar
 from craft.tasks.files import Rows
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task
@@ -21,9 +24,109 @@ from craft.tasks.task import RawData, Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PEOPLE = _words(
+    "teacher doctor lawyer artist farmer driver banker singer writer sailor tailor painter soldier pilot baker student "
+    "tourist neighbor officer manager"
+)
+
+# (subject, what may be good or bad about it)
+REVIEWED = {
+    "film": ("plot", "acting", "music", "ending", "dialogue", "camera work"),
+    "hotel": ("room", "breakfast", "staff", "location", "pool", "view"),
+    "restaurant": ("soup", "waiter", "dessert", "menu", "wine", "fish"),
+    "novel": ("story", "style", "hero", "opening", "translation", "humor"),
+    "concert": ("singer", "sound", "choice of songs", "band", "light show", "first half"),
+    "course": ("lecturer", "material", "homework", "pace", "textbook", "discussion"),
+    "phone": ("screen", "battery", "camera", "design", "keyboard", "software"),
+}
+GOOD = _words(
+    "good great brilliant delightful charming superb excellent pleasant lovely wonderful impressive enjoyable fantastic "
+    "splendid remarkable satisfying"
+)
+BAD = _words(
+    "bad terrible dull dreadful boring awful poor disappointing horrible mediocre tedious annoying unpleasant clumsy "
+    "miserable ridiculous"
+)
+
+# Two ways of saying one deed; the past is also the participle.
+DEEDS = (
+    ("chased", "pursued"), ("helped", "assisted"), ("hired", "employed"), ("rescued", "saved"), ("followed", "tracked"),
+    ("attacked", "assaulted"), ("praised", "commended"), ("phoned", "called"), ("insulted", "offended"),
+    ("frightened", "scared"), ("defeated", "overpowered"), ("questioned", "interrogated"), ("annoyed", "irritated"),
+    ("deceived", "tricked"), ("watched", "observed"), ("injured", "wounded"),
+)  # fmt: skip
+
+TRAITS = _words("small tall young old tired happy hungry clever shy rich noisy friendly nervous foreign")
+
+
+class Example(NamedTuple):
+    """One sentence or pair with its label: a class number."""
+
+    text: str
+    text_pair: str | None
+    label: int
+
+
+def sentiment(draw: Random) -> list[Example]:
+    """Draws verdicts: the clause that a contrast puts in front decides, and a negation turns its adjective; 1 is positive."""
+    subject = draw.choice(list(REVIEWED))
+    major, minor = draw.sample(REVIEWED[subject], 2)
+    shape = draw.choice((
+        "The {major} was {a}.",
+        "The {minor} was {b}, but the {major} was {a}.",
+        "Although the {minor} was {b}, the {major} was {a}.",
+        "The {major} was {a}, although the {minor} was {b}.",
+        "The {major} was {a}, even if the {minor} was {b}.",
+        "The {minor} was {b}, yet in the end the {major} was {a}.",
+    ))  # fmt: skip
+    negated = draw.random() < 0.5, draw.random() < 0.5
+    good, bad = (draw.sample(adjectives, 2) for adjectives in (GOOD, BAD))
+    no, lead = draw.choice(("not", "hardly", "never", "far from", "anything but")), draw.choice(_LEADS)
+    family = []
+    for positive in (True, False):
+        a, b = (
+            f"{no} {(bad if value else good)[place]}" if turned else (good if value else bad)[place]
+            for place, (value, turned) in enumerate(zip((positive, not positive), negated, strict=True))
+        )
+        sentence = shape.format(major=major, minor=minor, a=a, b=b)
+        text = lead.format(subject=subject, sentence=sentence[0].lower() + sentence[1:]) if lead else sentence
+        family.append(Example(text, None, int(positive)))
+    return family
+
+
+_LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {sentence}")
+
+
+def paraphrase(draw: Random) -> list[Example]:
+    """Draws two sentences of an event (1), or of two events that differ in a role or exchange the roles (0)."""
+    agent, patient, other = (_person(draw, noun) for noun in draw.sample(PEOPLE, 3))
+    verbs = draw.choice(DEEDS)
+    when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
+    first, second = draw.choice(_FORMS), draw.choice(_FORMS)
+    event = first.format(a=agent, p=patient, v=draw.choice(verbs), w=when)
+    changed = draw.choice(((patient, agent), (patient, agent), (other, patient), (agent, other)))
+    verb = draw.choice(verbs)
+    return [
+        Example(event, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
+        for roles, label in (((agent, patient), 1), (changed, 0))
+    ]
+
+
+_FORMS = ("The {a} {v} the {p} {w}.", "The {p} was {v} by the {a} {w}.")
+
+
+def _person(draw: Random, noun: str) -> str:
+    return f"{draw.choice(TRAITS)} {noun}" if draw.random() < 0.5 else noun
+
+
 _SEED = 20260119
 
-GRAMMARS = {"toy/sentiment": toy_grammar.sentiment, "toy/paraphrase": toy_grammar.paraphrase}
+GRAMMARS = {"toy/sentiment": sentiment, "toy/paraphrase": paraphrase}
 
 
 def load(task: Task, data: DataSettings) -> RawData:
@@ -35,9 +138,9 @@ def load(task: Task, data: DataSettings) -> RawData:
     return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
 
 
-def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[toy_grammar.Example]:
+def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[Example]:
     remaining_counts = dict.fromkeys(range(len(task.labels)), count // len(task.labels))
-    chosen: dict[toy_grammar.Example, None] = {}
+    chosen: dict[Example, None] = {}
     while len(chosen) < count:
         for example in GRAMMARS[task.name](draw):
             if remaining_counts[example.label] and example not in chosen and barred.isdisjoint(example[:2]):
@@ -48,7 +151,7 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[to
     return examples
 
 
-def _dataset(task: Task, examples: list[toy_grammar.Example]) -> Dataset:
+def _dataset(task: Task, examples: list[Example]) -> Dataset:
     columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
     columns[task.label] = [example.label for example in examples]
     return to_dataset(Rows(task.name, columns), text=task.text, label=task.label, labels=task.labels)

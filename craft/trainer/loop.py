@@ -38,9 +38,18 @@ from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, copy_trainable, restore_trainable
 from craft.trainer.meter import Meter
-from craft.trainer.optimizing import make_optimizer, read_optimizer, restore_optimizer
 from craft.trainer.process import read_random_states, set_random_states
-from craft.trainer.steps import cut_share, evaluation_steps, order_examples, rate_factor, steps_per_epoch, total_steps
+from craft.trainer.steps import (
+    cut_share,
+    evaluation_steps,
+    make_optimizer,
+    order_examples,
+    rate_factor,
+    read_optimizer,
+    restore_optimizer,
+    steps_per_epoch,
+    total_steps,
+)
 
 _STATE_FILE, _POINTS = "loop.pt", 100
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from craft.models.cached import weights_on_disk
+from craft.models.files import weights_on_disk
 from craft.models.gguf import is_gguf
 from craft.models.loading import resolve_model
 from craft.results import Leave

@@ -1,9 +1,11 @@
-"""A prepared run while it trains: its evaluations, its checkpoints, the weights selected so far.
+"""A prepared run while it trains, its evaluations, its checkpoints, the weights selected so far; and its end: `finish`.
 
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
+    end         ->  best weights  ->  reported splits, one test after the other  ->  adapter, result
+    cuts        ->  the adapter cut to each size  ->  trained on  ->  scored  ->  its own adapter and result
 
-`craft.trainer.training` prepares it, `craft.trainer.finish` ends it.
+`craft.trainer.training` prepares it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from craft.processes import current
 from craft.results import (
+    CUTS_FOLDER,
     MODEL_DIGEST,
     PREDICTIONS_FOLDER,
     TEXT_DIGEST,
@@ -31,13 +34,16 @@ from craft.results import (
     Progress,
     RunFailed,
     RunPrevented,
+    RunResult,
 )
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
-from craft.spec import RECOVERY, RunSpec
+from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import copy_trainable
+from craft.trainer import cuts
+from craft.trainer.adapter_folder import copy_trainable, restore_trainable, save_adapter
 from craft.trainer.checkpoint import STATE_FILE, list_checkpoints, write_folder
+from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.loop import Loop
 from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
@@ -213,3 +219,72 @@ class Run:
         self.listener.step = state["step"], self.loop.total
         if (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
+
+
+def finish(run: Run) -> RunResult:
+    """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that."""
+    best, steps = run.best, run.loop.step
+    assert best.weights is not None, "a run ends with an evaluation"
+    if best.step != steps:
+        restore_trainable(run.model, best.weights)
+    try:
+        with run.scoring():
+            reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
+            forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
+            costs = run.meter.costs()
+    except ValueError as error:
+        raise RunFailed(f"training diverged: {error}") from error
+    metrics = best.metrics | reported.metrics | forgotten
+    describe = run.spec.row.describe
+    if describe is not None:
+        metrics |= describe(run.model)
+    notes, facts = [*run.notes, *reported.notes], run.facts | best.facts | reported.facts
+    facts |= {"resumed_at": run.resumed_at} if run.resumed_at else {}
+    if run.loop.optimizer is not None:
+        costs["optimizer_bytes"] = optimizer_bytes(run.loop.optimizer)
+    counts = replace(count(run.model), **costs)  # type: ignore[arg-type]
+    record = {
+        "spec": run.spec.model_dump(mode="json"),
+        "kind": run.task.kind,
+        "labels": list(run.task.labels),
+        "metrics": metrics,
+        "counts": counts.known(),
+        "best_step": best.step,
+        "notes": notes,
+        "facts": facts,
+    }
+    with run.meter.phase("store"):
+        adapter = save_adapter(run.model, run.directory / "adapter", record)
+    seconds = run.seconds_before + time.perf_counter()
+    with run.meter.phase("cut"):
+        smaller = [_cut(run, size) for size in run.cuts]
+    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, smaller, run.meter.phases)
+
+
+def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
+    """Seals the predictions of the tests scored so far into the last checkpoint, and reports it."""
+    last = run.checkpoint
+    if not current().is_first:
+        return
+    assert last is not None, "a run is scored after its last evaluation"
+
+    def fill(aside: Path) -> None:
+        shutil.copytree(last, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PREDICTIONS_FOLDER))
+        shutil.copytree(run.directory / PREDICTIONS_FOLDER, aside / PREDICTIONS_FOLDER)
+
+    run.checkpoint = write_folder(run.directory / last.name, fill)
+    run.report(run.best.metrics | scores)
+
+
+def _cut(run: Run, size: int) -> RunResult:
+    """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
+    began, place, whole = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
+    place.mkdir(parents=True)
+    smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
+    with cuts.attached(run.model, smaller.tensors, smaller.config):
+        cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter)
+        with run.scoring():
+            cuts.score(smaller, run.model, run.scorer, place, run.forgetting)
+    if current().is_first:
+        cuts.write(smaller, whole, place / "adapter")
+    return smaller.result(place / "adapter", began)

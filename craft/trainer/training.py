@@ -27,7 +27,7 @@ from torch import nn
 import craft
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
-from craft.models.digest import model_digest
+from craft.models.files import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import SPREAD, load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
@@ -55,14 +55,13 @@ from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
-from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop
 from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener
 from craft.trainer.process import isolate_process, run_repeatably
-from craft.trainer.run import Run
+from craft.trainer.run import Run, finish
 from craft.trainer.steps import total_steps
 from craft.watch import watching
 

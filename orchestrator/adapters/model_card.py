@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from craft.models.cached import base_name
+from craft.models.files import base_name
 from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.trainer.checkpoint import add_file

@@ -104,7 +104,7 @@ def take_adapters(
 
 def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:
     """Raises SweepError if the base model is not the one that the adapters were trained on."""
-    from craft.models.digest import model_digest
+    from craft.models.files import model_digest
 
     model = record.sweep.model
     digest = model_digest(model, record.sweep.revision)

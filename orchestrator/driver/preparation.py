@@ -63,8 +63,7 @@ class Shared:
     @contextmanager
     def there(self, run: RunSpec) -> Iterator[None]:
         """Keeps the code inside from asking the hub for a model that is on this machine's disk."""
-        from craft.models.cached import offline, weights_on_disk
-        from craft.models.digest import model_digest
+        from craft.models.files import model_digest, offline, weights_on_disk
         from craft.models.loading import resolve_model
 
         here = {run.model: model_digest(run.model, run.revision)}
@@ -120,7 +119,7 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
     Raises:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
-    from craft.models.digest import model_digest
+    from craft.models.files import model_digest
     from craft.scoring.choose import check_texts
     from craft.scoring.forgetting import text_digest
 
@@ -138,7 +137,7 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
 
 
 def _prepare_base(base: Base, elsewhere: bool) -> None:
-    from craft.models.cached import fetch_weights
+    from craft.models.files import fetch_weights
     from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_config, load_model, load_tokenizer, resolve_model
     from craft.models.quiet import quiet_libraries

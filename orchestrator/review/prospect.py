@@ -227,8 +227,7 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
     from craft.models.base import Base
     from craft.models.loading import meta_model
     from craft.scoring.choose import LONGEST, token_lengths
-    from craft.scoring.encoding import longest_input
-    from craft.scoring.reading import doubt_reading
+    from craft.scoring.encoding import doubt_reading, longest_input
 
     sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
     model = meta_model(Base(sweep.model, task.kind, task.labels, revision=sweep.revision))

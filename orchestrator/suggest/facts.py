@@ -133,8 +133,7 @@ def _read_tokens(
     from craft.models.base import Base
     from craft.models.loading import load_tokenizer, meta_model
     from craft.scoring.choose import token_lengths
-    from craft.scoring.encoding import positions
-    from craft.scoring.reading import doubt_reading
+    from craft.scoring.encoding import doubt_reading, positions
 
     tokenizer = load_tokenizer(model)
     custom.check_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation)
@@ -227,7 +226,7 @@ def measure_machine(run: RunSpec) -> Machine:
 
 def _fetch(run: RunSpec) -> None:
     """Brings the weights to this machine, as the sweep would."""
-    from craft.models.cached import fetch_weights
+    from craft.models.files import fetch_weights
     from craft.models.loading import resolve_model
 
     with suppress(OSError, ValueError):  # what is missing is named by the probe

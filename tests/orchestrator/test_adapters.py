@@ -238,7 +238,7 @@ def test_an_adapter_is_not_merged_into_a_base_that_was_trained_on_since(
 ) -> None:
     record = read_folder(small_sweep.folder)
     chosen = pick("best", record.summaries, record.sweep.objectives)
-    monkeypatch.setattr("craft.models.digest.model_digest", lambda name, revision=None: "0" * 64)
+    monkeypatch.setattr("craft.models.files.model_digest", lambda name, revision=None: "0" * 64)
     with (
         pytest.raises(SweepError, match=r"its weights, configuration or tokenizer are not what .* .SHA-256 000000000000, then"),
         take_adapters(record, chosen, tmp_path / "merged", form="merged"),

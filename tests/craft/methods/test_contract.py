@@ -24,7 +24,7 @@ from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
-from craft.trainer.optimizing import find_decaying
+from craft.trainer.steps import find_decaying
 from craft.tuner_types import TUNERS
 from craft.tuners.registration import register
 from tests.craft.methods import one_more

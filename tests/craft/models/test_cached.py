@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from craft.models.cached import fetch_weights, offline, weights_on_disk
+from craft.models.files import fetch_weights, offline, weights_on_disk
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from craft.factors import digests
-from craft.factors.digests import file_digest
-from craft.models.digest import model_digest
+from craft import disk
+from craft.disk import file_digest
+from craft.models.files import model_digest
 from craft.results import ModelUnavailable
 
 
@@ -80,13 +80,13 @@ def test_a_large_file_is_read_once_on_a_machine_and_again_when_it_changes(
 ) -> None:
     monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
     file, reads = tmp_path / "weights", list[Path]()
-    read: Callable[[Path], str] = digests._read
-    monkeypatch.setattr(digests, "_read", lambda path: (reads.append(path), read(path))[1])
-    monkeypatch.setattr(digests, "RECENT_SECONDS", -1e9)
-    monkeypatch.setattr(digests, "SMALL", 3)
+    read: Callable[[Path], str] = disk._read
+    monkeypatch.setattr(disk, "_read", lambda path: (reads.append(path), read(path))[1])
+    monkeypatch.setattr(disk, "RECENT_SECONDS", -1e9)
+    monkeypatch.setattr(disk, "SMALL", 3)
     file.write_text("first")
     first = file_digest(file)
-    digests._remembered.cache_clear()  # another process
+    disk._remembered.cache_clear()  # another process
     assert file_digest(file) == first
     assert len(reads) == 1
     times = file.stat()

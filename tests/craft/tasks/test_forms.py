@@ -25,10 +25,9 @@ from transformers import (
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.tasks.chats import ChatForm, control_tokens, to_dataset
 from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError, read_rows
-from craft.tasks.forms import ChatForm, control_tokens
-from craft.tasks.instructions import to_dataset
 from craft.tasks.splits import load_splits
 from tests.craft.tasks.test_instructions import TEMPLATE, data_of, turns
 

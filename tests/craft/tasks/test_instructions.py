@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import find_task
+from craft.tasks.chats import ChatForm
 from craft.tasks.files import DataError
-from craft.tasks.forms import ChatForm
 from craft.tasks.prompts import PROMPTS, encode
 from craft.tasks.splits import load_splits
 

@@ -18,7 +18,7 @@ from craft.processes import Group, current, is_part
 from craft.results import Leave, RunFailed, RunPrevented, RunResult
 from craft.settings import WarmStart, Way
 from craft.spec import RunSpec
-from craft.trainer import finish, training
+from craft.trainer import run, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import OutOfMemory
@@ -44,7 +44,7 @@ class Watch:
         """Trains, watched."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(training, "shard", self.shard)
-            patch.setattr(finish, "save_adapter", self.save)
+            patch.setattr(run, "save_adapter", self.save)
             return train_run(*arguments, **calls)
 
     def shard(self, model: Any, *arguments: Any) -> None:

@@ -24,7 +24,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits
-from craft.trainer import optimizing
+from craft.trainer import steps as optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
 from craft.trainer.memory import OutOfMemory, shrink_batches

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from craft.models.cached import weights_on_disk
+from craft.models.files import weights_on_disk
 from craft.models.loading import resolve_model
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan, make_plan

