@@ -146,11 +146,7 @@ class Group:
             weight.copy_(part_of(sent, weight))
 
     def deliver(self, folder: Path | None, scratch: Path, seal: str) -> Path | None:
-        """Returns the first process's `folder`, or a copy of it in `scratch` where this process does not see it.
-
-        Args:
-            seal: the file in it in which two folders differ.
-        """
+        """Returns the first process's `folder`, or a copy in `scratch` where this one does not see it, by its file `seal`."""
         if self.count == 1:
             return folder
         place = self.ask_first(lambda: None if folder is None else (str(folder), (folder / seal).read_bytes()))

@@ -167,7 +167,7 @@ class _Auditor:
         if self._folder.peft_type == CRAFT:
             self._whole, self._cut_model = self._folder, model
             return model, changes
-        self._whole = write_lora(self._folder, changes, changes.ranks, self._scratch / "whole")
+        self._whole = write_lora(self._folder, changes, self._scratch / "whole")
         self._cut_model = self._load(self._whole)
         check_change(model, self._cut_model)
         if not stored:

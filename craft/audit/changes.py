@@ -44,13 +44,11 @@ class Changes:
 
     Attributes:
         spectra: U, s, Vᵀ of each.
-        costs: parameters of one direction: d_out + d_in.
         parameters: of the adapter, without a task head.
         transposed: whether the base keeps weights as (d_in, d_out).
     """
 
     spectra: Mapping[str, Spectrum]
-    costs: Mapping[str, int]
     parameters: int
     transposed: bool
 
@@ -75,16 +73,12 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
 
     Args:
         original: the base model as it is stored, if the weights of the model's base are not that (PiSSA, OLoRA).
-
-    Raises:
-        ValueError: it trains something else than linear layers and the task head, or nothing; its weights are no numbers, or
-            cannot be merged.
     """
     heads = head_names(model)
     if modules := [name for name, _ in _copies(model.get_base_model()) if not is_head(name, heads)]:
         named = f"{', '.join(modules[:3])}{f' and {len(modules) - 3} more' if modules[3:] else ''}"
         raise ValueError(f"the adapter trains whole modules of its base (modules_to_save: {named}), which no SVD makes smaller")
-    spectra, costs, transposed = dict[str, Spectrum](), dict[str, int](), False
+    spectra, transposed = dict[str, Spectrum](), False
     for name, layer in _layers(model):
         base = layer.get_base_layer()
         if not isinstance(base, nn.Linear | Conv1D):
@@ -102,10 +96,9 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
             raise ValueError(f"the adapter is no change of weights that can be merged: {error}") from error
         sound = int((s > NOISE * s.max()).sum()) if len(s) and s.max() > 0 else 0
         spectra[name] = u[:, :sound].cpu(), s[:sound].cpu(), vt[:sound].cpu()
-        costs[name] = u.shape[0] + vt.shape[1]
     if not any(len(s) for _, s, _ in spectra.values()):
         raise ValueError("the adapter changes no weight: it was not trained, or its weights are zeros")
-    return Changes(spectra, costs, _count(model), transposed)
+    return Changes(spectra, _count(model), transposed)
 
 
 def _layers(model: Any) -> Iterator[tuple[str, BaseTunerLayer]]:
@@ -166,8 +159,8 @@ def check_change(model: Any, as_lora: Any) -> None:
         )
 
 
-def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: Path, *, equal_ranks: bool = False) -> Folder:
-    """Writes the adapter, cut to these ranks, as a LoRA with whatever else the folder has: task head, tokenizer, template.
+def write_lora(folder: Folder, changes: Changes, to: Path, *, equal_ranks: bool = False) -> Folder:
+    """Writes the adapter as a LoRA with whatever else the folder has: task head, tokenizer, template.
 
     With `equal_ranks` zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
     """
@@ -176,12 +169,12 @@ def write_lora(folder: Folder, changes: Changes, ranks: Mapping[str, int], to: P
         for name, weight in load_file(folder.path / WEIGHTS_FILE).items()
         if name.startswith(PREFIX) and not any(name.startswith(f"{PREFIX}{module}.") for module in changes.spectra)
     }
-    cut = {name: (u[:, : ranks[name]], s[: ranks[name]], vt[: ranks[name]]) for name, (u, s, vt) in changes.spectra.items()}
-    sizes = {name: max(ranks.values()) if equal_ranks else rank for name, rank in ranks.items() if rank}
+    largest = max(changes.ranks.values())
+    sizes = {name: largest if equal_ranks else rank for name, rank in changes.ranks.items() if rank}
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,
-        **write_products(tensors, cut, sizes, torch.float32),
+        **write_products(tensors, changes.spectra, sizes, torch.float32),
         "target_modules": sorted(sizes),
         "modules_to_save": folder.config.get("modules_to_save"),
         "task_type": folder.config.get("task_type"),

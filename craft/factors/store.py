@@ -8,10 +8,6 @@
 An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
 the algorithm. So a file is either right for a request, or not found. Decompositions of stacks (`craft.factors.stacks`) and
 fitted task heads (`craft.trainer.head_start`) are stored here.
-
-A file is written aside and renamed. Reading maps it into memory, so that processes share its pages; a file that cannot be read
-is made again. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
-written, the process makes the tensors for itself and warns.
 """
 
 from __future__ import annotations
@@ -51,13 +47,7 @@ class StoreWarning(UserWarning):
 
 
 class Store:
-    """Files of tensors, addressed by their origin.
-
-    Attributes:
-        root: the cache folder; `CRAFT_CACHE_DIR`, or `~/.cache/craft`, if absent.
-        max_bytes: bound on all files; `CRAFT_CACHE_MAX_BYTES`, or 20 GB, if absent.
-        makes: how often this object has made something.
-    """
+    """Files of tensors, addressed by their origin; the least recently used go where all are more than `max_bytes`."""
 
     def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()

@@ -27,10 +27,6 @@ Every module starts with `init_rank` triplets. During training, the least import
 module has `target_rank` left on average; importance is the smoothed |weight x gradient| times its uncertainty. Trained, and
 counted, are the `init_rank` triplets that each module starts with.
 
-PEFT leaves the penalty to a loss computed inside the model and the allocation to a call after every step. Here both belong to
-the optimizer (`AdaLoraAdam`), whose state a checkpoint holds. λ that were set to 0 are saved as 0, so an adapter
-holds exactly the weights that were scored.
-
 Few numbers for each module::
 
     lora_xs   y = W x + U_r S_r (R - I) V_rᵀ x          R (r x r) starts at I;  W = U S Vᵀ          r² numbers
@@ -221,35 +217,12 @@ def build_ia3(model: nn.Module, parameters: Ia3Parameters, context: BuildContext
     return attach(model, context, "IA3", parameters.projections, feedforward_modules=inputs)
 
 
-LORA_XS = Method(
-    name="lora_xs",
-    title="LoRA-XS",
-    reference="Bałazy et al. 2024, arXiv 2405.17604",
-    parameters=LoraXsParameters,
-    build=attaches(
-        "PSOFT",
-        {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False},
-        r="rank",
-        psoft_alpha="rank",
-        psoft_dropout="dropout",
-    ),
-    label=rank_label,
-    decays_to_start=True,
-)
-VERA = Method(
-    name="vera",
-    title="VeRA",
-    reference="Kopiczko et al. 2024, arXiv 2310.11454",
-    parameters=VeraParameters,
-    build=attaches(
-        "VERA",
-        {"save_projection": False},
-        r="rank",
-        vera_dropout="dropout",
-    ),
-    label=rank_label,
-    rates=HIGH_RATES,
-)
+_PLAIN = {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False}
+_XS = attaches("PSOFT", _PLAIN, r="rank", psoft_alpha="rank", psoft_dropout="dropout")
+_BALAZY, _KOPICZKO = "Bałazy et al. 2024, arXiv 2405.17604", "Kopiczko et al. 2024, arXiv 2310.11454"
+_VERA = attaches("VERA", {"save_projection": False}, r="rank", vera_dropout="dropout")
+LORA_XS = Method("lora_xs", "LoRA-XS", _BALAZY, LoraXsParameters, _XS, rank_label, decays_to_start=True)
+VERA = Method("vera", "VeRA", _KOPICZKO, VeraParameters, _VERA, rank_label, rates=HIGH_RATES)
 IA3 = Method(
     name="ia3",
     title="(IA)³",

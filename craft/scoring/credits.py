@@ -2,9 +2,6 @@
 
     credit of block b = B s - (B - 1) s(without b)          pseudo-values of the jackknife (Tukey 1958); their mean is about s
 
-Block b holds rows b, b + B, b + 2 B, ...: the same rows in all trials of a sweep, so that two adapters' credits are paired. A
-record has them in one fact of some 300 letters, whatever the metric and the number of rows.
-
 `draw_luck` says what new rows would change about the difference of two models: of an audit and of `compare`.
 """
 
@@ -29,11 +26,7 @@ BLOCKS, DRAWS = 200, 10_000
 
 
 def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int, name: str = CREDITS) -> dict[str, str]:
-    """Computes the fact `name`; returns nothing for fewer than ten rows.
-
-    Args:
-        score: the score, in points, of the rows that a mask `(rows,)` leaves.
-    """
+    """Computes the fact `name` from the score, in points, of the rows that a mask leaves; nothing for fewer than ten rows."""
     if rows < 10:
         return {}
     values = block_credits(score, rows)

@@ -8,10 +8,6 @@
 
 What is cut is in the method's row (`craft.methods.cutting`). A size is text: one rank for every product (`8`), or a number of
 parameters in all (`parameters:20000`); then there is one threshold over all singular values (`craft.factors.low_rank`).
-
-The steps of `recover` are like the run's own: its batches in their order, its learning rate with its whole schedule, its
-optimizer. Weight decay is left out. The task head stays as it is: nothing was cut off it, and a few steps from an optimizer's
-start at a head's learning rate undo what the whole run taught it.
 """
 
 from __future__ import annotations
@@ -94,9 +90,6 @@ def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = N
     Args:
         recovery: the share of its run's steps for which it will be trained on.
         spec: the run that trained the adapter, if its model and data are not where they were.
-
-    Raises:
-        ValueError: the adapter is smaller than that, is itself a cut one, or one direction already takes more.
     """
     record = read_record(folder)
     trained = RunSpec.model_validate(record["spec"])
@@ -168,7 +161,10 @@ def recover(
     scorer: Scorer,
     meter: Meter,
 ) -> None:
-    """Trains an `attached` adapter alone, as its `run` says, and puts what it has learnt into `tensors`."""
+    """Trains an `attached` adapter alone, as its `run` says but without weight decay, and puts what it learns into `tensors`.
+
+    The task head stays: a few steps from an optimizer's start at a head's rate undo what the whole run taught it.
+    """
     assert run.cut_from is not None
     steps = math.ceil(run.cut_from.recovery * total_steps(run.training, scorer.examples["train_examples"]))
     short = run.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})
@@ -226,9 +222,6 @@ def cut_and_score(
     Args:
         base: name or folder of the base model here, if it is not the name in the record.
         spec: as in `cut`.
-
-    Raises:
-        ValueError: as `cut` does; or the data are not here, or differ from those of the run; an output is not finite.
     """
     began = time.perf_counter()
     smaller = cut(adapter, size, recovery, spec)

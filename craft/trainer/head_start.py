@@ -13,9 +13,6 @@ the layer stores it folded, so that it stays a plain linear layer whose outputs 
 A layer without a bias (LLaMA's `score`) cannot hold b, so its features must: W = B / s + b o, where o x is the linear function
 of the features that is nearest to 1 on the training split. It is as near as the features' means stand out from their spreads.
 
-The base model decides the features. A method that begins as exactly that model begins at the score of the fit; one whose start
-is a little off (CRAFT's `init_epsilon`, VB-LoRA's bank) begins that much away from it.
-
 Runs with the same base weights, the same tokens and labels and the same computation have the same fit. The first one makes it
 and keeps it next to the decompositions (`craft.factors.store`); the others, which wait if need be, read it. It is found by the
 content of all that it is made of, the random inner layers of a head (RoBERTa's `dense`) included.

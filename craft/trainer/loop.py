@@ -58,10 +58,8 @@ class Loop:
     """The steps of one training.
 
     Attributes:
-        step: how many steps are done.
         total: how many there are in all; 0 where nothing trains.
         evaluated_at: the steps after which the search split is to be scored.
-        optimizer: None where nothing trains.
         points: `train_loss` and `learning_rate` of the logged steps; the caller reports them and empties the list.
     """
 

@@ -41,12 +41,8 @@ class Pace:
     """One run's work, what of it is done, and the two rates. Each call reports the outlook, if it is time to.
 
     Args:
-        batch: examples in a step.
-        evaluated_at: steps after which the search split is scored.
         passes: examples of each split that is scored, by the name that its progress has: `search`, and the reported ones.
-        cuts: how many smaller adapters are trained on and scored on all splits at the end.
         recovery: steps for which each of these is trained on.
-        step: where this process begins.
         due: the evaluation of that step is still to come.
     """
 

@@ -150,7 +150,7 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
             changes = changes_of(model)
         except (AttributeError, NotImplementedError, ValueError) as error:
             raise ValueError(f"method {method} cannot be written as a LoRA: {error}; take it without --as lora") from error
-        write_lora(read_folder(adapter, base), changes, changes.ranks, folder, equal_ranks=True)
+        write_lora(read_folder(adapter, base), changes, folder, equal_ranks=True)
         (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)

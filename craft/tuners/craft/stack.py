@@ -33,9 +33,6 @@ class Stack(nn.Module):
     """One projection of all layers.
 
     Attributes:
-        name: the projection's name, unique in the adapter.
-        layers: the place of each layer's weight.
-        ranks: (r1, r2, r3), resolved.
         weights_hash: SHA-256 of the stacked weights; None on the meta device.
         squared_norm: ‖W‖² of the stack; NaN where the factors came without their singular values.
         cores: M of each layer, in the dtype of the layers' products; None before the first forward pass.
@@ -183,7 +180,6 @@ class CraftAdapter(nn.Module):
     """J1, J2, J3 of every stack of one adapter, with the stacks.
 
     Args:
-        stacks: the adapter's projections, in order.
         device: of J; on the meta device they are shapes without values.
         epsilon, seed: J starts at I + epsilon N(0, 1), drawn on the CPU in the order of the stacks.
     """

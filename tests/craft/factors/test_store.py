@@ -156,15 +156,6 @@ def test_inference_mode_gives_ordinary_tensors(tmp_path):
     (torch.ones(4, requires_grad=True) @ factors.core[0]).sum().backward()
 
 
-def test_bad_requests_are_refused_before_anything_is_made(tmp_path):
-    cache = Store(tmp_path / "cache")
-    with pytest.raises(ValueError, match=r"projection 'q' has 3 stacked layers"):
-        stack_factors(_weights(), (4, 4, 4), name="q", store=cache)
-    with pytest.raises(ValueError, match="no weights"):
-        stack_factors([], (4, 4, 4), name="q", store=cache)
-    assert not (tmp_path / "cache").exists()
-
-
 def test_sixteen_processes_at_a_cold_store_decompose_once(tmp_path):
     with _children(tmp_path, 16, 6, 96, 40) as (parent, _):
         output, _ = parent.communicate("go\n", timeout=120)

@@ -213,10 +213,6 @@ def test_ranks_that_do_not_fit_are_refused_with_what_would(ranks, message):
         resolve_ranks(ranks, (6, 40, 17), name="projection 'q'")
 
 
-def test_all_is_the_full_dimension():
-    assert resolve_ranks(("all", 3, "all"), (6, 40, 17)) == (6, 3, 17)
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

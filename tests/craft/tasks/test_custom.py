@@ -193,13 +193,6 @@ def test_a_number_that_names_no_class_is_no_position(tmp_path, training, validat
         load_splits(find_task("custom/x", data), data)
 
 
-def test_a_label_unknown_to_training_is_named(tmp_path):
-    validation = write(tmp_path / "dev.csv", [ROWS[0], ROWS[1] | {"queue": "billing"}])
-    task, data = tickets(write(tmp_path / "train.csv", ROWS), validation=str(validation))
-    with pytest.raises(DataError, match=r"dev\.csv, line 5: column 'queue' holds 'billing'; allowed are: help, sales, spam"):
-        load_splits(task, data)
-
-
 def test_metrics_are_checked_against_the_kind(tmp_path):
     path = write(tmp_path / "train.csv", ROWS)
     assert tickets(path, metric="macro_f1")[0].primary == "macro_f1"

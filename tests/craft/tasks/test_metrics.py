@@ -162,9 +162,3 @@ def test_mnli_keeps_matched_mismatched_and_overall_apart():
     mismatched = ([2, 2], [0, 0])  # 0 of 2
     values = compute_reported(task, {"_matched": matched, "_mismatched": mismatched})
     assert values == {"accuracy": 50.0, "score": 50.0, "accuracy_matched": 75.0, "accuracy_mismatched": 0.0}
-
-
-def test_one_reported_split_gives_its_plain_metrics():
-    values = compute_reported(TASKS["glue/mrpc"], {"": ([1, 1, 0, 0], [1, 0, 0, 0])})
-    assert values["accuracy"] == values["score"] == 75.0
-    assert values["f1"] == pytest.approx(100 * 2 / 3)

@@ -1,8 +1,5 @@
 """The toy suite: deterministic, balanced, without leaks, and not to be solved by the words alone."""
 
-import re
-
-import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
@@ -36,18 +33,6 @@ def test_equal_on_every_machine(task):
 
 
 @pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
-def test_sizes_balance_and_length(task):
-    both = splits(task)
-    assert (len(both.train), len(both.reported[""])) == (2000, 500)
-    for split in (both.train, both.reported[""]):
-        _, counts = np.unique(split["label"][:], return_counts=True)
-        assert len(counts) == len(task.labels)
-        assert counts.max() - counts.min() <= 1
-        for column in columns(split):
-            assert all(3 <= len(sentence.split()) <= 25 for sentence in split[column])
-
-
-@pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
 def test_no_sentence_of_dev_occurs_in_train(task):
     both = splits(task)
     train = {sentence for column in columns(both.train) for sentence in both.train[column]}
@@ -73,23 +58,3 @@ def test_a_bag_of_words_stays_far_below_the_ceiling(task):
     model.fit(bags(both.train), both.train["label"][:])
     dev = both.reported[""]
     assert compute_metrics(task, model.predict(bags(dev)), dev["label"][:])["score"] <= WORDS_ALONE[task.name]
-
-
-def test_paraphrase_labels_follow_who_did_it():
-    both = splits(TASKS["toy/paraphrase"])
-    active = re.compile(r"The ([\w ]+?) (\w+) the ([\w ]+?) (?:yesterday|last|on|at|in|after)")
-    passive = re.compile(r"The ([\w ]+?) was (\w+) by the ([\w ]+?) (?:yesterday|last|on|at|in|after)")
-
-    def roles(sentence):
-        if found := passive.match(sentence):
-            return found[3], found[1]
-        found = active.match(sentence)
-        return (found[1], found[3]) if found else None
-
-    checked = 0
-    for row in both.train:
-        one, two = roles(row["text"]), roles(row["text_pair"])
-        if one and two:
-            assert row["label"] == (one == two), row
-            checked += 1
-    assert checked > 1000

@@ -24,31 +24,6 @@ def test_j_and_factors_stay_float32_in_half_precision(cast: str, dtype: torch.dt
     assert torch.isfinite(torch.cat([grad.flatten() for grad in gradients(model)])).all()
 
 
-def test_float64_widens_j_and_factors(tiny_model: TinyModel) -> None:
-    model = adapted(tiny_model("bert")).double()
-    assert {parameter.dtype for parameter in model.base_model.craft_J.parameters()} == {torch.float64}
-    close(hidden(model).float(), hidden(adapted(tiny_model("bert"))))
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_gradient_checkpointing_changes_no_gradient(dropout: float, tiny_model: TinyModel) -> None:
-    results = []
-    for checkpointing in (False, True):
-        model = adapted(tiny_model("llama"), dropout=dropout).train()
-        if checkpointing:
-            model.base_model.model.gradient_checkpointing_enable({"use_reentrant": False})
-            model.enable_input_require_grads()
-        total = []
-        for seed in (5, 6):  # the second step finds what the first has left behind
-            torch.manual_seed(seed)
-            out = hidden(model)
-            loss(out).backward()
-            total += [out.detach(), *gradients(model)]
-        results.append(total)
-    for plain, checkpointed in zip(*results, strict=True):
-        close(checkpointed, plain)
-
-
 def test_a_checkpoint_that_would_run_backward_twice_is_torchs_error(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("llama")).train()
     model.base_model.model.gradient_checkpointing_enable({"use_reentrant": True})
@@ -69,16 +44,6 @@ def test_autocast_keeps_the_cores_float32(tiny_model: TinyModel) -> None:
     for mine, theirs in zip(gradients(model), expected, strict=True):
         assert mine.dtype == torch.float32
         assert float((mine - theirs).norm() / theirs.norm()) < 0.1
-
-
-def test_gradients_accumulate_over_forwards(tiny_model: TinyModel) -> None:
-    model = adapted(tiny_model("bert")).train()
-    (loss(hidden(model)[:1]) + loss(hidden(model)[1:])).backward()
-    together = gradients(model)
-    loss(hidden(model)[:1]).backward()
-    loss(hidden(model)[1:]).backward()
-    for mine, theirs in zip(gradients(model), together, strict=True):
-        close(mine, theirs)
 
 
 def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
