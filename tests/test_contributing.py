@@ -36,7 +36,8 @@ def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     from craft.methods import METHODS
     from craft.methods.method import BuildContext
     from craft.models.base import Base
-    from craft.models.loading import MINILM, meta_model
+    from craft.models.files import MINILM
+    from craft.models.loading import meta_model
 
     row = example("craft/methods/loha.py", monkeypatch).METHOD
     monkeypatch.setitem(METHODS, row.name, row)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from craft.models.loading import MINILM
+from craft.models.files import MINILM
 from tests.test_documents import COMMANDS, PROGRAM, ROOT, blocks
 
 SHORT = {"epochs": 1, "max_length": 24, "train_examples": 400, "eval_examples": 120, "search_examples": 24}

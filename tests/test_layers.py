@@ -27,6 +27,7 @@ OWNERS = {
 # From low to high. A module imports from its own floor's folder and from lower floors only.
 FLOORS = {
     "craft": (
+        ("craft.watch",),
         (
             "craft.disk",
             "craft.ranks",

@@ -15,7 +15,8 @@ from peft import PeftModel, PeftType
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
 from craft.models.base import Base
 from craft.models.compute import compute_device
-from craft.models.loading import load_model, load_tokenizer, resolve_model
+from craft.models.files import resolve_model
+from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.settings import CutFrom
 from craft.spec import RunSpec

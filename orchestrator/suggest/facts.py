@@ -226,8 +226,7 @@ def measure_machine(run: RunSpec) -> Machine:
 
 def _fetch(run: RunSpec) -> None:
     """Brings the weights to this machine, as the sweep would."""
-    from craft.models.files import fetch_weights
-    from craft.models.loading import resolve_model
+    from craft.models.files import fetch_weights, resolve_model
 
     with suppress(OSError, ValueError):  # what is missing is named by the probe
         fetch_weights(resolve_model(run.model, run.revision), run.revision)

@@ -105,7 +105,7 @@ def train_plain(
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
 
-    from craft.models.loading import resolve_model
+    from craft.models.files import resolve_model
 
     began = time.perf_counter()
     torch.manual_seed(seed)

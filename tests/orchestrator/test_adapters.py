@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from safetensors.numpy import load_file
 
 import craft
-from craft.models.loading import MINILM, resolve_model
+from craft.models.files import MINILM, resolve_model
 from orchestrator.adapters.model_card import Origin, model_card
 from orchestrator.adapters.taking import take_adapters
 from orchestrator.commands.app import WRONG, main
@@ -330,7 +330,7 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
 
 @pytest.mark.slow
 def test_the_folder_loads_where_there_is_only_torch_transformers_peft_and_craft(taken: Path, tmp_path: Path) -> None:
-    from craft.models.loading import resolve_model
+    from craft.models.files import resolve_model
 
     site = tmp_path / "site"
     site.mkdir()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import craft
-from craft.models.loading import MINILM, resolve_model
+from craft.models.files import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import write_merged

@@ -184,7 +184,8 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     """Real processes: a run, the same command again, and one more seed, which alone is run."""
     from transformers import BertConfig, BertModel
 
-    from craft.models.loading import MINILM, load_tokenizer
+    from craft.models.files import MINILM
+    from craft.models.loading import load_tokenizer
 
     base = {name: value for name, value in CONFIG.items() if name != "vocab_size"}
     BertModel(BertConfig(**base)).save_pretrained(folder / "tiny")

@@ -25,10 +25,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from craft.models import loading as models
+from craft.models import files as models
 from craft.models.base import Base
+from craft.models.files import MINILM, MINILM_SHA256
 from craft.models.heads import head_names
-from craft.models.loading import MINILM, MINILM_SHA256, load_model, load_tokenizer, meta_model
+from craft.models.loading import load_model, load_tokenizer, meta_model, refuse_other_words
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.trainer.adapter_folder import load_adapter, save_adapter
 
@@ -196,10 +197,10 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Pa
         model = meta_model(Base(str(tmp_path), "classification", ("a", "b")))
         model.resize_token_embeddings(rows, mean_resizing=False)
         if fits:
-            models.refuse_other_words("m", tokenizer, model)
+            refuse_other_words("m", tokenizer, model)
             continue
         with pytest.raises(ModelUnsuited, match=f"its tokenizer has 30,522 words and the model {rows:,}"):
-            models.refuse_other_words("m", tokenizer, model)
+            refuse_other_words("m", tokenizer, model)
 
 
 @pytest.mark.parametrize("body_type", ["distilbert", "llama"])

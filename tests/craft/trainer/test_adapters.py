@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from craft.models.loading import MINILM
+from craft.models.files import MINILM
 from craft.scoring.encoding import Collator, encode_split
 from craft.scoring.head_scorer import predict
 from craft.spec import RunSpec

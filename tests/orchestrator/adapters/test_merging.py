@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaModel
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.loading import MINILM, load_tokenizer
+from craft.models.files import MINILM
+from craft.models.loading import load_tokenizer
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged

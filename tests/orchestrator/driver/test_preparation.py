@@ -10,7 +10,8 @@ import pytest
 
 from craft.factors.store import default_store
 from craft.methods.method import BuildContext
-from craft.models.loading import MINILM, load_model
+from craft.models.files import MINILM
+from craft.models.loading import load_model
 from craft.results import Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
 from craft.spec import RunSpec

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from craft.models.loading import MINILM
+from craft.models.files import MINILM
 from orchestrator.judging.answer import Answer, answer_of, find_answer
 from orchestrator.judging.experiments import resized, untried_of
 from orchestrator.judging.front import mark_front

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from craft.models.loading import MINILM
+from craft.models.files import MINILM
 from orchestrator.judging.answer import Answer, answer_of
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.search.stages import make_strategy

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from craft.models.files import weights_on_disk
-from craft.models.loading import resolve_model
+from craft.models.files import resolve_model, weights_on_disk
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.table import print_plan
