@@ -1,4 +1,4 @@
-"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/measurements/checks.md has the table."""
+"""What dies, hangs, fills up or eats memory under a sweep, on real processes."""
 
 from __future__ import annotations
 
