@@ -31,8 +31,7 @@ from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.predictions import read_file
-from craft.scoring.scorer import PREDICTIONS_FILE, Scorer
+from craft.scoring.predictions import PREDICTIONS_FILE, Scorer, read_file
 from craft.spec import BUDGET, RECOVERY
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts

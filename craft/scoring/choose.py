@@ -13,7 +13,7 @@ from torch import nn
 from craft.models.loading import load_tokenizer
 from craft.scoring.encoding import encode_split, encode_texts
 from craft.scoring.head_scorer import HeadScorer
-from craft.scoring.scorer import Scorer
+from craft.scoring.predictions import Scorer
 from craft.scoring.words import WordScorer
 from craft.tasks import custom
 from craft.tasks.splits import Splits, load_splits

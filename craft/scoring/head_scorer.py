@@ -22,8 +22,15 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, Encoded, EncodedSplits, describe_reading, encode, longest_input, token_key
 from craft.scoring.passes import compute_by_length, eval_mode, token_loss
-from craft.scoring.predictions import predictions_of, write_predictions
-from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
+from craft.scoring.predictions import (
+    PREDICTIONS_FILE,
+    Keep,
+    Reported,
+    count_examples,
+    predictions_of,
+    split_name,
+    write_predictions,
+)
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.task import Kind, Task
 
@@ -83,7 +90,7 @@ def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
 
 
 class HeadScorer:
-    """`craft.scoring.scorer.Scorer` for tasks that a head answers.
+    """`craft.scoring.predictions.Scorer` for tasks that a head answers.
 
     Outputs go to `predictions.safetensors`, the answers in them to `predictions/` (`craft.scoring.predictions`).
     """

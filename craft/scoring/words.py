@@ -30,8 +30,7 @@ from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, Encoded, encode_texts, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.passes import mean_token_loss
-from craft.scoring.predictions import Prediction, read_file, write_predictions
-from craft.scoring.scorer import Keep, Reported, count_examples, split_name
+from craft.scoring.predictions import Keep, Prediction, Reported, count_examples, read_file, split_name, write_predictions
 from craft.tasks import commonsense
 from craft.tasks.metrics import CLOZE, METRICS
 from craft.tasks.prompts import Option, TaughtText, encode
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class WordScorer:
-    """`craft.scoring.scorer.Scorer` for questions with a right answer (commonsense) and for own instructions."""
+    """`craft.scoring.predictions.Scorer` for questions with a right answer (commonsense) and for own instructions."""
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
         """Encodes the training texts. `model` is the base, whose positions bound a text."""

@@ -36,7 +36,7 @@ from craft.models.quiet import quiet_libraries
 from craft.results import TEXT_DIGEST, Counts, RunResult
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
-from craft.scoring.scorer import Scorer
+from craft.scoring.predictions import Scorer
 from craft.spec import BUDGET, RunSpec
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record

@@ -16,7 +16,7 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from orchestrator.results.intervals import sampling_reach
-from tests.craft.tasks.test_instructions import TEMPLATE, turns
+from tests.craft.tasks.test_chats import TEMPLATE, turns
 
 WORDS = ("red", "blue", "green", "gold")
 
