@@ -55,11 +55,11 @@ _NAMES = 10
 
 def row(name: str, settings: CustomTask) -> Task:
     """Makes the task `custom/NAME`."""
-    return _row(name, settings, _stamp(settings.train))  # the stamp is part of the cache's key
+    return _row(name, settings, *map(_stamp, _parts(settings)))  # the stamps are part of the cache's key
 
 
 @lru_cache(maxsize=64)
-def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> Task:
+def _row(name: str, settings: CustomTask, *_stamps: tuple[int, int] | None) -> Task:
     from craft.tasks.metrics import CLOZE, METRICS
 
     rows = usable_rows(settings, settings.train)
@@ -82,11 +82,15 @@ def _row(name: str, settings: CustomTask, _stamped: tuple[int, int] | None) -> T
     )  # fmt: skip
 
 
+def _parts(settings: CustomTask) -> list[str]:
+    return [part for part in (settings.train, settings.validation) if part is not None]
+
+
 def _answers(settings: CustomTask) -> tuple[str, ...]:
     """Returns the different answers of the files, among which the metric `cloze` chooses."""
     if settings.response is None:
         raise ValueError("the metric cloze compares the answers of a column: give the columns prompt and response")
-    parts = [part for part in (settings.train, settings.validation) if part is not None]
+    parts = _parts(settings)
     answers = sorted({answer for part in parts for answer in usable_rows(settings, part).column(settings.response)})
     if not 2 <= len(answers) <= _MOST_ANSWERS:
         raise ValueError(
@@ -101,7 +105,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     from craft.tasks.splits import groups_of, set_apart
 
     settings = data.custom[task.name.removeprefix("custom/")]
-    parts = [settings.train] if settings.validation is None else [settings.train, settings.validation]
+    parts = _parts(settings)
     tables = [usable_rows(settings, part) for part in parts]
     named = settings.labels is not None
     splits = [
@@ -150,7 +154,7 @@ def unread_columns(settings: CustomTask) -> tuple[str, ...]:
 
 def describe_skipped(settings: CustomTask) -> Iterator[str]:
     """Says how many rows of each file are left out under `skip_bad`."""
-    for part in filter(None, (settings.train, settings.validation)):
+    for part in _parts(settings):
         rows = usable_rows(settings, part)
         if rows.skipped:
             total = len(rows) + rows.skipped
@@ -206,7 +210,7 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
         DataError: a text holds a control token, or instructions would not be read as they are; with the place.
     """
     form, tokens = ChatForm(tokenizer, settings), control_tokens(tokenizer)
-    for part in filter(None, (task.train, task.validation)):
+    for part in _parts(task):
         rows = usable_rows(task, part)
         if task.kind == "generation":
             check_chats(rows, task, form)

@@ -107,7 +107,7 @@ def train_run(
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        listener = Listener(keep_newest, on_step, repeats=spec.task_row.kind == "generation")
+        listener = Listener(keep_newest, on_step)
         with watching(listener):
             return finish(_train(spec, directory, listener, newest, cuts, notes))
 
@@ -152,6 +152,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     refuse_elsewhere(method)
     with meter.phase("data"):
         splits = splits_of(spec, task)
+    listener.repeats = task.kind == "generation"
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     # A base that fits on no GPU is put into parts from the CPU's memory, or divided among the GPUs as it is read.
     elsewhere: dict[str, str] = {"shard": "cpu", "layers": SPREAD}
