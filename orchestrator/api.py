@@ -24,8 +24,9 @@ from rich.console import Console
 
 from craft.disk import replacing
 from orchestrator.choice import Choice
+from orchestrator.commands.start import plan_sweep, run_file
 from orchestrator.record.folder import SweepFolder
-from orchestrator.start import Call, plan_sweep, run_file
+from orchestrator.record.options import Options
 from orchestrator.sweepfile.load import load_sweep
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:
         >>> plan("sweeps/ranks.yaml", "seeds=[0, 1]").configurations
     """
     with _file(sweep, None) as file:
-        return SweepPlan(plan_sweep(Call(file, changes, resume=resume), Console(quiet=True, emoji=False)))
+        return SweepPlan(plan_sweep(Options(file, changes, resume=resume, edited=True), Console(quiet=True, emoji=False)))
 
 
 def run(
@@ -202,18 +203,10 @@ def run(
         >>> result.best(under=10_000).load()
     """
     with _file(sweep, storage if storage and "://" not in storage else "runs") as file:
-        call = Call(
-            file,
-            changes,
-            storage=storage,
-            tracking_uri=tracking_uri,
-            address=address,
-            cpus=cpus,
-            verbosity="quiet" if quiet else "normal",
-            again=f"craft-sweeps run {file} --resume",
-        )
-        place = SweepFolder(load_sweep(file, call.changes).folder)
-        run_file(replace(call, resume=resume and place.effective.exists()), Console(quiet=quiet, highlight=False, emoji=False))
+        options = Options(file, changes, None, storage, tracking_uri, address, cpus=cpus, edited=True)
+        place = SweepFolder(load_sweep(file, options.assignments).folder)
+        options = replace(options, resume=resume and place.effective.exists(), verbosity="quiet" if quiet else "normal")
+        run_file(options, Console(quiet=quiet, highlight=False, emoji=False))
     return open_sweep(place.path)
 
 

@@ -253,7 +253,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         return GOOD
     try:
         status = build(commands).main(
-            [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=(start, arguments[1:])
+            [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=tuple(start)
         )
     except SystemExit as ended:  # how Typer and Rich end when the reader of a pipe leaves
         if ended.code != NO:

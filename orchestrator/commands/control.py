@@ -17,9 +17,10 @@ from orchestrator.commands.options import (
     Sweep,
     SweepFile,
     Within,
+    changes_of,
     screen,
 )
-from orchestrator.start import Call
+from orchestrator.record.options import Options
 from orchestrator.tools.stdout import write_report
 
 if TYPE_CHECKING:
@@ -50,22 +51,26 @@ def apply(
 
     Exit status: that of `craft-sweeps run` if the sweep continues here; 2 the file is refused, and nothing has changed.
     """
-    from orchestrator.commands.run import again, exit_status
-    from orchestrator.steering import apply as apply_file
+    from orchestrator.commands.run import exit_status
+    from orchestrator.commands.steering import apply as apply_file
 
-    overrides = [word for change in changes or () for word in ("--set", change)]
-    later = again(["craft-sweeps", "run"], [sweep, *overrides, *(["--name", name] if name else [])])
-    call = Call(
-        sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume=True, address=address,
-        verbosity="quiet" if as_json else "normal", again=later, own_process=True,
-    )  # fmt: skip
+    options = Options(
+        sweep,
+        changes_of(changes, within),
+        name,
+        storage,
+        tracking_uri,
+        address,
+        verbosity="quiet" if as_json else "normal",
+        own_process=True,
+    )
     console = screen(quiet=as_json, lasting=True)
 
     def agree(change: Change) -> bool:
         console.print(change.text, markup=False, soft_wrap=True)
         return yes or (not as_json and typer.confirm("Apply it?"))
 
-    done = apply_file(call, console, agree)
+    done = apply_file(options, console, agree)
     if as_json:
         from orchestrator.reports.change import apply_report
 
@@ -104,8 +109,8 @@ def retry(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson =
 
 
 def _ask(sweep: str, storage: str | None, as_json: bool, verb: Verb, trial: str | None = None) -> None:
+    from orchestrator.commands.steering import ask
     from orchestrator.review.past_sweep import find_folder
-    from orchestrator.steering import ask
 
     report = ask(find_folder(sweep, storage), verb, trial)
     write_report(report.to_json()) if as_json else screen().print(report.text, markup=False, soft_wrap=True)

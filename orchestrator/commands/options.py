@@ -10,8 +10,8 @@ from typing import IO, Annotated, cast
 import typer
 from rich.console import Console
 
-from orchestrator.driver.options import cluster_address
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import cluster_address
 from orchestrator.tools.filling import is_empty
 from orchestrator.tools.quiet import Lasting
 
@@ -80,6 +80,23 @@ Within = Annotated[
         metavar="POINTS", callback=check_points, help="Enough means within so many points of the best (enough.within; 1)."
     ),
 ]
+
+
+def changes_of(
+    changes: list[str] | None, within: float | None = None, until_answered: bool = False, hours: float | None = None
+) -> tuple[str, ...]:
+    """Returns the changes of a sweep file's values that options ask for, as `key.path=value`."""
+    asked = list(changes or ())
+    if within is not None:
+        asked.append(f"enough.within={within}")
+    if until_answered:
+        asked.append("search.until=answered")
+    if hours is not None:
+        seconds = round(3600 * hours)
+        asked.append(f"budget.wall_clock={f'{seconds // 60}min' if seconds % 60 == 0 else f'{seconds}s'}")
+    return tuple(asked)
+
+
 Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]
 Storage = Annotated[
     str | None,

@@ -3,10 +3,8 @@ pydantic is imported until the file has been checked."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,12 +23,13 @@ from orchestrator.commands.options import (
     Sweep,
     SweepFile,
     Within,
+    changes_of,
     plain_screen,
     screen,
 )
-from orchestrator.start import CONTINUE, Call, plan_sweep, run_file
+from orchestrator.commands.start import plan_sweep, run_file
+from orchestrator.record.options import Options
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.tools.secrets import redact
 from orchestrator.tools.stdout import write_report
 
 STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
@@ -46,10 +45,6 @@ def run(
     sweep: SweepFile,
     changes: Changes = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep of this name.")] = False,
-    as_written: Annotated[
-        bool,
-        typer.Option("--as-written", help="With --resume: ignore what --set and --tracking-uri of earlier sessions changed."),
-    ] = False,
     retry_failed: Annotated[
         bool,
         typer.Option(
@@ -88,16 +83,26 @@ def run(
     """
     if quiet and verbose:
         raise SweepError(["--quiet and --verbose exclude each other"])
-    call = Call(
-        sweep, tuple(changes or ()), within, name, storage, tracking_uri, resume, as_written, retry_failed, address,
-        max_concurrent, cpus, "quiet" if quiet or as_json else "verbose" if verbose else "normal", again(*context.obj),
-        True, until_answered, hours,
-    )  # fmt: skip
+    options = Options(
+        sweep,
+        changes_of(changes, within, until_answered, hours),
+        name,
+        storage,
+        tracking_uri,
+        address,
+        max_concurrent,
+        cpus,
+        resume,
+        retry_failed,
+        verbosity="quiet" if quiet or as_json else "verbose" if verbose else "normal",
+        start=context.obj,
+        own_process=True,
+    )
     console = screen(quiet or as_json, lasting=True)
     if plan:
-        show_plan(plan_sweep(call, console), call, as_json)
+        show_plan(plan_sweep(options, console), options, as_json)
         return 0
-    outcome = run_file(call, console)
+    outcome = run_file(options, console)
     if outcome.trouble:
         Console(stderr=True, highlight=False, emoji=False, markup=False).print(outcome.trouble)
     if as_json:
@@ -124,8 +129,8 @@ def plan(
     """Print what a sweep would run, and what it would cost.
 
     It lists the configurations with their parameters, steps and memory, and forecasts the time. Nothing is trained."""
-    call = Call(sweep, tuple(changes or ()), within, name, storage, resume=resume, address=address)
-    show_plan(plan_sweep(call, screen(quiet=as_json)), call, as_json)
+    options = Options(sweep, changes_of(changes, within), name, storage, address=address, resume=resume)
+    show_plan(plan_sweep(options, screen(quiet=as_json)), options, as_json)
 
 
 def check(
@@ -146,10 +151,10 @@ def check(
 
     Exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong.
     """
-    from orchestrator.check import diagnose, show
+    from orchestrator.commands.check import diagnose, show
 
-    call = Call(sweep, tuple(changes or ()), None, name, storage, tracking_uri, address=address)
-    findings = list(diagnose(plan_sweep(call, screen(quiet=as_json)), call, machines if address else None))
+    options = Options(sweep, changes_of(changes), name, storage, tracking_uri, address)
+    findings = list(diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None))
     if as_json:
         from orchestrator.reports.check import check_report
 
@@ -194,22 +199,21 @@ def more(
     return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
 
 
-def show_plan(plan: Plan, call: Call, as_json: bool = False) -> None:
+def show_plan(plan: Plan, options: Options, as_json: bool = False) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.table import print_plan
     from orchestrator.review.prospect import look_ahead
 
+    prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None)
     if as_json:
         from orchestrator.reports.plan import plan_report
 
-        ahead = look_ahead(plan, resume=call.resume, elsewhere=call.address is not None)
-        write_report(plan_report(plan, ahead).to_json())
+        write_report(plan_report(plan, prospect).to_json())
         return
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, emoji=False, width=wide)
-    prospect = look_ahead(plan, resume=call.resume, elsewhere=call.address is not None)
     print_plan(plan, screen, prospect.steps, prospect.gpus)
     for line, style in prospect.lines:
         screen.print(line, markup=False, soft_wrap=True, style=style)
@@ -221,17 +225,3 @@ def exit_status(outcome: SweepOutcome) -> int:
         return 128 + outcome.signal
     good = outcome.complete or (outcome.exhausted is not None and not outcome.ended("failed"))
     return 0 if good and not outcome.trouble else 1
-
-
-def again(start: Sequence[str], arguments: Sequence[str]) -> str:
-    """Returns the command that continues what these arguments began; a job script names its own.
-
-    Args:
-        start: the words before the arguments.
-    """
-    if CONTINUE in os.environ:
-        return redact(os.environ[CONTINUE])
-    resume = [] if "--resume" in arguments else ["--resume"]
-    # The log remembers what is to be run again; once more would run again what has failed since. People are shown the command.
-    arguments = [argument for argument in arguments if argument not in ("--retry-failed", "--json")]
-    return shlex.join(map(redact, [*start, *arguments, *resume]))

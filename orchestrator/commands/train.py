@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.commands.options import Changes, SweepFile, screen
+from orchestrator.record.options import Options
 from orchestrator.sweepfile.mistakes import SweepError
 
 if TYPE_CHECKING:
     from craft.results import Progress
     from orchestrator.plan.plan import Plan
-    from orchestrator.plan.trial import Job, Outcome
+    from orchestrator.plan.trial import Job
 
 USE = """
 {steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it as a model of transformers:
@@ -44,39 +46,45 @@ def train(
 
     Exit status: 0 finished; 1 the run failed; 2 the call is wrong; 130 interrupted (the same call with --resume continues).
     """
-    from orchestrator.start import Call, plan_sweep
+    from craft.trainer.checkpoint import find_newest_checkpoint
+    from orchestrator.commands.start import plan_sweep
+    from orchestrator.worker.run_job import run_job
 
-    plan = plan_sweep(Call(sweep, tuple(changes or ())), screen(quiet=True))
+    plan = plan_sweep(Options(sweep, tuple(changes or ())), screen(quiet=True))
     job = _only_job(plan, warm_start)
-    folder = _choose_folder(to or plan.sweep.folder / job.key, job)
-    counts = plan.counts[job.training.configuration]
-    _say(f"{job.training.label} on {plan.sweep.model}, {job.training.run.task}, seed {job.training.run.seed}: "
-         f"{counts['trainable_parameters']:,.0f} adapter parameters, {counts['head_parameters']:,.0f} in the head")  # fmt: skip
+    run, counts, folder = job.training.run, plan.counts[job.training.configuration], to or plan.sweep.folder / job.key
+    _check_folder(folder, job)
+    _say(f"{job.training.trial.name} on {run.model}: {counts['trainable_parameters']:,.0f} adapter parameters, "
+         f"{counts['head_parameters']:,.0f} in the head")  # fmt: skip
+    checkpoint = find_newest_checkpoint(folder) if resume else None
+    if checkpoint:
+        _say(f"continuing from {checkpoint}")
     try:
-        outcomes = _train(job, folder, resume)
+        (result, adapter), *cuts = [
+            (each.result, each.adapter) for each in run_job(job, folder, _report, resume_from=checkpoint)
+        ]
     except KeyboardInterrupt:
         _say("interrupted; the same call with --resume continues from the last checkpoint")
         return 130
-    if outcomes[0].adapter is None:
-        _say(f"the run failed: {outcomes[0].result.error}")
+    if adapter is None:
+        _say(f"the run failed: {result.error}")
         return 1
-    _show(outcomes)
+    for name, value in (result.metrics | result.counts).items():
+        print(f"{name:<24}{value:,.4f}".removesuffix(".0000"))
+    for cut, place in cuts:
+        print(f"cut to {cut.counts['trainable_parameters']:,.0f} parameters: score {cut.metrics['score']:.2f}, {place}")
+    for note in result.notes:
+        print(f"note: {note}")
+    print(USE.format(folder=str(adapter), steps=result.steps, seconds=result.seconds))
     return 0
 
 
 def _only_job(plan: Plan, warm_start: Path | None) -> Job:
-    from dataclasses import replace
-
+    """Returns the one job of a plan, which starts from the adapter in a folder if one is given."""
     if len(plan.jobs) != 1:
-        labels = dict.fromkeys(
-            f"{job.training.label}, {job.training.run.task}, seed {job.training.run.seed}" for job in plan.jobs
-        )
-        raise SweepError(
-            [
-                f"the file has {len(plan.jobs)} trainings ({'; '.join([*labels][:3])}, ...): narrow it to one, such as with "
-                "--set 'seeds=[0]' and --set 'space=[{method: lora, rank: 8}]'"
-            ]
-        )
+        names = [job.training.trial.name for job in plan.jobs[:3]]
+        advice = "narrow it to one, such as with --set 'seeds=[0]' and --set 'space=[{method: lora, rank: 8}]'"
+        raise SweepError([f"the file has {len(plan.jobs)} trainings ({'; '.join(names)}, ...): {advice}"])
     (job,) = plan.jobs
     if warm_start is None:
         return job
@@ -94,50 +102,23 @@ def _only_job(plan: Plan, warm_start: Path | None) -> Job:
     return replace(job, training=replace(job.training, run=run))
 
 
-def _choose_folder(folder: Path, job: Job) -> Path:
+def _check_folder(folder: Path, job: Job) -> None:
+    """Raises SweepError if a folder has another run's adapter, or cannot be written."""
     record = folder / "adapter" / "run.json"
     if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["spec"] != job.training.run.model_dump(mode="json"):
         raise SweepError([f"--to {folder}: it has another run's adapter; give another folder"])
     existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise SweepError([f"--to {folder}: {existing} cannot be written"])
-    return folder
 
 
-def _train(job: Job, folder: Path, resume: bool) -> list[Outcome]:
-    from craft.trainer.checkpoint import find_newest_checkpoint
-    from orchestrator.worker.run_job import run_job
-
-    checkpoint = find_newest_checkpoint(folder) if resume else None
-    if checkpoint:
-        _say(f"continuing from {checkpoint}")
-
-    def on_step(step: int, total: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
-
-    return run_job(job, folder, _report, on_step, checkpoint)
-
-
-def _say(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr)
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _report(progress: Progress) -> None:
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items())
-    _say(f"\repoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}  {figures}")
-
-
-def _show(outcomes: list[Outcome]) -> None:
-    (result, adapter), *cuts = [(outcome.result, outcome.adapter) for outcome in outcomes]
-    for name, value in (result.metrics | result.counts).items():
-        digits = 4 if name == "search_loss" or value < 1 else 2
-        print(f"{name:<24}{value:,.{digits}f}".removesuffix(".00"))
-    for cut, folder in cuts:
-        print(f"cut to {cut.counts['trainable_parameters']:,.0f} parameters: score {cut.metrics['score']:.2f}, {folder}")
-    for note in result.notes:
-        print(f"note: {note}")
-    print(USE.format(folder=str(adapter), steps=result.steps, seconds=result.seconds))
+    _say(f"epoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}  {figures}")
 
 
 def energy(
@@ -154,7 +135,7 @@ def energy(
     The table has the share of the squared norm, by rank."""
     from orchestrator.commands.energy import print_report
 
-    print_report(model, _words(projections), ranks or (), device, as_json)
+    print_report(model, projections.replace(",", " ").split(), ranks or (), device, as_json)
 
 
 def cache(
@@ -173,7 +154,3 @@ def cache(
     from orchestrator.commands.cache import clear_store, list_store
 
     list_store(folder) if clear is None else clear_store(folder, "" if clear == "all" else clear)
-
-
-def _words(text: str | None) -> list[str]:
-    return (text or "").replace(",", " ").split()

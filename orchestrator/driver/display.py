@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from craft.words import format_duration
-from orchestrator.driver.options import Verbosity
+from orchestrator.record.options import Verbosity
 from orchestrator.review.progress import Outlook, progress
 from orchestrator.review.status import RUNNING_SHOWN, Progress
 from orchestrator.state.entry import Entry

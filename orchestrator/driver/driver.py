@@ -12,6 +12,7 @@ driver's own thread is lost in Ray; `lock` keeps the two apart.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,42 +20,59 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.control.request_queue import Command, RequestQueue
-from orchestrator.driver.agenda import Agenda, as_its_training
+from orchestrator.control.request import Command, RequestQueue
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
-from orchestrator.driver.options import RunOptions
+from orchestrator.driver.queue import Queue
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Outcome
+from orchestrator.plan.trial import Job, Outcome, jobs_of
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import describe_session
+from orchestrator.record.options import Options
 from orchestrator.record.resume import copied_from
+from orchestrator.search.scheduler import make_scheduler
 from orchestrator.search.stages import make_strategy
+from orchestrator.search.strategy import refusal
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import (
+    Applied,
+    Decided,
     Ended,
+    Event,
     Interrupted,
     Opened,
     Paused,
+    Proposed,
     Reopened,
     Reported,
+    Requested,
     SessionStarted,
     Started,
     Underway,
+    Wanted,
 )
-from orchestrator.state.state import new_rows
+from orchestrator.state.log import Log, read_events
+from orchestrator.state.state import State, new_rows
 
 logger = logging.getLogger(__name__)
 
 UNDERWAY_EVERY = 15.0
 """Seconds between two records of how far the running trials are."""
+DECISIVE = (Ended, Proposed, Decided, Applied, Requested)
+"""Events after which other trials may be wanted."""
 NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
 
-class Driver(Agenda):
-    """One session of a sweep.
+class Driver:
+    """One session of a sweep: its log, replayed, and the jobs that remain by it.
 
     Attributes:
+        state: the state of the sweep.
+        plan: of the sweep file that counts now.
+        strategy: says which trials are wanted.
+        queue: the session's jobs: those that wait, and those that run.
+        notes: sentences on what was decided, for the end of the session.
+        lock: held while an event is taken.
         stopping: says whether somebody asked for the session's end.
         common_cause: notices that trial after trial fails for one fault of the machines.
         storage: where checkpoints and adapters go: an absolute path or a URI.
@@ -66,7 +84,8 @@ class Driver(Agenda):
     def __init__(
         self,
         plan: Plan,
-        options: RunOptions,
+        folder: SweepFolder,
+        options: Options,
         display: Display,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -75,10 +94,19 @@ class Driver(Agenda):
         Args:
             clock: the seconds of this session, by which budgets are used up and progress is recorded.
         """
-        self.options, self.stopping, self._clock = options, stopping, clock
-        super().__init__(plan, SweepFolder(options.folder.absolute()), display, clock)
-        self.storage, self.copied_from = options.storage_of_trials, copied_from(self.folder.path, self.state)
-        self.requests = RequestQueue(self.folder, options.sweep_file)
+        self.folder, self.options, self.display, self.stopping, self._clock = folder, options, display, stopping, clock
+        self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
+        self.queue, self.notes, self.lock = Queue(self._scheduler, clock), list[str](), threading.RLock()
+        self.state = State()
+        self._log: Log | None = None
+        for event, _ in read_events(folder.record):
+            self.state = self.state.after(event)
+            if self._scheduler is not None:
+                self._scheduler.on_report(event, self.state)
+        self._finished_before = self._finished
+        self._changes, self._asked_at = 0, -1
+        self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
+        self.requests = RequestQueue(folder, options)
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
@@ -89,7 +117,7 @@ class Driver(Agenda):
         Args:
             started: what the record says of it; what the plan says of it if not given.
         """
-        self.open()
+        self._log = Log(self.folder.record)
         if self.copied_from is not None or not self.state.sweep_id:
             self.record(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
@@ -117,12 +145,60 @@ class Driver(Agenda):
                 self.record(Started(keys=again))
             self.queue.sort(self.state)
 
+    def record(self, *events: Event) -> None:
+        """Records events: writes them to the log, changes the state by them, and shows them."""
+        with self.lock:
+            assert self._log is not None, "the session has not begun"
+            self._log.append(*events)
+            if self._log.trouble is not None:
+                self.display.trouble(f"{self.folder.record} cannot be written ({self._log.trouble.strerror}); trying again")
+            for event in events:
+                self.state = self.state.after(event)
+                self._changes += isinstance(event, DECISIVE)
+                self.display.show(event, self.state)
+
+    def flush(self) -> bool:
+        """Retries pending writes; returns whether none is left."""
+        assert self._log is not None, "the session has not begun"
+        return self._log.flush()
+
+    def close(self) -> None:
+        """Closes the log."""
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def new(self) -> frozenset[str]:
+        """Keys of the trials that finished in this session."""
+        return self._finished - self._finished_before
+
+    @property
+    def _finished(self) -> frozenset[str]:
+        return frozenset(key for key, entry in self.state.entries.items() if entry.finished)
+
     # What the engine asks.
+
+    @property
+    def promotes(self) -> bool:
+        """Whether trials may have to wait for their turn."""
+        return self._scheduler is not None
+
+    def next_job(self, only: Sequence[str] | None = None) -> Job | None:
+        """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`).
+
+        Args:
+            only: keys of the jobs to choose from, if not from all.
+        """
+        while self.state.held is None:
+            job = self.queue.take_next(self.state, only)
+            if job is not None or only is not None or not (self._ask() or self._draw()):
+                return job
+        return None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
-        if self.queue.running or self.requests.is_busy or self.strategy.is_open(self.state):
+        if self.queue.running or self.strategy.is_open(self.state):
             return False
         return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting
 
@@ -130,7 +206,7 @@ class Driver(Agenda):
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self.queue.running or self.queue.waiting or self.requests.is_busy) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -190,7 +266,7 @@ class Driver(Agenda):
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
         """
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
-        every = [by_key.get(trial) or Outcome(as_its_training(trial, training)) for trial in self._left(key)]
+        every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
         self.queue.leave(key)
         self.record(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
@@ -282,3 +358,63 @@ class Driver(Agenda):
             return None
         path = path.resolve()
         return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
+
+    def _ask(self) -> bool:
+        """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
+        if self._asked_at == self._changes:
+            return False
+        self._asked_at = self._changes
+        wanted = self.strategy.wanted(self.state)
+        self.notes = [*dict.fromkeys([*self.notes, *self.strategy.notes(self.state)])]
+        new = [trial for trial in wanted if trial.key not in self.state.wanted]
+        if not new:
+            return False
+        recorded = self.state.entries
+        described = [trial.trial for trial in new if trial.key not in recorded or recorded[trial.key].trial != trial.trial]
+        self.record(Wanted(keys=[trial.key for trial in new], trials=described))
+        for job in jobs_of(wanted):
+            if self.queue.jobs.get(job.key) != job:
+                self._add(job)
+        return True
+
+    def _draw(self) -> bool:
+        """Lets a searcher draw; returns whether it did."""
+        events = self.strategy.draw(self.state)
+        if events:
+            self.record(*events)
+        return bool(events)
+
+    def _add(self, job: Job) -> None:
+        """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
+        self.queue.jobs[job.key] = job
+        if job.key in self.queue.submitted:
+            return
+        unfinished, training = self.state.unfinished(job.keys), self.state.entries[job.key]
+        if training.ended and training.finished is None and unfinished:
+            # A training that has no adapter has nothing to cut.
+            assert training.result is not None
+            self.record(*(Ended(result=_as_its_training(key, training.result)) for key in unfinished))
+        elif unfinished:
+            self.queue.waiting[job.key] = job
+
+    def _wait_again(self, key: str) -> None:
+        if key in self.queue.jobs:
+            self._add(self.queue.jobs[key])
+
+    def _record_refused(self) -> None:
+        if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
+            refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
+            self.record(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+
+    def _left(self, key: str) -> list[str]:
+        """Returns the keys of a job's trials that have not ended, in its order; those of what the engine has of it, if it has
+        it."""
+        job = self.queue.job(key)
+        return self.state.unfinished(job.keys) if job is not None else []
+
+
+def _as_its_training(key: str, training: TrialResult) -> TrialResult:
+    """Returns the result of a cut for which its training returned none."""
+    if training.status == "finished":
+        return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
+    return replace(training, key=key, metrics={}, counts={}, seconds=0.0)

@@ -30,7 +30,7 @@ class Configuration:
         cut_to: what these are cut to (`craft.trainer.cuts.read_size`).
         candidates: of a tuned configuration, by task the candidate that was chosen there, whose settings its trials have; of
             what is cut from it, the candidate from whose adapter it is cut.
-        transferred: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
+        transferred: by task, the id of the configuration whose learning rate it has, where it was not tuned itself.
     """
 
     id: str

@@ -146,7 +146,7 @@ class Planner:
             candidates: a group.
             best: by task, the place of the best one in `candidates`.
             best_of_size: the same for what the adapters are cut to, by `cut_to`; a size that is absent has `best`.
-            transferred: by task, the label of the configuration whose choice it takes, if it is another one's.
+            transferred: by task, the id of the configuration whose choice it takes, if it is another one's.
         """
         chosen = {task: candidates[place] for task, place in best.items()}
         largest = max(chosen.values(), key=lambda candidate: candidate.counts.trainable_parameters)

@@ -259,11 +259,11 @@ def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
     alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone
     each = tasks * len(sweep.seeds)
-    trainings = sum(_most_choices(sweep, group) for family in families for group in family.groups)
+    trainings = sum(most_choices(sweep, group) for family in families for group in family.groups)
     return planned * each, every * each, trainings * tasks * len(sweep.reported_seeds)
 
 
-def _most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
+def most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
     """Returns how many candidates of a group can be chosen at most: by the whole adapter and by each size."""
     block = sweep.block_at(group[0].path)
     sizes = sizes_within(block.sizes if block else None, group[0].counts.trainable_parameters)

@@ -25,8 +25,8 @@ class SweepFolder:
         self.path = path
         self.effective = path / EFFECTIVE_FILE
         """The effective sweep file: the sweep with every default written out."""
-        self.overrides = path / "overrides.json"
-        """What earlier sessions changed by flags (`orchestrator.record.overrides`)."""
+        self.written = path / "written.json"
+        """The sweep file as it is written, and the changes of it, by which the sweep runs (`orchestrator.record.options`)."""
         self.record = path / LOG_FILE
         """The events of the sweep, in order (`orchestrator.state.log`)."""
         self.tracking = path / "tracking.json"

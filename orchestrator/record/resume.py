@@ -14,6 +14,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.sweep import Sweep
 
 MEANING = (
@@ -190,15 +192,19 @@ def _plain(sweep: Sweep) -> dict[str, Any]:
     return sweep.model_dump(mode="json")
 
 
-def _lines(recorded: Any, wanted: Any, path: tuple[str, ...], sweep: Sweep) -> list[str]:
+def _lines(recorded: Any, wanted: Any, path: YamlPath, sweep: Sweep) -> list[str]:
     changes = differences(recorded, wanted, path)
     return [f"{dotted(place)}: was {shown(old)}, is {shown(new)} ({sweep.where(place)})" for place, old, new in changes]
 
 
-def differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yields the places where two plain values differ, as deep as both are mappings: path, old and new value."""
+def differences(old: Any, new: Any, path: YamlPath = ()) -> Iterator[tuple[YamlPath, Any, Any]]:
+    """Yields the places where two plain values differ, as deep as both are mappings or lists of mappings: path, old and new
+    value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             yield from differences(old.get(key), new.get(key), (*path, str(key)))
+    elif all(isinstance(value, list) and value and all(isinstance(item, dict) for item in value) for value in (old, new)):
+        for index, (item, other) in enumerate(zip_longest(old, new)):
+            yield from differences(item, other, (*path, index))
     elif old != new:
         yield path, old, new

@@ -188,14 +188,15 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             chosen.setdefault(trial.configuration, {})[trial.task] = trial.parameters
             tuned[trial.configuration] = training.configuration, size
             transferred |= {trial.configuration: training.transferred} if training.transferred else {}
-    labels = {trial.label: trial.configuration for trial in trainings.values() if trial.is_reported}
+    labels = {trial.configuration: trial.label for trial in trainings.values() if trial.is_reported}
     tunings: dict[str, Tuning] = {}
     for name, (group, size) in tuned.items():
-        label = transferred.get(name)
+        source = transferred.get(name)
+        label = labels.get(source, source) if source is not None else None
         if group in groups:
             tunings[name] = _of_group(groups[group], size, chosen[name], label)
-        elif label is not None:
-            lucks = lucks_of_tuning(groups.get(labels.get(label, ""), {}).get(None, []))
+        elif source is not None:
+            lucks = lucks_of_tuning(groups.get(source, {}).get(None, []))
             tunings[name] = Tuning(1, values=_values([RATE], chosen[name]), lucks=lucks, transferred=label)
         elif groups:
             tunings[name] = Tuning(1)

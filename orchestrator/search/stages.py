@@ -109,11 +109,11 @@ class _Tried:
             first = family.groups[family.start]
             if first[0].id not in self._tunes:
                 continue  # it has no other candidates, and its trials are reported
-            label, by_task = self._plan.planner.labels.label_of(first), self._rates(family)
+            source, by_task = self._plan.planner.identity.group(first[0]), self._rates(family)
             for rank, group in enumerate(family.groups):
                 best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
                 if len(best) == len(by_task):
-                    transferred = {task: label for task, rows in by_task.items() if rows[rank][1]}
+                    transferred = {task: source for task, rows in by_task.items() if rows[rank][1]}
                     sizes = self._sizes(group, cuts, {task: best[task] for task in transferred})
                     tuned.append(self._plan.planner.tuned(group, best, sizes, transferred))
         return tuned

@@ -199,13 +199,14 @@ class Underway(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Applied(Event):
-    """`request` names the request that it answers. `difference` says in words what changes. `sweep`, `configurations` and
-    `trainings` replace those of `SessionStarted`."""
+    """`request` names the request that it answers. `difference` says in words what changes. `again`, `sweep`, `configurations`
+    and `trainings` replace those of `SessionStarted`."""
 
     durable = True
     request: str
     who: str
     difference: list[str]
+    again: str
     sweep: dict[str, Any]
     configurations: int
     trainings: int

@@ -219,13 +219,19 @@ def _ended(state: State, event: Ended) -> State:
     entry = state.entries.get(event.result.key)
     if entry is None or entry.ended:
         return state
-    changed = replace(_stop(entry, event.time), phase="ended", begun=True)
+    # What a lost machine or a training without an adapter ends may never have started.
+    begun = entry.begun or event.result.status == "finished"
+    changed = replace(_stop(entry, event.time), phase="ended", begun=begun)
     return state._with([replace(changed, result=event.result, adapter=event.adapter)])
 
 
 def _applied(state: State, event: Applied) -> State:
     started = state.started and replace(
-        state.started, sweep=event.sweep, configurations=event.configurations, trainings=event.trainings
+        state.started,
+        again=event.again,
+        sweep=event.sweep,
+        configurations=event.configurations,
+        trainings=event.trainings,
     )
     return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
 

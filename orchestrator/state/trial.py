@@ -22,7 +22,7 @@ class Why:
     ==============  ==========================================================  ========================================
     `listed`        is of a point of the file's space, or of a drawn one        empty
     `candidate`     helps to choose settings, and its scores are not reported   the id of the group that chooses
-    `transferred`   has the learning rate of another configuration              that configuration's label
+    `transferred`   has the learning rate of another configuration              that configuration's id
     `replicated`    is one more seed of what results have chosen                empty
     `added`         was decided while the sweep ran                             the reason, in words
     `cut`           is cut from the adapter of a training                       the key of the training
@@ -100,5 +100,5 @@ class Trial:
 
     @property
     def transferred(self) -> str | None:
-        """The label of the configuration whose learning rate it has."""
+        """The id of the configuration whose learning rate it has."""
         return self.why.of if self.why.reason == "transferred" else None

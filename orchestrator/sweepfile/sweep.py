@@ -117,7 +117,7 @@ class Sweep(Settings):
     storage: str = Field("runs", min_length=1, description="Folder that gets a folder for each sweep.")
 
     _source: Source | None = PrivateAttr(None)
-    _chosen: dict[str, str] = PrivateAttr({})
+    _chosen: str | None = PrivateAttr(None)
 
     @field_validator("name")
     @classmethod
@@ -157,8 +157,8 @@ class Sweep(Settings):
         return storage
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """The choice that `auto` means in each section, and its reason (`orchestrator.sweepfile.choosing`)."""
+    def chosen(self) -> str | None:
+        """The searcher that `auto` means, and the reason (`orchestrator.sweepfile.choosing`)."""
         return self._chosen
 
     @cached_property
@@ -229,6 +229,11 @@ class Sweep(Settings):
         """The distinct resources that trials of this sweep get."""
         shares = [self.resources_for(block) for block in self.blocks]
         return [share for index, share in enumerate(shares) if share not in shares[:index]]
+
+    @property
+    def written(self) -> Any:
+        """What its file says, without defaults and changes; None if it was not read from a file."""
+        return self._source.written if self._source else None
 
     def where(self, path: YamlPath) -> str:
         """Returns `file:line` of a path of the file, for messages of later checks."""

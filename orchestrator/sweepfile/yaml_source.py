@@ -6,6 +6,7 @@ a mistake is. `plain_yaml` reads the text of a file and that of a `--set`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ class Source:
 
     def __init__(self, document: Any, origins: dict[YamlPath, str], name: str) -> None:
         self.content = document
+        self.written = json.loads(json.dumps(document, default=str, skipkeys=True))
+        """What the text says, without any `--set`."""
         self.name = name
         self._origins = origins
 

@@ -27,8 +27,8 @@ from ray import tune
 from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.driver.options import check_answers, check_socket_room, cluster_address
 from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.record.options import check_answers, check_socket_room, cluster_address
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.worker.share import keep_to_share, require_gpu
@@ -244,9 +244,8 @@ def keep_token() -> None:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """Returns a trial's resources as Tune asks for them: a bundle for each process, on one machine unless the file says so."""
-    strategy = "PACK" if resources.across_machines else "STRICT_PACK"
-    return tune.PlacementGroupFactory([resources.asked] * resources.count, strategy=strategy)
+    """Returns a trial's resources as Tune asks for them: a bundle for each process, on one machine."""
+    return tune.PlacementGroupFactory([resources.asked] * resources.count, strategy="STRICT_PACK")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 from orchestrator.driver.display import Display
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.driver.preparation import Shared
 from orchestrator.plan.plan import Plan
@@ -24,6 +23,7 @@ from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
+from orchestrator.record.options import Options
 from orchestrator.record.resume import check_name
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
@@ -95,7 +95,7 @@ class Session:
 
 
 @contextmanager
-def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
+def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[Session]:
     """Holds the sweep's folder for a session: its lock, its screen, and what is on record.
 
     Raises:
@@ -103,20 +103,20 @@ def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
             log is another sweep's, or the storage cannot be written.
     """
     refuse_running_ray()
-    folder = SweepFolder(options.folder.absolute())
+    storage = options.storage_of(folder.path)
     with one_driver(folder.path), noise_to_log(folder.log) as screen:
-        if not options.resume and (folder.record.exists() or attempts(options.storage_of_trials)):
+        if not options.resume and (folder.record.exists() or attempts(storage)):
             raise ValueError(f"{folder.path} holds a sweep already. Continue it by --resume, or give this one another --name.")
-        check_writable(options.storage_of_trials)
+        check_writable(storage)
         display = Display(screen, options.verbosity)
         stop = Stop(display.say)
-        driver = Driver(plan, options, display, lambda: stop.asked)
+        driver = Driver(plan, folder, options, display, lambda: stop.asked)
         check_name(folder.path, driver.state, plan.sweep.name)
         if driver.copied_from is not None:
             copy = f"{folder.path} is a copy of {driver.copied_from}, which is there still"
-            if options.storage is not None:
+            if options.remote is not None:
                 raise ValueError(
-                    f"{copy}, and both would write to {options.storage}. Give the copy another --storage, or remove one of them"
+                    f"{copy}, and both would write to {storage}. Give the copy another --storage, or remove one of them"
                 )
             display.say(f"{copy}: it continues as a sweep of its own")
         try:

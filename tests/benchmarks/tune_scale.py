@@ -31,10 +31,11 @@ from rich.console import Console
 from rich.table import Table
 
 from craft.results import Counts
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import hardware
+from orchestrator.record.options import Options
 from orchestrator.state.events import Ended, Event, SessionEnded
 from orchestrator.tracking.follower import Follower
 from tests.orchestrator.plans import toy_plan
@@ -111,7 +112,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
 
     plan, clock, profiler = plan_of(folder, trials), Clock(), cProfile.Profile(time.thread_time)
     clock.watch_waits()
-    with open_session(plan, RunOptions(folder / "scale", cpus=at_once, verbosity="quiet")) as session:
+    with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, verbosity="quiet")) as session:
         session.driver.begin()
         record = session.driver.record
 

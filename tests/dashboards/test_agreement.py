@@ -19,10 +19,10 @@ from dashboards.panels.front import data as front_data
 from dashboards.panels.front_figure import draw
 from dashboards.panels.table import data as table_data
 from dashboards.store import Store
-from orchestrator import session
-from orchestrator.driver.options import RunOptions
+from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.plan.trial import Outcome
+from orchestrator.record.options import Options
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
@@ -91,7 +91,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Fin
         patch.setattr(Session, "run", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
         patch.setattr(front_picture, "_list", spy)
-        session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")
+        session.run_session(plan, Options(), uri, console)
     ranks = {configuration.id: configuration.parameters["rank"] for configuration in plan.configurations}
     return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
 
@@ -220,7 +220,7 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
             patch.setattr(Session, "run", stand_in)
             patch.setattr(session, "_prepare", lambda *given: None)
             plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
-            session.run_session(plan, RunOptions(sweep.folder, resume=True), uri, Console(file=io.StringIO()), "again")
+            session.run_session(plan, Options(resume=True), uri, Console(file=io.StringIO()))
     store = Store(uri)
     feed = store.feed("memory")
     feed.refresh()

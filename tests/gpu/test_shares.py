@@ -20,7 +20,6 @@ from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, PlannedTrial
@@ -109,8 +108,9 @@ def test_trials_of_a_sweep_see_their_shares(
         return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
 
     blocks = "[{method: lora, rank: 2}, {method: full, resources: {gpu: 0.5}}]"
-    options = RunOptions(tmp_path / "t", address=cluster("0"), verbosity="quiet")
-    outcome = run_sweep(count(sweep_of(tmp_path, "{cpu: 1}", blocks)), options, train=train)
+    outcome = run_sweep(
+        count(sweep_of(tmp_path, "{cpu: 1}", blocks)), tmp_path / "t", address=cluster("0"), verbosity="quiet", train=train
+    )
     assert len(outcome.ended("finished")) == 4, results_of(outcome)
     lines = set(Path(log).read_text().splitlines())
     figure("; ".join(sorted(lines)))
@@ -122,8 +122,13 @@ def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_a
 ) -> None:
     from tests.orchestrator.tune.running import run_sweep
 
-    options = RunOptions(tmp_path / "t", address=cluster(ABSENT), max_failures=0, verbosity="quiet")
-    outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), options)
+    outcome = run_sweep(
+        make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")),
+        tmp_path / "t",
+        address=cluster(ABSENT),
+        max_failures=0,
+        verbosity="quiet",
+    )
     results = [results_of(outcome)[entry.key] for entry in outcome.ended("failed")]
     assert len(results) == 2
     figure(results[0].error or "")

@@ -10,9 +10,10 @@ from typing import Any
 
 from orchestrator.driver.display import Display
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.state.entry import TrialResult
 
 Score = Callable[[PlannedTrial], float]
@@ -22,7 +23,7 @@ Score = Callable[[PlannedTrial], float]
 def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
     """A session that has begun, with the record in `folder`."""
     display = Display(io.StringIO(), "quiet")
-    driver = Driver(plan, RunOptions(folder, resume=True, **options), display)
+    driver = Driver(plan, SweepFolder(folder.absolute()), Options(resume=True, **options), display)
     driver.begin()
     try:
         yield driver

@@ -5,6 +5,7 @@ python -m tests.orchestrator.stand_in FOLDER        runs, or goes on with, the s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import random
@@ -18,7 +19,6 @@ from typing import Any
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.folder import SweepFolder
@@ -194,8 +194,8 @@ def drive(folder: Path) -> int:
         return _drive_session(folder, plan, train, told)
     from tests.orchestrator.tune.running import run_sweep
 
-    options = RunOptions(**{"folder": folder / "test", "cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]})
-    outcome = run_sweep(plan, options, train=train)
+    options = {"cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]}
+    outcome = run_sweep(plan, folder / "test", train=train, **options)
     left = outcome.left
     begun = sum(entry.begun for entry in left)
     print(len(outcome.ended("finished")), begun, len(left) - begun, len(outcome.ended("failed")), outcome.trouble or "")
@@ -203,19 +203,19 @@ def drive(folder: Path) -> int:
 
 
 def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
-    from orchestrator import session
-    from orchestrator.commands import run
+    from orchestrator.commands import run, session
+    from orchestrator.commands.start import run_plan
+    from orchestrator.record.options import Options
     from orchestrator.run import main
-    from orchestrator.start import Call, run_plan
     from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
-    Call.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
+    Options.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
     runner.Session.run = functools.partialmethod(runner.Session.run, train=train)  # type: ignore[assignment]
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []
-    run.run_file = lambda call, console: run_plan(plan, call, [], True, console)
+    run.run_file = lambda options, console: run_plan(plan, dataclasses.replace(options, resume=True), console)
     return main(arguments)
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from craft.results import Counts
-from orchestrator import check
-from orchestrator.check import Finding, look, needed_bytes
+from orchestrator.commands import check
 from orchestrator.commands.app import main
+from orchestrator.commands.check import Finding, look, needed_bytes
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.start import Call
+from orchestrator.plan.tuning import budget_of
+from orchestrator.record.options import Options
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster as tune_cluster
 
@@ -52,8 +53,8 @@ def store(folder: Path) -> str:
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 
-def call_of(folder: Path, address: str | None = None) -> Call:
-    return Call(str(folder / "sweep.yaml"), tracking_uri=store(folder), address=address)
+def call_of(folder: Path, address: str | None = None) -> Options:
+    return Options(str(folder / "sweep.yaml"), tracking_uri=store(folder), address=address)
 
 
 def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> None:
@@ -83,6 +84,17 @@ def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
     huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
     larger = replace(plan, configurations=[huge])
     assert first("disk", larger, call_of(tmp_path)).level == "bad"
+
+
+@pytest.mark.parametrize(
+    "block", ["{method: lora, rank: {values: [1, 2, 4, 8]}}", "{method: lora, rank: {values: [1, 2]}, sizes: [500]}"]
+)
+def test_the_disk_of_all_trials_that_a_fair_comparison_may_have_is_counted(tmp_path: Path, block: str) -> None:
+    plan = plan_of(tmp_path, "compare: fair\n", space=block)
+    _, tuning, measuring = budget_of(plan.sweep, plan.families)
+    assert tuning > len(plan.jobs) / 2
+    cuts = 2 if "sizes" in block else 1
+    assert needed_bytes(plan) == (tuning + measuring) * (2 * 1024 * 4 * 4 + cuts * 2 * 4096)
 
 
 def test_a_server_that_does_not_answer_is_found_without_showing_its_password(

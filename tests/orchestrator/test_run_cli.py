@@ -8,23 +8,30 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from craft.trainer.checkpoint import verify
 from orchestrator.commands.app import GOOD, QUIET, WRONG
-from orchestrator.commands.run import again, exit_status
+from orchestrator.commands.options import changes_of
+from orchestrator.commands.run import exit_status
+from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.run import main
-from orchestrator.start import Call
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Ended
 from orchestrator.state.log import read_events, read_state
 from orchestrator.state.state import State
 from orchestrator.state.trial import Trial
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -144,18 +151,23 @@ def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path
 
 
 def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -> None:
-    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2", "--json"])
-    assert command == "craft-sweeps run sweep.yaml --resume --cpus 2"
+    options = Options("my sweep.yaml", ("seeds=[0, 1]",), resume=True, retry_failed=True, cpus=2)
+    assert options.again() == "craft-sweeps run 'my sweep.yaml' --resume --set 'seeds=[0, 1]' --cpus 2"
+    options = Options("s.yaml", (), "n", "my runs", "http://me:secret@host", "auto", start=("python", "-m", "orchestrator.run"))
+    flags = "--name n --storage 'my runs' --tracking-uri 'http://***@host' --address auto"
+    assert options.again() == f"python -m orchestrator.run s.yaml --resume {flags}"
 
 
 def test_within_is_a_setting_of_the_file() -> None:
-    assert Call("sweep.yaml", within=2.0).changes == ["enough.within=2.0"]
+    assert changes_of(["seeds=[0]"], within=2.0, hours=1.5) == ("seeds=[0]", "enough.within=2.0", "budget.wall_clock=90min")
 
 
 def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
-    command = again(["craft-sweeps", "run"], ["sweep.yaml", "--resume", "--address", "node1:20000"])
-    assert command == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
+    assert (
+        Options("sweep.yaml", address="node1:20000").again()
+        == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
+    )
 
 
 def test_a_folder_that_holds_the_sweep_is_not_run_over(
@@ -177,6 +189,49 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(
     assert main(call) == GOOD, "a job script starts a sweep by the command that continues it"
     assert main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
+
+
+def recorded(*changes: str, **more: str) -> Options:
+    """The options by which the sweep of the file has run."""
+    options = Options("sweep.yaml", changes, **more)  # type: ignore[arg-type]
+    sweep = load_sweep("sweep.yaml", options.assignments)
+    sweep.folder.mkdir(parents=True)
+    (sweep.folder / "sweep.yaml").write_text(sweep.to_yaml())
+    options.remember(SweepFolder(sweep.folder), sweep.written)
+    return options
+
+
+def resumed(*changes: str) -> Plan:
+    return plan_sweep(Options("sweep.yaml", changes, resume=True), Console(quiet=True))
+
+
+def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
+    recorded("seeds=[0, 1]", "enough.within=2", tracking_uri="sqlite:///other.db")
+    sweep = resumed().sweep
+    assert (sweep.seeds, sweep.enough.within, sweep.tracking.uri) == ((0, 1), 2, "sqlite:///other.db")
+    sweep = resumed("seeds=[0, 1, 2]").sweep
+    assert (sweep.seeds, sweep.enough.within) == ((0, 1, 2), 2), "one more change, the others stay"
+    Path("sweep.yaml").write_text("# the same sweep\n" + Path("sweep.yaml").read_text())
+    assert resumed().sweep.seeds == (0, 1)
+    assert plan_sweep(Options("sweep.yaml"), Console(quiet=True)).sweep.seeds == (0,), "without --resume it is another sweep"
+
+
+def test_an_edited_file_is_to_be_applied(folder: Path) -> None:
+    recorded("seeds=[0, 1]", storage="my runs")
+    Path("sweep.yaml").write_text(Path("sweep.yaml").read_text().replace("rank: 1", "rank: 2") + "budget: {trials: 9}\n")
+    options = Options("sweep.yaml", resume=True, storage="my runs")
+    with pytest.raises(SweepError) as refused:
+        plan_sweep(options, Console(quiet=True))
+    lines = str(refused.value).splitlines()
+    assert lines[0] == f"sweep.yaml was edited since {folder / 'my runs' / 'small'} ran with it:"
+    assert lines[1:3] == [
+        "  space.1.rank: was 1, is 2 (sweep.yaml:9)",
+        "  budget: was nothing (null), is {trials: 9} (sweep.yaml:11)",
+    ]
+    assert "craft-sweeps apply sweep.yaml --storage 'my runs'" in lines[3]
+    assert "--set 'seeds=[0, 1]'" in lines[3]
+    sweep = plan_sweep(replace(options, edited=True), Console(quiet=True)).sweep
+    assert (sweep.seeds, sweep.budget.trials) == ((0,), 9), "the file holds"
 
 
 @pytest.mark.slow

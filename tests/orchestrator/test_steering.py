@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 import pytest
 
 from orchestrator.commands.app import WRONG, main
+from orchestrator.commands.steering import ask
 from orchestrator.control.change import find_change, price_of
-from orchestrator.control.request import new_request, pending
+from orchestrator.control.request import apply_request, new_request, pending
 from orchestrator.judging.experiments import pace_of
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.review.progress import read_status
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
-from orchestrator.steering import ask
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget
@@ -110,13 +112,12 @@ def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) 
     [
         *({"trial": value} for value in (5, ["a"], {}, True, "\x1b[2J", "")),
         *({"who": value} for value in (5, None, "\x1b]0;x\x07root", "a\nb")),
-        *({"time": value} for value in ("x", None, [])),
         *({"verb": value} for value in (["stop"], "delete", None)),
         {"name": "another"},
         {"surprise": 1},
         *({"verb": "apply", "sweep": value} for value in (None, [1], {}, {"name": {"name": {}}}, {"space": [[[[]]]]})),
         *({"verb": "apply", "file": value} for value in (5, "\0", None)),
-        *({"verb": "apply", "overrides": value} for value in (5, [5], [{"assignment": 5}], {})),
+        *({"verb": "apply", "changes": value} for value in (5, [5], {})),
         "[" * 100_000,
         "",
         "\0" * 50,
@@ -130,19 +131,15 @@ def test_a_request_of_wrong_types_is_refused_in_words_and_the_driver_continues(f
             "name": name,
             "verb": "stop",
             "who": "a@b",
-            "time": 1.0,
             "trial": key,
             "sweep": {},
             "file": "",
-            "overrides": [],
+            "changes": [],
         }
         driver.folder.requests.mkdir()
         file = driver.folder.requests / f"{name}.json"
         file.write_text(fields if isinstance(fields, str) else json.dumps(request | fields))
         driver.tick()
-        if (planning := driver.requests._planning) is not None:
-            planning.join()
-            driver.tick()
         assert not file.exists()
         assert len(file.with_suffix(".refused").read_text()) > 20
         assert driver.state.entries == state.entries
@@ -153,13 +150,40 @@ def test_an_error_while_a_request_is_answered_refuses_it(tmp_path: Path, monkeyp
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("orchestrator.control.request_queue.affected", fail)
+    monkeypatch.setattr("orchestrator.control.request.affected", fail)
     with driving(plan_of("grid", 0), tmp_path / "t") as driver:
         request = new_request("pause")
         request.write(driver.folder)
         driver.tick()
         assert request.take_refusal(driver.folder) == "No space left on device"
         assert driver.state.held is None
+
+
+def test_an_apply_that_waited_counts_unless_its_file_was_edited_again(tmp_path: Path) -> None:
+    """No clock decides: the file may be on another machine than the driver, or have any time."""
+    state, file = run_one(tmp_path / "t"), tmp_path / "asked.yaml"
+    assert len(state.reported[0].trial.key) == 16
+    for content, applied in (("rank: 4", True), ("rank: 8", False)):
+        file.write_text("name: t\nmodel: m\ntasks: [toy/sentiment, toy/paraphrase]\nseeds: [0, 1]\n"
+                        "space: [{method: lora, rank: 4}]\n")  # fmt: skip
+        asked = load_sweep(file)
+        plan = plan_of("grid", 1)
+        request = replace(apply_request(plan.sweep, Options(str(file), ("seeds=[0, 1]",))), written=asked.written)
+        request.write(SweepFolder(tmp_path / "t"))
+        file.write_text(file.read_text().replace("rank: 4", content))
+        for time in (1, 4_000_000_000):
+            os.utime(file, (time, time))
+        with driving(plan_of("grid", 0), tmp_path / "t", sweep=str(file), tracking_uri="sqlite:///my store.db") as driver:
+            assert ([entry.trial.seed for entry in driver.state.requested].count(1) > 0) == applied
+            assert (request.take_refusal(driver.folder) is None) == applied
+            driver.tick()
+            assert pending(driver.folder) == []
+            if applied:
+                command = f"craft-sweeps run {file} --resume --set 'seeds=[0, 1]' --tracking-uri 'sqlite:///my store.db'"
+                assert driver.state.again == command
+                memory = json.loads(driver.folder.written.read_text())
+                assert memory["file"] == asked.written
+                assert "seeds=[0, 1]" in memory["changes"]
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator import session
+from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.work import scored_line

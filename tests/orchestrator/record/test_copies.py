@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.driver.options import RunOptions
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.start import Call
 from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
@@ -46,7 +46,7 @@ def test_the_log_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
     plan, other = toy_plan(tmp_path, SWEEP), toy_plan(tmp_path, SWEEP.replace("name: s", "name: other"))
     run_some(other, tmp_path / "s", lambda job: outcomes(job, lambda trial: 80.0))
     with pytest.raises(SweepError, match=r"s/log\.jsonl is the log of the sweep 'other' and not of 's'"):
-        open_session(plan, RunOptions(tmp_path / "s", resume=True)).__enter__()
+        open_session(plan, SweepFolder(tmp_path / "s"), Options(resume=True)).__enter__()
     assert read_folder(tmp_path / "s").name == "other", "a folder may have another name than its sweep"
     (tmp_path / "s" / "sweep.yaml").write_text(plan.sweep.to_yaml())
     with pytest.raises(SweepError, match="is the log of the sweep 'other' and not of 's'"):
@@ -56,7 +56,7 @@ def test_the_log_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
 def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(ValueError, match=r"call ray\.shutdown\(\) first"):
-        open_session(toy_plan(tmp_path, SWEEP), RunOptions(tmp_path / "s")).__enter__()
+        open_session(toy_plan(tmp_path, SWEEP), SweepFolder(tmp_path / "s"), Options()).__enter__()
     assert not (tmp_path / "s").exists()
 
 
@@ -64,9 +64,9 @@ def test_a_copy_may_not_write_to_the_storage_of_the_original(tmp_path: Path) -> 
     plan, first, second = toy_plan(tmp_path, SWEEP), tmp_path / "first", tmp_path / "second"
     run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
     shutil.copytree(first, second)
-    options = RunOptions(second, storage=str(tmp_path / "shared"), resume=True)
-    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to {tmp_path / 'shared'}"):
-        open_session(plan, options).__enter__()
+    options = Options(storage=f"file://{tmp_path / 'shared'}", resume=True)
+    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to file://{tmp_path / 'shared'}"):
+        open_session(plan, SweepFolder(second), options).__enter__()
 
 
 def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_an_experiment_that_was_renamed_keeps_its_sweep(uri: str, tmp_path: Path
 
 def test_the_address_of_a_store_in_the_project_is_kept_as_it_was_given() -> None:
     """It is read from the current folder, as that of a sweep file is: a copy of the project has its own store."""
-    call = Call("sweep.yaml", tracking_uri="sqlite:///other.db")
-    assert call.changes == ['tracking.uri="sqlite:///other.db"']
+    options = Options("sweep.yaml", tracking_uri="sqlite:///other.db")
+    assert options.assignments == ['tracking.uri="sqlite:///other.db"']

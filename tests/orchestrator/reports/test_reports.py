@@ -19,7 +19,7 @@ from scipy import stats
 
 from craft.spec import RunSpec
 from orchestrator.adapters.taking import Taken
-from orchestrator.check import show
+from orchestrator.commands.check import show
 from orchestrator.control.change import Change, Price
 from orchestrator.judging.front import mark_front
 from orchestrator.plan.table import print_plan

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 from craft.spec import RunSpec
-from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from tests.orchestrator.local_engine import without_ray
@@ -32,8 +31,6 @@ def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
 
 
 def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> SweepOutcome:
-    options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
-
     def evaluate(spec: RunSpec, step: int) -> float:
         """1e-3 scores best, and it shows from the first epoch on."""
         return 80 - 10 * abs(math.log10(spec.training.learning_rate) + 3) + step
@@ -43,7 +40,7 @@ def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> S
 
     train = stand_in(str(folder / "log"), {}, evaluate=evaluate, finish=finish)
     with without_ray():
-        return run_sweep(plan_of(folder, trials, more), options, train=train)
+        return run_sweep(plan_of(folder, trials, more), folder / "run", resume=resume, cpus=1, verbosity="quiet", train=train)
 
 
 def drawn(outcome: SweepOutcome) -> list[str | None]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
+from orchestrator.record.folder import SweepFolder
+from orchestrator.results.summary import summarize_entries
 from orchestrator.results.table import describe_tuning
 from orchestrator.review.front_tables import caption, markdown
 from orchestrator.review.past_sweep import find_sweep
+from orchestrator.state.log import read_state
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
@@ -99,6 +103,20 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
         assert {summary.parameters["rank"]: describe_tuning(summary) for summary in past.summaries if summary.complete} == told
+
+
+def test_whose_rate_it_is_does_not_depend_on_a_label(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    run(plan, by(TWO_STEPS))
+    entries = read_state(SweepFolder(plan.sweep.folder).record).requested
+    renamed = [
+        replace(entry, trial=replace(entry.trial, label="the middle one")) if entry.trial.parameters["rank"] == 4 else entry
+        for entry in entries
+    ]
+    told = {summary.parameters["rank"]: summary.tuning for summary in summarize_entries(renamed) if summary.complete}
+    assert [rank for rank, tuning in told.items() if tuning and tuning.transferred == "the middle one"] == [2, 8]
+    by_rank = {entry.trial.parameters["rank"]: entry.trial for entry in entries if entry.trial.is_reported}
+    assert by_rank[8].transferred == by_rank[4].configuration
 
 
 @pytest.mark.parametrize(

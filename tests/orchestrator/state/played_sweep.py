@@ -9,9 +9,9 @@ from typing import Literal
 
 from orchestrator.control.request import new_request, pending
 from orchestrator.driver.display import Display
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.trial import Job, Outcome
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.log import read_state
@@ -41,9 +41,9 @@ class PlayedSweep:
     def start(self, variant: int, retry_failed: bool = False) -> None:
         self.variant = variant % len(FILES[self.kind])
         plan = plan_of(self.kind, self.variant)
-        options = RunOptions(self.folder, resume=True, retry_failed=retry_failed)
+        folder, options = SweepFolder(self.folder), Options(resume=True, retry_failed=retry_failed)
         # The number of the log's lines decides what hypothesis can draw, so it may not depend on the time.
-        self.driver = Watched(plan, options, Display(io.StringIO(), "quiet"), clock=lambda: 0.0)
+        self.driver = Watched(plan, folder, options, Display(io.StringIO(), "quiet"), clock=lambda: 0.0)
         self.driver.begin()
         self.submitted: dict[str, Job] = {}
 
@@ -80,8 +80,6 @@ class PlayedSweep:
         """Lets the driver answer all requests."""
         for _ in range(4):
             self.driver.tick()
-            if (planning := self.driver.requests._planning) is not None and planning.ident:
-                planning.join()
         assert not pending(SweepFolder(self.folder))
         # They have not begun, and the engine gives them back.
         for key in [key for key in self.submitted if self.driver.must_leave(key)]:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands.app import main
-from orchestrator.driver.agenda import SessionLog
-from orchestrator.driver.display import Display
 from orchestrator.record.folder import SweepFolder
 from orchestrator.state import log as log_module
 from orchestrator.state import log as logs
@@ -20,7 +18,9 @@ from orchestrator.state.events import FORMAT
 from orchestrator.state.log import DamagedLog, OtherVersion, load_snapshot, read_events, read_state
 from orchestrator.state.state import State, fold
 from orchestrator.tools.journal import CHECKSUM, SUFFIX
+from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry, story
+from tests.orchestrator.state.played import plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +109,8 @@ def test_no_command_takes_the_log_of_another_sweep_for_this_one(
 
 def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
     change(folder, 8, "Ended", "Endet")
-    with pytest.raises(DamagedLog, match="line 8"):
-        SessionLog(SweepFolder(folder), Display(None, "quiet"), None)  # type: ignore[arg-type]
+    with pytest.raises(DamagedLog, match="line 8"), driving(plan_of("grid", 0), folder):
+        pass
 
 
 @pytest.mark.parametrize(

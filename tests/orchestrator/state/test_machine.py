@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.control.change import find_change
 from orchestrator.control.request import apply_request, new_request
-from orchestrator.control.request_queue import _Planning
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, SessionEnded, Started
 from orchestrator.state.log import read_events, read_state
@@ -117,7 +117,7 @@ class SweepMachine(PlayedSweep, RuleBasedStateMachine):
         plan, folder = plan_of(self.kind, variant), SweepFolder(self.folder)
         for again in (False, True):
             change = find_change(self.driver.plan.sweep, plan, self.driver.state)
-            request = apply_request(plan.sweep, Path("sweep.yaml"), ())
+            request = apply_request(plan.sweep, Options("sweep.yaml"))
             request.write(folder)
             self.tell()
             if plan.sweep.scheduler != self.driver.plan.sweep.scheduler:
@@ -156,11 +156,9 @@ class SweepMachine(PlayedSweep, RuleBasedStateMachine):
     def kill_between_request_and_answer(self, data: st.DataObject, variant: int, written: bool) -> None:
         """The driver is killed before it has answered, or after that and before it has removed the request."""
         plan = plan_of(self.kind, variant % len(FILES[self.kind]))
-        request = apply_request(plan.sweep, Path("sweep.yaml"), ())
+        request = apply_request(plan.sweep, Options("sweep.yaml"))
         request.write(SweepFolder(self.folder))
         if written:
-            self.driver.tick()
-        while written and self.driver.requests.is_busy:
             self.driver.tick()
         self.kill_and_start()
         self.tell()
@@ -267,8 +265,6 @@ QUIET = settings(
 @pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FILES)
 def test_nothing_is_lost_and_nothing_done_twice(kind: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A plan that is made in a thread is ready after one tick or after ten, and hypothesis wants equal runs.
-    monkeypatch.setattr("orchestrator.control.request_queue._Planning.start", _Planning.run)
     monkeypatch.setattr("orchestrator.record.manifest.source_state", lambda folder: {})  # two calls of git each session
     machine = type("Machine", (SweepMachine,), {"kinds": [kind]})
     run_state_machine_as_test(

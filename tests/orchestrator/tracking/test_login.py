@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.check import _tracking
+from orchestrator.commands.check import _tracking
 from orchestrator.tracking.client import check_store
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.uri import TrackingError

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+from orchestrator.commands.session import _page
 from orchestrator.record.folder import SweepFolder
-from orchestrator.session import _page
 from orchestrator.tools.secrets import _Secrets, public_address, redact, redacted
 from orchestrator.tracking.client import make_sqlite
 from orchestrator.tracking.uri import TrackingError, resolve_uri
@@ -111,7 +111,7 @@ def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path:
         calls.append((command, input))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr("orchestrator.session.subprocess.run", run)
+    monkeypatch.setattr("orchestrator.commands.session.subprocess.run", run)
     uri = "http://me:5ecret@h:5000"
     _page(SweepFolder(tmp_path), uri)
     ((command, address),) = calls

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from orchestrator.driver.options import RunOptions
+from pathlib import Path
+from typing import Any
+
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import Shared
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.state.events import SessionEnded
 from orchestrator.tune.runner import open_session
 
 
-def run_sweep(plan: Plan, options: RunOptions, *, train: Train | None = None, shared: Shared | None = None) -> SweepOutcome:
-    """Runs what remains of a plan; see `Session.run`."""
-    with open_session(plan, options) as session:
+def run_sweep(
+    plan: Plan, folder: Path, *, train: Train | None = None, shared: Shared | None = None, **options: Any
+) -> SweepOutcome:
+    """Runs what remains of a plan in `folder`; see `Session.run` and `Options`."""
+    with open_session(plan, SweepFolder(folder.absolute()), Options(**options)) as session:
         session.driver.begin()
         outcome = session.run(train, shared)
         session.driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))

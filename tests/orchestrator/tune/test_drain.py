@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 
 from craft.trainer.training import train_run
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
@@ -146,8 +145,9 @@ def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
         machines.extend([Machine(cluster.address), Machine(cluster.address)])
         thread = threading.Thread(target=take_away)
         thread.start()
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0)
-        outcome = run_sweep(plan, options, train=slowly(str(log)))
+        outcome = run_sweep(
+            plan, tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0, train=slowly(str(log))
+        )
         thread.join()
     finally:
         ray.shutdown()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.commands.steering import ask
 from orchestrator.control.request import apply_request, pending
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.state.events import Applied, Ended
 from orchestrator.state.log import read_events, read_state
-from orchestrator.steering import ask
 from tests.orchestrator.stand_in import plan_of, start_driver, steps, wait_for
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ def test_a_sweep_is_paused_takes_another_file_and_continues(tmp_path: Path) -> N
     begun = {entry.key for entry in read_state(folder.record).entries.values() if entry.begun}
     later = plan_of(tmp_path, "[0]", json.dumps([2, 4, 8, 16]), storage=str(tmp_path))
     for _ in range(2):
-        apply_request(later.sweep, tmp_path / "sweep.yaml", ()).write(folder)
+        apply_request(later.sweep, Options(str(tmp_path / "sweep.yaml"))).write(folder)
     wait_for(lambda: not pending(folder), process)
     assert {entry.key for entry in read_state(folder.record).entries.values() if entry.begun} == begun, "none starts"
     ask(folder.path, "continue")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.driver.common_cause import ENOUGH
-from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
@@ -20,8 +19,16 @@ pytestmark = pytest.mark.cluster
 
 
 def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str], max_failures: int = 0, **more: bool) -> SweepOutcome:
-    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=max_failures, resume=True, verbosity="quiet", **more)
-    return run_sweep(plan, options, train=stand_in(str(tmp / "log"), behaviour))
+    return run_sweep(
+        plan,
+        tmp / "runs" / "test",
+        cpus=2,
+        max_failures=max_failures,
+        resume=True,
+        verbosity="quiet",
+        **more,
+        train=stand_in(str(tmp / "log"), behaviour),
+    )
 
 
 def test_final_failures_run_again_only_when_asked_and_those_of_the_machine_by_themselves(tmp_path: Path) -> None:

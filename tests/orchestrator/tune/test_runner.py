@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.folder import SweepFolder
@@ -50,12 +49,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     plan = plan_of(tmp, ranks="[2, 8, 16]", seeds="[0, 1]", resources="{heartbeat_minutes: 0.0834}")
     behaviour = {(2, 0): "dies once", (2, 1): "nan", (8, 0): "dies", (8, 1): "hangs", (16, 0): "no disk"}
     log, folder = tmp / "log", tmp / "runs" / "test"
-    options = RunOptions(folder, cpus=2, max_failures=1)
     saved, out = os.dup(2), tmp / "screen"
     with out.open("w") as file:
         os.dup2(file.fileno(), 2)
         try:
-            outcome = run_sweep(plan, options, train=stand_in(str(log), behaviour))
+            outcome = run_sweep(plan, folder, cpus=2, max_failures=1, train=stand_in(str(log), behaviour))
         finally:
             os.dup2(saved, 2)
             os.close(saved)
@@ -152,7 +150,7 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
         with pytest.raises(ValueError, match=f"in use by process {other.pid}"):
-            run_sweep(ran.plan, RunOptions(ran.folder, resume=True))
+            run_sweep(ran.plan, ran.folder, resume=True)
     finally:
         other.kill()
         other.wait()
@@ -172,7 +170,7 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
         "space: [{method: craft, ranks: {values: [[all, 8, 8]]}}, {method: lora, rank: 2}]\n"
     )
     plan = make_plan(load_sweep(file))
-    outcome = run_sweep(plan, RunOptions(tmp_path / "test", cpus=1, verbosity="quiet"))
+    outcome = run_sweep(plan, tmp_path / "test", cpus=1, verbosity="quiet")
     assert len(outcome.ended("finished")) == 2, outcome.state.entries
     threads = torch.get_num_threads()
     for trial in plan.trials:

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.driver import driver
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.folder import SweepFolder
@@ -55,8 +54,7 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
         f"training: {{max_steps: 4, batch_size: 8, train_examples: 32, eval_examples: {REPORTED}, search_examples: {SEARCH}, "
         f"eval_batch_size: {BATCH}, max_length: 32}}\nspace: [{{method: lora, rank: 2}}]\n"
     )
-    options = RunOptions(tmp_path / "test", cpus=1, verbosity="quiet")
-    outcome = run_sweep(make_plan(load_sweep(file)), options, train=telling_all())
+    outcome = run_sweep(make_plan(load_sweep(file)), tmp_path / "test", cpus=1, verbosity="quiet", train=telling_all())
     assert len(outcome.ended("finished")) == 1
     events = [event for event, _ in read_events(SweepFolder(tmp_path / "test").record)]
     assert sum(isinstance(event, Reported) for event in events) == 1, "words on progress are no evaluations"

@@ -20,7 +20,6 @@ import pytest
 
 from craft.trainer.training import train_run
 from orchestrator.commands.app import main
-from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.trial import Job, Train
 from orchestrator.sweepfile.load import load_sweep
@@ -98,8 +97,7 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
 
     plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}", cpu=0.5, heartbeat_minutes=1.5)))
     undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
-    options = RunOptions(tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1)
-    outcome = run_sweep(plan, options, train=faulty(str(tmp_path), FAULTS))
+    outcome = run_sweep(plan, tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1, train=faulty(str(tmp_path), FAULTS))
     results = results_of(outcome)
     for key, metrics in undisturbed.items():
         assert results[key].status == "finished", results[key].error
@@ -194,19 +192,16 @@ def places_of(folder: Path) -> list[list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("announce", [drain, terminate])
-@pytest.mark.parametrize("across", [False, True], ids=["on one machine", "on two"])
 def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsewhere(
-    tmp_path: Path, tiny_bert: str, across: bool, announce: Callable[[str, Machine], None]
+    tmp_path: Path, tiny_bert: str, announce: Callable[[str, Machine], None]
 ) -> None:
-    """Two machines have room for two processes each; or three for one each, and that of the second process is drained."""
+    """Two machines have room for two processes each."""
     import ray
     from ray.cluster_utils import Cluster
 
     from tests.orchestrator.tune.running import run_sweep
 
-    plan = make_plan(
-        load_sweep(sweep_file(tmp_path, tiny_bert, "2", steps=12, cpu=1, heartbeat_minutes=3, across_machines=across))
-    )
+    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "2", steps=12, cpu=1, heartbeat_minutes=3)))
     undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed").metrics
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     machines: list[Machine] = []
@@ -218,10 +213,11 @@ def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsew
 
     thread = threading.Thread(target=take_away)
     try:
-        machines += [Machine(cluster.address, cpus) for cpus in ((1, 1, 1) if across else (2, 2))]
+        machines += [Machine(cluster.address, 2) for _ in range(2)]
         thread.start()
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0)
-        outcome = run_sweep(plan, options, train=slowly(str(tmp_path)))
+        outcome = run_sweep(
+            plan, tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0, train=slowly(str(tmp_path))
+        )
         thread.join()
         wait_for(lambda: not living(tmp_path), seconds=30)
         if announce is terminate:
@@ -240,7 +236,7 @@ def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsew
     (left,) = result.facts["resumed_at"]
     before, after = ({node for steps in places for step, node in steps if (step > left) == later} for later in (False, True))
     assert machines[0].node in before - after
-    assert len(before) == len(after) == (2 if across else 1)
+    assert len(before) == len(after) == 1
 
 
 def sharing(log: str) -> Train:
@@ -293,8 +289,7 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=4, num_gpus=4)
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
-        outcome = run_sweep(plan, options, train=sharing(log))
+        outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, verbosity="quiet", train=sharing(log))
     finally:
         left = [] if not ray.is_initialized() else ray.util.placement_group_table()
         ray.shutdown()
@@ -309,38 +304,6 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
         assert len({row[3] for row in rows}) == count, "each process has a GPU of its own"
         assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)], "each reads other examples"
     assert Counter(int(rows[0][2]) for rows in trials.values()) == {1: 24, 2: 12, 4: 4}
-
-
-def test_a_trial_of_two_gpus_is_on_two_machines_only_if_the_file_says_so(
-    tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    from orchestrator.tune.cluster import machines, missing
-    from tests.orchestrator.tune.running import run_sweep
-
-    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "2", gpu=2, processes=2, across_machines=True)))
-    (trial,) = plan.trials
-    log = str(tmp_path / "log")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # Ray starts no node with more than it lists
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=1, num_gpus=1)
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
-        outcome = run_sweep(plan, options, train=sharing(log))
-        ray.init(address=cluster.address)
-        together = trial.resources.model_copy(update={"across_machines": False})
-        lacking = [missing([resources], machines()) for resources in (trial.resources, together)]
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    assert [result.status for result in results_of(outcome).values()] == ["finished"]
-    (rows,) = rows_of(log).values()
-    assert len({row[0] for row in rows}) == 2
-    assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)]
-    assert lacking == ["", "2 processes, each with cpu 0.25, gpu 1"]
 
 
 def mixed_plan(folder: Path) -> Plan:

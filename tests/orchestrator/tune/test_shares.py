@@ -8,7 +8,6 @@ import pytest
 
 from craft.processes import make_store
 from craft.results import Counts
-from orchestrator.driver.options import RunOptions
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.crew import _Actors, share_of
 from orchestrator.tune.engine import config_of
@@ -61,7 +60,7 @@ def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) ->
         return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
 
     sweep = sweep_of(tmp_path, "{cpu: 1}", BLOCKS)
-    outcome = run_sweep(count(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
+    outcome = run_sweep(count(sweep), tmp_path / "t", cpus=2, verbosity="quiet", train=train)
     assert len(outcome.ended("finished")) == 2, results_of(outcome)
     assert sorted((tmp_path / "log").read_text().splitlines()) == ["craft 1 1 False", "full 2 2 True"]
 

@@ -11,12 +11,11 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from orchestrator import session
-from orchestrator.commands import app
-from orchestrator.driver.options import RunOptions
+from orchestrator.commands import app, session
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
 from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import find_sweep, read_folder
 from orchestrator.review.pick import pick
@@ -33,13 +32,13 @@ pytestmark = pytest.mark.slow
 
 
 def run(folder: Path, plan: Plan, behaviour: dict[tuple[int, int], str], resume: bool) -> SweepOutcome:
-    options = RunOptions(folder / "t", cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
+    options = Options(cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_prepare", lambda *_: None)
         patch.setattr(session, "_page", lambda *_: None)
         patch.setattr(Session, "run", functools.partialmethod(Session.run, sized_training(folder / "log", behaviour)))
         console = Console(file=io.StringIO())
-        return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console, "again")
+        return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console)
 
 
 def test_a_sweep_with_sizes(tmp_path: Path) -> None:

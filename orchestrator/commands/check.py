@@ -30,8 +30,11 @@ from rich.text import Text
 
 from craft.spec import RunSpec
 from craft.words import format_bytes, plural
+from orchestrator.commands.start import store_of
 from orchestrator.driver.preparation import Shared, needs_of, prepare
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.trial import Job
+from orchestrator.plan.tuning import most_choices
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.reports.check import Finding, Level
 from orchestrator.tools.quiet import noise_to_log
@@ -41,7 +44,7 @@ from orchestrator.tracking.uri import sqlite_file
 if TYPE_CHECKING:
     from orchestrator.plan.gpu_shares import Gpu
     from orchestrator.plan.plan import Plan
-    from orchestrator.start import Call
+    from orchestrator.record.options import Options
     from orchestrator.sweepfile.resources import Resources
 
 KEPT_CHECKPOINTS = 2
@@ -53,14 +56,14 @@ STATES_A_PARAMETER = 4
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
 
 
-def diagnose(plan: Plan, call: Call, machines_wanted: int | None = None) -> Iterator[Finding]:
+def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -> Iterator[Finding]:
     """Yields the findings of all checks of a run's call.
 
     Args:
         machines_wanted: how many machines the cluster must have; it never grows then.
     """
-    storage, address = call.remote or str(Path(plan.sweep.storage).absolute()), call.address
-    yield from _tracking(call.store_of(plan.sweep))
+    storage, address = options.remote or str(Path(plan.sweep.storage).absolute()), options.address
+    yield from _tracking(store_of(options, plan.sweep))
     try:
         check_writable(storage)
     except ValueError as error:
@@ -207,16 +210,30 @@ def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
 def needed_bytes(plan: Plan) -> int:
     """Returns the most bytes that the plan's checkpoints and adapters take on storage.
 
-    Every configuration of an adaptive plan counts as its largest probed point.
+    Every configuration of an adaptive plan counts as its largest probed point. Where candidates are tuned, all may have to be
+    tried, and the best of each group is trained with the reported seeds.
     """
-    trials_each = len(plan.sweep.task_names) * len(plan.sweep.seeds)
-    trainings, outputs = plan.trained, list(plan.configurations)
+    sweep, cuts = plan.sweep, dict[str, list[Configuration]]()
+    for cut in plan.configurations:
+        if cut.source is not None:
+            cuts.setdefault(cut.source.id, []).append(cut)
+
+    def of_one(trained: Configuration, sizes: Sequence[Configuration]) -> int:
+        parameters = trained.counts.trainable_parameters + trained.counts.head_parameters
+        adapters = sum(each.counts.adapter_bytes for each in (trained, *sizes))
+        return KEPT_CHECKPOINTS * parameters * 4 * STATES_A_PARAMETER + 2 * adapters
+
     if plan.largest is not None:
-        trainings = [plan.largest] * plan.wanted
-        outputs = [plan.largest, *plan.planner.cost.sizes_of(plan.largest)] * plan.wanted
-    trained = sum(each.counts.trainable_parameters + each.counts.head_parameters for each in trainings)
-    adapters = sum(configuration.counts.adapter_bytes for configuration in outputs)
-    return trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * adapters)
+        each = len(sweep.seeds) * plan.wanted * of_one(plan.largest, plan.planner.cost.sizes_of(plan.largest))
+    elif not sweep.tunes:
+        each = len(sweep.seeds) * sum(of_one(trained, cuts.get(trained.id, ())) for trained in plan.trained)
+    else:
+        each = 0
+        for group, alone in [(group, family.candidates == 1) for family in plan.families for group in family.groups]:
+            needs = [of_one(candidate, cuts.get(candidate.id, ())) for candidate in group]
+            each += 0 if alone else len(sweep.seeds) * sum(needs)
+            each += len(sweep.reported_seeds) * max(needs) * most_choices(sweep, group)
+    return len(sweep.task_names) * each
 
 
 def _disk(plan: Plan, storage: str) -> Finding:

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from orchestrator.commands.start import plan_change, run_plan
 from orchestrator.control.change import Change, check_change, find_change, price_of
-from orchestrator.control.request import Request, apply_request, new_request, pending
-from orchestrator.control.request_queue import affected
+from orchestrator.control.request import Request, affected, apply_request, new_request, pending
 from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of
-from orchestrator.record.overrides import Override
+from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
 from orchestrator.reports.change import RequestReport
-from orchestrator.start import Call, plan_call, run_plan
 from orchestrator.state.events import Verb
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
@@ -53,7 +52,7 @@ class Applied:
     outcome: SweepOutcome | None = None
 
 
-def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda change: True) -> Applied:
+def apply(options: Options, console: Console, agree: Callable[[Change], bool] = lambda change: True) -> Applied:
     """Applies a sweep file to the sweep of its name, which runs, was stopped, or has ended.
 
     Args:
@@ -62,7 +61,7 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
     Raises:
         ValueError: the file is refused; nothing has changed.
     """
-    plan, overrides = plan_call(replace(call, resume=True), console)
+    plan, options = plan_change(replace(options, resume=True, edited=True), console)
     folder = SweepFolder(plan.sweep.folder)
     recorded, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
@@ -76,9 +75,9 @@ def apply(call: Call, console: Console, agree: Callable[[Change], bool] = lambda
         _check_data(plan, state)
     if not change or not agree(change):
         return Applied(change)
-    if _is_driven(folder) and _hand_in(folder, apply_request(plan.sweep, Path(call.file), overrides)):
+    if _is_driven(folder) and _hand_in(folder, apply_request(plan.sweep, options)):
         return Applied(change, applied=True)
-    return Applied(change, applied=True, outcome=_continue(folder, plan, call, overrides, console))
+    return Applied(change, applied=True, outcome=_continue(folder, plan, options, console))
 
 
 def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
@@ -133,12 +132,12 @@ def _hand_in(folder: SweepFolder, request: Request) -> bool:
     return True
 
 
-def _continue(folder: SweepFolder, plan: Plan, call: Call, overrides: list[Override], console: Console) -> SweepOutcome:
+def _continue(folder: SweepFolder, plan: Plan, options: Options, console: Console) -> SweepOutcome:
     """Does what `run --resume` does with the file. What was asked for by older files is out of date."""
     for request in pending(folder):
         if request.verb == "apply":
             request.remove(folder)
-    return run_plan(plan, call, overrides, True, console)
+    return run_plan(plan, options, console)
 
 
 def _check_data(plan: Plan, state: State) -> None:

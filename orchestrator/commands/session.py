@@ -20,7 +20,6 @@ from rich.console import Console
 
 from craft.words import plural
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_rest, show_unsent
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.judging.answer import answer_of
@@ -28,7 +27,7 @@ from orchestrator.judging.front import judge_state
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import describe_session, record_in, write_effective
-from orchestrator.record.overrides import write_overrides
+from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, has_moved, recorded_digests, recorded_sweep
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
@@ -39,7 +38,7 @@ from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import BEGUN_AGAIN, begin_again
 from orchestrator.tracking.client import check_store
 from orchestrator.tracking.follower import Follower
-from orchestrator.tracking.uri import TrackingError, resolve_uri
+from orchestrator.tracking.uri import TrackingError
 from orchestrator.tune.runner import open_session
 
 log = logging.getLogger(__name__)
@@ -52,30 +51,29 @@ QUICK_SECONDS = 3.0
 PAGE_SECONDS = 120.0
 
 
-def run_session(
-    plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str, restart: Sequence[str] = ()
-) -> SweepOutcome:
+def run_session(plan: Plan, options: Options, uri: str, console: Console) -> SweepOutcome:
     """Runs what remains of `plan`, records it, and shows and files the front.
 
+    Where Ray's processes on this machine died, the sweep begins again in place of this process, once.
+
     Args:
-        again: the command that continues the sweep, for people.
-        restart: the arguments of Python that do so in place of this process, once, where Ray's processes on this machine died.
+        uri: the resolved address of the tracking store.
 
     Raises:
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
     """
-    folder, uri = SweepFolder(options.folder.absolute()), resolve_uri(tracking_uri)
+    folder, again = SweepFolder(plan.sweep.folder.absolute()), options.again()
     plan = record_in(plan, uri)
-    with open_session(plan, options) as session:
+    with open_session(plan, folder, options) as session:
         driver = session.driver
         _check_store(folder, uri, console)
         shared = _prepare(plan, driver.state, options, console)
         write_effective(folder, plan.sweep)
-        write_overrides(folder.path, options.overrides)
+        options.remember(folder, plan.sweep.written)
         if cuts := len(plan.trials) - len(plan.jobs):
             trainings = f"{len(plan.jobs)} {plural(len(plan.jobs), 'training')}"
             console.print(f"{trainings}; adapters are also cut to {cuts} smaller {plural(cuts, 'size')}")
-        driver.begin(describe_session(plan, shared.fingerprints if shared else {}, options.sweep_file, again))
+        driver.begin(describe_session(plan, shared.fingerprints if shared else {}, Path(options.sweep), again))
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
@@ -84,9 +82,9 @@ def run_session(
             show_unsent(_leave(follower, SHIP_STOPPED_SECONDS), folder.path, console)
             if outcome.trouble:
                 session.display.say(outcome.trouble)
-            if outcome.trouble and restart and options.address is None and BEGUN_AGAIN not in os.environ:
+            if outcome.trouble and options.restart and options.address is None and BEGUN_AGAIN not in os.environ:
                 session.display.say("The sweep begins again by itself, once, from its last checkpoints.")
-                begin_again(restart, screen_descriptor())
+                begin_again(options.restart, screen_descriptor())
 
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
@@ -164,26 +162,25 @@ def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, cons
         return False
 
 
-def _prepare(plan: Plan, state: State, options: RunOptions, console: Console) -> Shared | None:
+def _prepare(plan: Plan, state: State, options: Options, console: Console) -> Shared | None:
     """Prepares what the remaining trials share; None if none remain.
 
     Raises:
         ValueError: the model or the data are not available, or are not those of the finished trials.
     """
-    entries, recorded = state.entries.values(), recorded_sweep(options.folder)
-    if recorded is not None and has_moved(recorded, plan.sweep):
-        check_data(plan.sweep, entries, prepare(needs_of([*plan.trials, *plan.examples]), elsewhere=True))
+    entries, recorded = state.entries.values(), recorded_sweep(plan.sweep.folder)
+    moved, elsewhere = recorded is not None and has_moved(recorded, plan.sweep), options.address is not None
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
     settled = {key for key, result in results.items() if result.settled and not options.retry_failed}
     settled |= {key for key, result in results.items() if result.status != "failed"}
-    remaining = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in settled]
-    if not remaining:
+    every = [*plan.trials, *plan.examples]
+    remaining = [trial for trial in every if trial.key not in settled]
+    if not (remaining or moved):
         return None
-    elsewhere = options.address is not None
     with _doing(console, "preparing model" + (" and data" if elsewhere else ", data and decompositions")):
-        digests = prepare(needs_of(remaining), elsewhere=elsewhere)
+        digests = prepare(needs_of(every if moved else remaining), elsewhere=elsewhere or not remaining)
     check_data(plan.sweep, entries, digests)
-    return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere)
+    return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere) if remaining else None
 
 
 def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:

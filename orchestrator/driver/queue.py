@@ -1,0 +1,79 @@
+"""`Queue`: the jobs that are wanted in a session. A job waits, then the engine has it, then it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from orchestrator.plan.trial import Job
+from orchestrator.search.scheduler import PromotionScheduler
+from orchestrator.state.state import State
+
+
+class Queue:
+    """The jobs that are wanted in a session.
+
+    Attributes:
+        jobs: all of them, by the key of their training.
+        waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
+        running: those that run, with the time at which they started.
+        submitted: jobs that the engine has, as it got them. It starts a job some time later, and what is wanted of the job
+            may change meanwhile.
+    """
+
+    def __init__(self, scheduler: PromotionScheduler | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            scheduler: decides which job may run if not all are promoted.
+        """
+        self._scheduler, self._clock = scheduler, clock
+        self.jobs: dict[str, Job] = {}
+        self.waiting: dict[str, Job] = {}
+        self.running: dict[str, float] = {}
+        self.submitted: dict[str, Job] = {}
+
+    def job(self, key: str) -> Job | None:
+        """Returns a job as the engine has it, or as it is wanted; None if neither."""
+        return self.submitted.get(key) or self.jobs.get(key)
+
+    def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
+        """Returns the job that is to start now, which does not wait any more; None if all must wait.
+
+        Args:
+            only: keys of the jobs to choose from, if not from all.
+        """
+        waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
+        if self._scheduler is not None:
+            busy = {state.entries[key].trial.configuration for key in self.submitted}
+            job = self._scheduler.next_job(waiting.values(), busy, state)
+        else:
+            job = next((job for job in waiting.values() if _is_ready(job, state)), None)
+        if job is not None:
+            del self.waiting[job.key]
+            self.submitted[job.key] = job
+        return job
+
+    def start(self, key: str) -> None:
+        """Notes that a job runs, for the first time or again."""
+        self.running.setdefault(key, self._clock())
+
+    def leave(self, key: str) -> None:
+        """Notes that a job neither waits nor runs."""
+        for jobs in (self.waiting, self.running, self.submitted):
+            jobs.pop(key, None)
+
+    def sort(self, state: State) -> None:
+        """Puts in line, in their order, all jobs that have something left to run and that the engine does not have."""
+        free = (job for key, job in self.jobs.items() if key not in self.submitted)
+        self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
+
+    def restart(self, state: State) -> None:
+        """Notes that the engine has no job any more."""
+        self.running.clear()
+        self.submitted.clear()
+        self.sort(state)
+
+
+def _is_ready(job: Job, state: State) -> bool:
+    source = state.entries.get(job.source) if job.source else None
+    return job.source is None or (source is not None and source.ended)
