@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -96,10 +96,6 @@ def compare(
 def export(
     sweep: Sweep,
     to: Empty,
-    rows: Annotated[
-        Literal["reported"] | None,
-        typer.Option(metavar="reported", help="Instead of trials, the rows whose scores are reported, as JSON Lines."),
-    ] = None,
     tracking_uri: Record = None,
     storage: Folders = None,
     as_json: AsJson = False,
@@ -118,21 +114,13 @@ def export(
     if not any(entry.finished for entry in record.entries):
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
-    if rows is not None:
-        from orchestrator.review.trials_file import write_reported
-
-        files = write_reported(record, to)
-        for file, count in files.items():
-            plain_screen(quiet=as_json).print(f"{count:,} reported {plural(count, 'row')} written to {file}")
-        path, written = to, 0
-    else:
-        files, path = {}, to / TRIALS_FILE
-        written = write_trials(record.entries, path)
-        plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
+    path = to / TRIALS_FILE
+    written = write_trials(record.entries, path)
+    plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
     if as_json:
         from orchestrator.reports.written import ExportReport
 
-        write_report(ExportReport(sweep=record.name, path=str(path), trials=written, rows=sum(files.values())).to_json())
+        write_report(ExportReport(sweep=record.name, path=str(path), trials=written).to_json())
 
 
 def judge(

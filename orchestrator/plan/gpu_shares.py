@@ -83,7 +83,7 @@ def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[
         least = f"resources.gpu {math.floor(1000 / fit) / 1000:g}" if fit and share.gpu <= 1 else "more GPUs or less memory"
         parts += [f"memory may run out for {list_some(lacking, NAMED)}, which need {least}"] if lacking else []
     slots = sum(times(count, share.gpu) for count in machines) if share.gpu else 0
-    idle = 0.0 if share.across_machines else sum(machines) - slots * share.gpu
+    idle = sum(machines) - slots * share.gpu
     if share.gpu:
         parts.append(f"{slots} at once on {' + '.join(f'{count:g}' for count in machines)} GPUs, {idle:g} idle")
     return GpuLine("; ".join(parts), bool(lacking) or (share.gpu > 1 and idle > 0))

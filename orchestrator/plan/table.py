@@ -102,8 +102,8 @@ def _print_model(plan: Plan, console: Console) -> None:
 
 
 def choices(plan: Plan) -> list[str]:
-    """Returns what `auto` is, in each section of the file that says it, and the bound of `search.until`."""
-    lines = [f"{section}: auto is {choice}" for section, choice in plan.sweep.chosen.items()]
+    """Returns which searcher `auto` is, and the bound of `search.until`."""
+    lines = [f"search: auto is {plan.sweep.chosen}"] if plan.sweep.chosen else []
     if plan.sweep.search.until:
         groups = sum(len(family.groups) for family in plan.families) if plan.sweep.tunes else len(plan.trained)
         most = ((plan.wanted if plan.adaptive else groups) + MOST_POINTS) * MOST_SEEDS * len(plan.sweep.task_names)

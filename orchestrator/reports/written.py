@@ -99,7 +99,6 @@ class ExportReport(Report):
     sweep: str = Field(description="The sweep's name.")
     path: str = Field(description="The CSV. `craft-sweeps judge` reads it.")
     trials: int = Field(description="The number of its lines, one for each finished trial.")
-    rows: int = Field(0, description="With `--rows reported`, the number of rows in the files of the folder `path`.")
 
 
 class CutReport(Report):

@@ -1,5 +1,5 @@
 """What `export` writes: `trials.csv`, a line for each finished trial with its parameters, scores and costs, and no path, to
-publish or to keep in a repository; or, with `--rows reported`, the rows whose scores are reported.
+publish or to keep in a repository.
 
 Columns are named `parameter.NAME`, `metric.NAME`, `count.NAME` and `fact.NAME`. A cell holds text, or JSON; an empty one,
 nothing.
@@ -8,20 +8,14 @@ nothing.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from craft.disk import replacing
 from craft.results import METRIC, POSITIVE
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS
-from craft.tasks import find_task
 from craft.tasks.files import DataError, Rows
-from craft.tasks.splits import load_splits
-from orchestrator.record.resume import check_data
 from orchestrator.results.summary import GUESSING, Entry
-from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import has_value
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.trial import Trial, Why
@@ -111,29 +105,3 @@ def _read(cell: Any) -> Any:
         return json.loads(cell) if isinstance(cell, str) else cell
     except ValueError:
         return cell
-
-
-def write_reported(record: PastSweep, to: Path) -> dict[Path, int]:
-    """Writes the rows whose scores a sweep reports as JSON Lines for each task, or test of it, which `audit --data` and other
-    programs read; classes by their names. A CSV would change texts that begin with `=`.
-
-    Returns:
-        The number of rows of each file.
-
-    Raises:
-        ValueError: the data are not here, or not those of the sweep.
-    """
-    sweep, written = record.sweep, dict[Path, int]()
-    for task in (find_task(name, sweep.data) for name in sweep.task_names):
-        most = sweep.training_for(task.name, {}).eval_examples
-        splits = load_splits(task, sweep.data, protocol=sweep.protocol, eval_examples=most)
-        check_data(sweep, (entry for entry in record.entries if entry.trial.task == task.name), {task.name: splits.fingerprint})
-        for suffix, split in splits.reported.items():
-            rows = [{name: row[name] for name in row if name != "row"} for row in split.to_list()]
-            if task.kind == "classification":
-                rows = [row | {"label": task.labels[row["label"]]} for row in rows]
-            file = to / (re.sub(r"[^\w-]+", "-", task.name) + f"{suffix}.jsonl")
-            with replacing(file) as aside:
-                aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-            written[file] = len(rows)
-    return written

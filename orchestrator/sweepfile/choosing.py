@@ -1,4 +1,5 @@
-"""How a sweep file chooses, stops and replicates configurations: what `auto` stands for, and what does not fit together.
+"""How a sweep file chooses, stops and replicates configurations: what `search.algorithm: auto` stands for, and what does not
+fit together.
 
 The rules of `auto` are from docs/measurements/search.md. The choice is made when the file is read and is written to the
 effective file, so that a resumed sweep keeps it.
@@ -19,29 +20,17 @@ if TYPE_CHECKING:
 
 FEW = 250
 """Up to so many configurations a suggestion of `gp` is quick in comparison with a training."""
-SHARE = 3
-"""Under promotion a trial is judged for the first time after this part of its epochs."""
 
 
 def replace_auto(sweep: Sweep, blocks: Sequence[Block]) -> Sweep:
     """Returns the sweep with `auto` replaced; its `chosen` says by what and why."""
-    search, scheduler, chosen = sweep.search, sweep.scheduler, {}
-    if search.algorithm == AUTO:
-        name, reason = _choose_searcher(blocks, search.configurations or 0)
-        configurations = None if name == "grid" else search.configurations
-        search = search.model_copy(update={"algorithm": name, "configurations": configurations})
-        chosen["search"] = f"{name}, {reason}"
-    if scheduler.name == AUTO:
-        reason = _reason_for_no_scheduler(sweep)
-        if reason:
-            scheduler = scheduler.model_copy(update={"name": "none"})
-        else:
-            reason = "because a configuration has several trials, and weak ones need not begin the next"
-            scheduler = scheduler.model_copy(update={"name": "promotion", "grace": round(sweep.training.epochs / SHARE, 4)})
-        chosen["scheduler"] = f"{scheduler.name}, {reason}"
-    if chosen:
-        sweep = sweep.model_copy(update={"search": search, "scheduler": scheduler})
-        sweep._chosen = chosen
+    if sweep.search.algorithm != AUTO:
+        return sweep
+    name, reason = _choose_searcher(blocks, sweep.search.configurations or 0)
+    configurations = None if name == "grid" else sweep.search.configurations
+    search = sweep.search.model_copy(update={"algorithm": name, "configurations": configurations})
+    sweep = sweep.model_copy(update={"search": search})
+    sweep._chosen = f"{name}, {reason}"
     return sweep
 
 
@@ -55,16 +44,6 @@ def _choose_searcher(blocks: Sequence[Block], configurations: int) -> tuple[str,
     if not any(map(is_ordered, searched)):
         return "tpe", "because what is searched are names alone, which have no order"
     return "gp", f"because search.configurations is at most {FEW}"
-
-
-def _reason_for_no_scheduler(sweep: Sweep) -> str:
-    if "score" not in sweep.objectives:
-        return "because score is no objective"
-    if sweep.replication is not None or sweep.warm_start or sweep.search.until:
-        return "because other trials depend on the end of each"
-    if len(sweep.task_names) * len(sweep.seeds) == 1:
-        return "because on recorded fine-tunings stopping lost as much as it saved"
-    return ""
 
 
 def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:

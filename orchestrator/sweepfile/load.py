@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
 from craft.settings import paths_to_read
-from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
@@ -59,8 +58,6 @@ def _read(path: Path, overrides: Sequence[str]) -> Source:
             message = f"holds {shown(source.content)}; a sweep file is a mapping that begins with name:"
             raise SweepError([f"{source.where(())}: {message}"])
         for assignment in overrides:
-            if source.content.get("scheduler") == AUTO:  # a short form of the mapping, in which scheduler.name has a place
-                source.content["scheduler"] = {"name": AUTO}
             source.override(assignment)
     except YamlProblem as problem:
         raise SweepError([str(problem)]) from None

@@ -25,7 +25,7 @@ OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
 class Resources(Settings):
-    """What one trial gets: `gpu` in all, the other amounts for each of its processes."""
+    """What one trial gets: `gpu` in all, the other amounts for each of its processes, all on one machine."""
 
     cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of each process of a trial.")
     gpu: float = Field(
@@ -45,9 +45,6 @@ class Resources(Settings):
         None,
         description="How they share the work: `replicate` (each has the model), `shard` (each has a part of it) or `layers` "
         "(one process, the layers on several GPUs); chosen by the estimated memory if absent.",
-    )
-    across_machines: bool = Field(
-        False, description="Whether the processes of a trial may be on several machines. Each step then waits for the network."
     )
     memory: int | None = Field(
         None,
@@ -88,9 +85,8 @@ class Resources(Settings):
                 f"processes: {self.processes} with gpu: {self.gpu:g}; each process has one whole GPU, so leave processes out, "
                 "or give gpu: 0 to train without GPUs"
             )
-        if self.count == 1 and (self.parallel or self.across_machines):
-            name, none = ("parallel", "null") if self.parallel else ("across_machines", "false")
-            raise ValueError(f"{name} is for several processes, and the trial has one; give gpu: 2 or more, or {name}: {none}")
+        if self.count == 1 and self.parallel:
+            raise ValueError("parallel is for several processes, and the trial has one; give gpu: 2 or more, or parallel: null")
         if self.parallel == "layers" and not self.gpu:
             raise ValueError("parallel: layers puts the layers on GPUs, and the trial has none; give gpu: 2 or more")
         return self
@@ -133,7 +129,7 @@ class Resources(Settings):
     def slots(self, *machines: Mapping[str, float]) -> int:
         """Returns how many trials fit at once into the amounts of machines, by Ray's names."""
         fitting = [min(self.fitting(name, machine) for name in self.asked) for machine in machines]
-        return sum(fitting) // self.count if self.across_machines else sum(fit // self.count for fit in fitting)
+        return sum(fit // self.count for fit in fitting)
 
     def fitting(self, name: str, has: Mapping[str, float]) -> int:
         """Returns how many processes one resource of `has` is enough for. A share is of one GPU: 0.6 fits once on each."""

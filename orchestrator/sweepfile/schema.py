@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
-from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SchedulerRow
+from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE
 from orchestrator.sweepfile.space.dimensions import CONFIG
@@ -49,7 +49,6 @@ def sweep_schema() -> Schema:
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["MeasureSettings"]["properties"]["forgetting"]["anyOf"].insert(0, {"type": "boolean"})
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
-    keys["scheduler"] = {"description": keys["scheduler"]["description"], "anyOf": [_ref("SchedulerSettings"), {"const": AUTO}]}
     definitions["TrainingSettings"]["properties"] |= second_keys(TrainingSettings, "TrainingSettings")
     return {"$schema": DIALECT, "title": "A sweep file"} | schema | {"$defs": definitions}
 
@@ -115,7 +114,7 @@ def _scheduler_keys() -> list[Schema]:
             "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
             "then": {"propertyNames": {"enum": ["name", *row.settings]}},
         }
-        for name, row in {**SCHEDULERS, AUTO: SchedulerRow("")}.items()
+        for name, row in SCHEDULERS.items()
     ]
 
 

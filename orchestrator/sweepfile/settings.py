@@ -6,7 +6,7 @@ Each class checks its own section. `choosing` checks that the sections fit toget
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
@@ -86,7 +86,7 @@ class SearchSettings(Settings):
     @field_validator("algorithm")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        return _find_row("algorithm", name, SEARCHERS)
+        return _find_row("algorithm", name, [AUTO, *SEARCHERS])
 
 
 class SchedulerSettings(Settings):
@@ -94,8 +94,8 @@ class SchedulerSettings(Settings):
 
     name: str = Field(
         "none",
-        description="The rule. `auto` takes `promotion` if a configuration has several trials, else `none`.",
-        json_schema_extra={"enum": [AUTO, *SCHEDULERS]},
+        description="The rule.",
+        json_schema_extra={"enum": [*SCHEDULERS]},
     )
     grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")
     factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals continues.")
@@ -103,12 +103,7 @@ class SchedulerSettings(Settings):
     @property
     def row(self) -> SchedulerRow:
         """The row of SCHEDULERS for this name."""
-        return SCHEDULERS.get(self.name, SCHEDULERS["none"])
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_auto(cls, section: Any) -> Any:
-        return {"name": AUTO} if section == AUTO else section
+        return SCHEDULERS[self.name]
 
     @model_validator(mode="after")
     def _check_settings(self) -> SchedulerSettings:
@@ -126,12 +121,12 @@ class SchedulerSettings(Settings):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        return _find_row("scheduler", name, SCHEDULERS)
+        return _find_row("scheduler", name, [*SCHEDULERS])
 
 
-def _find_row(kind: str, name: str, rows: Mapping[str, Any]) -> str:
-    if name not in {AUTO, *rows}:
-        raise ValueError(unknown(kind, name, [AUTO, *rows]))
+def _find_row(kind: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ValueError(unknown(kind, name, names))
     return name
 
 

@@ -171,7 +171,7 @@ def start_driver(
         storage: where such a one keeps its checkpoints, if not beside all else.
         address: the cluster that such a one joins.
         tracking: the store that such a one records in, if not a SQLite file.
-        options: of `RunOptions`.
+        options: of `Options`.
     """
     told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
     told |= {"storage": storage, "address": address, "tracking": tracking}

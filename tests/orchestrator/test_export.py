@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from craft.data_settings import DataSettings
-from craft.tasks import find_task
-from craft.tasks.splits import load_splits
 from orchestrator.commands.app import main
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
@@ -39,21 +35,6 @@ def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) 
     table = pd.read_csv(file)
     assert table["metric.score"].tolist() == [entry.result and entry.result.metrics["score"] for entry in entries]
     assert "checkpoint_" not in file.read_text(), "where an adapter lay says nothing elsewhere"
-
-
-def test_the_reported_rows_are_files_that_can_be_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    splits = load_splits(find_task("toy/sentiment", DataSettings()), DataSettings(), eval_examples=12)
-    for name, fingerprint in (("same", splits.fingerprint), ("other", "f" * 64)):
-        file = {"training": {"eval_examples": 12}}
-        record(tmp_path / name, {"LoRA r1": (100, over_seeds(81.5, 79))}, fingerprint=fingerprint, file=file)
-    flags = ["--rows", "reported", "--to", str(tmp_path / "rows")]
-    assert main(["export", str(tmp_path / "other"), *flags]) == 2
-    assert "are not what this sweep's finished trials used" in " ".join(capsys.readouterr().err.split())
-    assert main(["export", str(tmp_path / "same"), *flags]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "rows" / "toy-sentiment.jsonl").read_text().splitlines()]
-    reported = splits.reported[""]
-    assert [line["text"] for line in lines] == reported["text"][:]
-    assert [line["label"] for line in lines] == [("negative", "positive")[label] for label in reported["label"][:]]
 
 
 @pytest.mark.parametrize(

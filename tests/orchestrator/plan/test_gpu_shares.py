@@ -69,7 +69,6 @@ def test_slots_count_whole_trials_on_one_machine() -> None:
     eight = {"CPU": 64, "GPU": 8}
     assert Resources(gpu=3).slots(eight) == 2
     assert Resources(gpu=3).slots(eight, eight) == 4
-    assert Resources(gpu=3, across_machines=True).slots(eight, eight) == 5
     assert Resources(gpu=4, cpu=20).slots(eight) == 0
     assert Resources(processes=2, cpu=0.5).slots({"CPU": 2}) == 2
 

@@ -66,7 +66,7 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
         "task_training": some({"toy": some(TRAINING), "toy/sentiment": some({"epochs": TRAINING["epochs"]})}),
         "constraints": st.just({"adapter_bytes": {"max": 1e9}}),
         "resources": some({"cpu": st.sampled_from([1, 2]), "memory": st.sampled_from([None, "2 GiB"])}),
-        "scheduler": st.sampled_from(["auto", {"name": "promotion", "grace": 0.5}, {}]),
+        "scheduler": st.sampled_from([{"name": "promotion", "grace": 0.5}, {}]),
         "replication": st.just({"seeds": [77], "tuned": ["learning_rate"]}),
         "budget": some({"trials": st.integers(1, 9), "wall_clock": st.sampled_from([None, "8h"])}),
         "measure": st.just({"forgetting": False}),
