@@ -16,24 +16,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from craft.models.files import base_name
 from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
-from craft.trainer.checkpoint import add_file
 from craft.tuner_types import TUNERS
-from orchestrator.adapters.merging import reads_pairs
 from orchestrator.judging.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.plan.trial import PlannedTrial
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
-from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label
-from orchestrator.state.entry import TrialResult
 from orchestrator.tools.markup import plain
 
 CONFIG_FILE = "adapter_config.json"
@@ -82,7 +78,7 @@ def _is_lora(config: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
 
 
 CARD_FILE = "README.md"
-TEMPLATE = Path(__file__).with_name("model_card.jinja")
+TEMPLATE, LOADING = (Path(__file__).with_name(f"{name}.jinja") for name in ("model_card", "loading"))
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "
     "reported split was scored once, when all was decided.",
@@ -140,8 +136,8 @@ def model_card(
         title=full_label(summary),
         kind="A fine-tuned" if merged else f"An adapter ({summary.method}) of",
         is_local=base != spec["model"],
-        by_peft=None if merged or config is None or gguf else loading_by_peft(record, config, pair=pair),
-        ours=loading(record, pair=pair, merged=merged is not None),
+        by_peft=None if merged or config is None or gguf else loading(record, "peft", pair=pair, config=config),
+        ours=loading(record, "transformers" if merged else "craft", pair=pair),
         gguf=gguf and record["facts"].get(MODEL_DIGEST),
         commands="\n".join(served_by(record, config, merged=merged is not None)),
         score=f"score ({summary.metric})" if " of " in summary.metric else "score",
@@ -173,71 +169,33 @@ def _card_data(origin: Origin, record: Mapping[str, Any], merged: bool) -> Model
     )
 
 
-def add_card(adapter: Path, sweep: str, trial: PlannedTrial, result: TrialResult) -> None:
-    """Puts a card into the sealed folder of a trial's adapter; it has the scores of this trial alone."""
-    entry = Entry(trial.trial, result)
-    (summary,) = summarize_entries([entry])
-    run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
-    origin = Origin(sweep, summary, entry, ())
-    config = peft_config(adapter)
-    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), config=config))
+def loading(
+    record: Mapping[str, Any],
+    by: Literal["craft", "peft", "transformers"],
+    *,
+    pair: bool,
+    folder: str = ".",
+    config: Mapping[str, Any] | None = None,
+) -> str:
+    """Returns lines of Python that load the model in `folder` with a library, and give it an input.
 
+    Args:
+        config: PEFT's configuration of the adapter, for `peft`.
+    """
+    from jinja2 import Environment
 
-def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
-    """Returns lines of Python that load the model in `folder`, as it was scored, and give it an input."""
-    auto = _auto(record["kind"])
-    load = [
-        f"from transformers import {auto}, AutoTokenizer",
-        f"model, tokenizer = {auto}.from_pretrained({folder!r}), AutoTokenizer.from_pretrained({folder!r})",
-    ]
-    if not merged:
-        load = ["from craft import load_adapter", f"model, tokenizer = load_adapter({folder!r})"]
-    return "\n".join([*load, *_asking(record, pair)])
-
-
-def loading_by_peft(record: Mapping[str, Any], config: Mapping[str, Any], *, pair: bool, folder: str = ".") -> str:
-    """Returns lines of Python that load the adapter in `folder` with plain transformers and PEFT, and give it an input."""
-    auto, answers_in_words = _auto(record["kind"]), record["kind"] == "generation"
-    name, place = base_name(str(record["spec"]["model"])), json.dumps(folder, ensure_ascii=False)
-    labels = "" if answers_in_words else f", config=AutoConfig.from_pretrained({place})"
-    lines = [
-        *(
-            ["import craft  # makes this method known to PEFT; from the project craft-sweeps"]
-            if config["peft_type"] in TUNERS
-            else []
-        ),
-        "from peft import PeftModel",
-        f"from transformers import {'' if answers_in_words else 'AutoConfig, '}{auto}, AutoTokenizer",
-        f"base = {auto}.from_pretrained({json.dumps(name, ensure_ascii=False)}{labels})",
-        f"model = PeftModel.from_pretrained(base, {place}).eval()",
-        f"tokenizer = AutoTokenizer.from_pretrained({place})",
-    ]
-    return "\n".join([*lines, *_asking(record, pair)])
-
-
-def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:
-    inputs = '"the first text", "the second"' if pair else '"a text"'
-    length = record["spec"]["training"]["max_length"]
-    ask = f'inputs = tokenizer({inputs}, truncation=True, max_length={length}, return_tensors="pt")'
-    if record["kind"] == "generation":
-        tokens = record["spec"]["data"]["generation"]["max_new_tokens"]
-        if record["facts"].get("prompt_form") == "chat template":
-            return [
-                'chat = [{"role": "user", "content": "a question"}]',
-                "inputs = tokenizer.apply_chat_template(",
-                '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
-                ")",
-                f"output = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)",
-                'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))',
-            ]
-        return [ask, f"output = model.generate(**inputs, max_new_tokens={tokens})", "print(tokenizer.decode(output[0]))"]
-    if record["kind"] == "regression":
-        return [ask, "value = model(**inputs).logits.item()", "print(value)"]
-    return [ask, "logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
-
-
-def _auto(kind: str) -> str:
-    return "AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification"
+    kind = record["kind"]
+    template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(LOADING.read_text(encoding="utf-8"))
+    return template.render(
+        record=record,
+        by=by,
+        pair=pair,
+        kind=kind,
+        auto="AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification",
+        ours=config is not None and config["peft_type"] in TUNERS,
+        folder=json.dumps(folder, ensure_ascii=False),
+        base=json.dumps(base_name(str(record["spec"]["model"])), ensure_ascii=False),
+    ).strip()
 
 
 def _scores(origin: Origin, adapter_metrics: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
@@ -246,7 +204,7 @@ def _scores(origin: Origin, adapter_metrics: Mapping[str, float]) -> list[tuple[
     several, name = len(summary.tasks) > 1, f"this adapter ({trial.task}, seed {trial.seed})"
     rows = [(name, adapter_metrics.get("score", math.nan), _ends(None), adapter_metrics.get("search_score"), 1)]
     for task, value in summary.tasks.items():
-        if origin.reasons and (task == trial.task or several):  # without them it is a card of the trial alone
+        if task == trial.task or several:
             # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
             ends = _ends(value if several else summary.score)
             rows.append((f"the configuration on {task}, mean over seeds", value.mean, ends, None, value.n))

@@ -25,7 +25,7 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
-from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, loading_by_peft, model_card, peft_config, served_by
+from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, model_card, peft_config, served_by
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
 from orchestrator.results.summary import Entry, Summary
@@ -169,11 +169,10 @@ def how_to_load(adapter: Taken, form: Form) -> list[str]:
     merged = form == "merged"
     run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
     pair, config, folder = reads_pairs(run), peft_config(adapter.folder), str(adapter.folder)
-    if form == "lora" and config is not None:  # it is written for programs without this package
-        lines = loading_by_peft(run, config, pair=pair, folder=folder)
-    else:
-        lines = loading(run, pair=pair, merged=merged, folder=folder)
-    return [*lines.splitlines(), *served_by(run, config, folder, merged=merged)]
+    # a LoRA is written for programs without this package
+    by: Literal["craft", "peft", "transformers"] = "transformers" if merged else "peft" if form == "lora" else "craft"
+    lines = loading(run, by, pair=pair, folder=folder, config=config).splitlines()
+    return [*lines, *served_by(run, config, folder, merged=merged)]
 
 
 def slug(name: str) -> str:

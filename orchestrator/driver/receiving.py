@@ -11,7 +11,6 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.adapters.model_card import add_card
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.trial import Outcome
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
@@ -39,7 +38,7 @@ def receive(driver: Driver, attempt: int, key: str, message: Mapping[str, Any], 
 
 
 def _outcome(driver: Driver, attempt: int, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
-    """Returns a result with its adapter, which is in the job's last checkpoint, and gives that its model card."""
+    """Returns a result with its adapter, which is in the job's last checkpoint."""
     adapter = None
     if result.status != "finished" or checkpoint is None:
         return Outcome(result)
@@ -49,11 +48,4 @@ def _outcome(driver: Driver, attempt: int, result: TrialResult, job: str, checkp
         adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
     except OSError:
         log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, driver.storage)
-    sent = driver.queue.job(job)
-    trial = next((trial for trial in sent.trials if trial.key == result.key), None) if sent else None
-    try:
-        if adapter is not None and trial is not None:
-            add_card(adapter, driver.folder.path.name, trial, result)
-    except Exception:  # an adapter without a card is as good
-        log.exception("the adapter of trial %s has no model card", result.key)
     return Outcome(result.with_facts(adapter=within(driver.storage, *place)), adapter)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
-from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.adapters.model_card import add_card, served_by
+from orchestrator.adapters.model_card import Origin, model_card, served_by
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.state.entry import TrialResult
+from orchestrator.results.summary import summarize_entries
+from orchestrator.state.entry import Entry, TrialResult
 from tests.golden import check_golden
 
 CONFIG: dict[str, Any] = {
@@ -67,7 +65,7 @@ def test_a_merged_model_is_served_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("by_peft", [True, False])
-def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, by_peft: bool) -> None:
+def test_the_card_has_the_scores_and_loads_the_adapter(by_peft: bool) -> None:
     run = RunSpec(
         model="sentence-transformers/all-MiniLM-L6-v2",
         task="toy/paraphrase",
@@ -77,23 +75,12 @@ def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, 
     )
     trial = PlannedTrial(run, "c0ffee0000", "CRAFT 8, q v")
     result = TrialResult(trial.key, "finished", {"score": 81.25}, {"trainable_parameters": 328.0}, facts={"device": "cpu"})
-    record = {
-        "spec": trial.run.model_dump(mode="json"),
-        "kind": "classification",
-        "labels": ["no", "yes"],
-        "facts": result.facts,
-    }
+    record = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": result.facts}
     record |= {"counts": result.counts, "metrics": result.metrics, "notes": ["micro-batches of 4"]}
-
-    def fill(folder: Path) -> None:
-        (folder / "run.json").write_text(json.dumps(record))
-        if by_peft:
-            (folder / "adapter_config.json").write_text('{"peft_type": "CRAFT"}')
-
-    folder = write_folder(tmp_path / "adapter", fill)
-    add_card(folder, "demo", trial, result)
-    verify(folder)
-    card = ModelCard.load(folder / "README.md")
+    entry = Entry(trial.trial, result)
+    (summary,) = summarize_entries([entry])
+    config = {"peft_type": "CRAFT"} if by_peft else None
+    card = ModelCard(model_card(Origin("demo", summary, entry, ["Picked: the best."]), record, pair=True, config=config))
     assert [(row.dataset_type, row.metric_value) for row in card.data.eval_results] == [("toy/paraphrase", 81.25)]
     assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     check_golden(f"card/{'peft' if by_peft else 'own'}.txt", card.content)
