@@ -1,8 +1,8 @@
 """The front as a PNG: score against cost, without a browser.
 
 Members of the front are large marks, each with a number next to it, which the list at the side names; bars are their 95 %
-intervals, and the step line is the best score at each cost. A number stands at the nearest place that touches nothing; a thin
-line leads to its mark if that is far. The others are pale, with a ring around those that the intervals do not rule out.
+intervals, and the step line is the best score at each cost. The others are pale, with a ring around those that the intervals
+do not rule out.
 Methods differ in colour and in the shape of their marks, so that the picture also reads in grey.
 """
 
@@ -11,16 +11,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from craft.methods import METHODS
 from orchestrator.judging.front import axes as axes_of
 from orchestrator.judging.front import knee, logarithmic
-from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import titled, unit_of
 from orchestrator.results.presentation import colours
 from orchestrator.results.summary import Summary
@@ -35,6 +31,8 @@ PALE = 0.35
 RING: dict[str, Any] = {"marker": "o", "facecolors": "none", "edgecolors": "#333333", "linewidths": 1.0}
 LARGE, SMALL = 70, 30
 """The areas of marks, in square points: members of the front, and the others."""
+NUMBER = (18.0, 10.0)
+"""The width and height of a number, in points."""
 
 
 def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, title: str) -> None:
@@ -79,7 +77,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
         _list(axes, front, looks, knee(summaries, objectives), handles)
     _name_axes(axes, titled(x_name, unit), titled(y_name, metric=metric_among(drawn)), title)
     if drawn:
-        _number_front(axes, drawn, front, x_name, y_name, by, objectives)
+        _number(axes, [(summary.value(x_name) / by, summary.value(y_name)) for summary in front[:LABELS]])
     return figure
 
 
@@ -89,16 +87,6 @@ def _name_axes(axes: Any, across: str, up: str, title: str) -> None:
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _number_front(
-    axes: Any, drawn: Sequence[Summary], front: Sequence[Summary], x_name: str, y_name: str, by: float, objectives: Objectives
-) -> None:
-    plain_points = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if not summary.on_front]
-    rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if summary.possible]
-    members = [(summary.value(x_name) / by, summary.bounds(y_name)) for summary in front]
-    _number(axes, members, plain_points, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
-        1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
 
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
@@ -128,63 +116,20 @@ def _draw_front(
             clip_on=False)  # fmt: skip
 
 
-def _number(
-    axes: Any, members: Sequence[tuple[float, Interval]], other_points: Sequence[tuple[float, float]],
-    rings: Sequence[tuple[float, float]], better_x: int, better_y: int,
-) -> None:  # fmt: skip
-    """Numbers the members: each at the nearest place that touches no mark, number, interval, step or frame.
-
-    Beyond the front, towards better values, there are no marks, so places in that direction come first. Intervals and steps are
-    crossed where there is no other place; where there is none at all, the number is left out.
-
-    Args:
-        better_x, better_y: 1 where more is better, -1 where less is.
-    """
-    figure, to_pixels = axes.figure, axes.transData.transform
-    point, frame = figure.dpi / 72, axes.get_window_extent()
-    at = to_pixels([(x, value.mean) for x, value in members] or np.empty((0, 2)))
-    marks = [
-        *_boxes(np.vstack([at, to_pixels(rings or np.empty((0, 2)))]), point * LARGE**0.5 / 2 + 1),
-        *_boxes(to_pixels(other_points or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
-    ]
-    lines = [(*to_pixels((x, value.low)), *to_pixels((x, value.high))) for x, value in members if value.high > value.low]
-    for (x, y), (further, higher) in pairwise(at):
-        corner = (further, y) if better_x < 0 else (x, higher)
-        lines += [(x, y, *corner), (*corner, further, higher)]
-    lines = [(min(x, z) - 2, min(y, w) - 2, max(x, z) + 2, max(y, w) + 2) for x, y, z, w in lines]
-    # Rings of places around a mark; on each ring the direction beyond the front comes first.
-    turns = np.exp(2j * np.pi * np.arange(24) / 24)
-    turns = turns[np.argsort(-(turns * complex(better_x, -better_y)).real, kind="stable")]
-    ways = (point * np.arange(9, 160, 3)[:, None] * turns).reshape(-1, 1).view(float)
-    for place, mark in enumerate(at[:LABELS], start=1):
-        text = axes.text(0, 0, str(place), ha="center", va="center", fontsize=8, fontweight="bold", color="#333333", zorder=5)
-        box = text.get_window_extent(figure.canvas.get_renderer())
-        centers = mark + ways
-        half = np.array([box.width, box.height]) / 2 + 1
-        wanted = np.hstack([centers - half, centers + half])
-        inside = (wanted[:, :2] > frame.min).all(axis=1) & (wanted[:, 2:] < frame.max).all(axis=1)
-        free = inside & ~_meet(wanted, marks)
-        best = next((places for places in (free & ~_meet(wanted, lines), free) if places.any()), None)
-        if best is None:
-            text.remove()
-            continue
-        chosen = int(best.argmax())
-        marks.append(tuple(wanted[chosen]))
-        ends = axes.transAxes.inverted().transform([centers[chosen], mark])
-        text.set(position=ends[0], transform=axes.transAxes)
-        if chosen >= 3 * len(turns):
-            axes.plot(*ends.T, color="#999999", linewidth=0.6, zorder=1, transform=axes.transAxes)
-
-
-def _boxes(centers: Any, half: float) -> list[tuple[float, float, float, float]]:
-    return [(x - half, y - half, x + half, y + half) for x, y in centers]
-
-
-def _meet(boxes: Any, rivals: Sequence[tuple[float, ...]]) -> Any:
-    """Returns which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of `rivals`."""
-    x_low, y_low, x_high, y_high = boxes.T[:, :, None]
-    edges = np.array(rivals).reshape(-1, 4).T[:, None, :]
-    return ((x_low < edges[2]) & (x_high > edges[0]) & (y_low < edges[3]) & (y_high > edges[1])).any(axis=1)
+def _number(axes: Any, members: Sequence[tuple[float, float]]) -> None:
+    """Numbers the members at the right of their marks; those that are so close that their numbers would meet share one."""
+    at = axes.transData.transform(members or [(0.0, 0.0)]) * 72 / axes.figure.dpi
+    groups: list[list[int]] = []
+    for place in range(len(members)):
+        right, up = abs(at[place] - at[groups[-1][-1]]) if groups else NUMBER
+        if right < NUMBER[0] and up < NUMBER[1]:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    for group in groups:
+        text = "–".join(dict.fromkeys((str(group[0] + 1), str(group[-1] + 1))))
+        axes.annotate(text, members[group[-1]], (6, 6), textcoords="offset points", va="center", fontsize=8, fontweight="bold",
+            color="#333333", zorder=5, annotation_clip=False)  # fmt: skip
 
 
 def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
