@@ -12,7 +12,7 @@ from itertools import islice
 from craft.scoring.predictions import Prediction, worst
 from dashboards.panels.base import Panel, Plain, View, table
 from dashboards.panels.verdicts import fronts
-from orchestrator.results.mistakes import confusions
+from orchestrator.review.mistakes import confusions
 
 CONFIGURATIONS = 6
 """So many of each sweep are read."""

@@ -240,28 +240,23 @@ Craft.Figure = class {
     this.placeRing();
   }
 
-  /* Puts each name next to its mark or at the end of its line, where it covers no mark, other name or frame, and no
-     interval if there is such a place. A name that finds no room is not shown: pointing at its mark shows it. */
+  /* Shows the names that cover no mark, other name or frame. Each stands over its mark, or else under it; pointing at a mark shows
+     the name that found no room. */
   placeNames() {
     const names = [...this.holder.querySelectorAll(".textpoint text")];
     if (!names.length) return;
     const frame = this.holder.querySelector(".nsewdrag").getBoundingClientRect();
-    const boxesOf = selector => [...this.holder.querySelectorAll(selector)].map(mark => mark.getBoundingClientRect());
-    const taken = boxesOf(".scatterlayer .points path"), bars = boxesOf(".scatterlayer .yerror");
+    const taken = [...this.holder.querySelectorAll(".scatterlayer .points path")].map(mark => mark.getBoundingClientRect());
     for (const name of names) name.style.translate = "";
     const boxes = names.map(name => name.getBoundingClientRect());
     names.forEach((name, index) => {
-      const {left, top, width, height} = boxes[index], aside = width / 2 + 9, level = height / 2 + 9;
-      const inward = Math.min(0, frame.right - left - width - 3) || Math.max(0, frame.left - left + 3);
-      const around = [[0, 0], [-aside, -4], [0, -8], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level], [inward, 0], [inward, -8], [inward, 2 * level]];
-      const behind = [0, -5, 5, -10, 10, -15, 15].map(y => [5, y]);
-      const find = others => (getComputedStyle(name).textAnchor === "start" ? behind : around).find(([x, y]) => {
+      const {left, top, width, height} = boxes[index], aside = width / 2 + 9, start = getComputedStyle(name).textAnchor === "start";
+      const places = start ? [[5, 0], [5, -8], [5, 8], [5, -16], [5, 16]] : [[0, 0], [-aside, -4], [0, 2 * height], [aside, height], [-aside, 2 * height]];
+      const free = places.find(([x, y]) => {
         const box = {left: left + x - 3, right: left + x + width + 3, top: top + y, bottom: top + y + height};
         const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
-        if (!inside || others.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;
-        return taken.push(box);
+        return inside && !taken.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top) && taken.push(box);
       });
-      const free = find([...taken, ...bars]) || find(taken);
       name.style.visibility = free ? "" : "hidden";
       if (free) name.style.translate = `${free[0]}px ${free[1]}px`;
     });

@@ -199,7 +199,7 @@ def _page(folder: SweepFolder, uri: str) -> Path | None:
     """Makes `front.html` by the dashboards in a process of their own: they may not be imported here. None if it fails."""
     page = folder.page
     # The address may hold a password, which a list of processes would show: standard input it is.
-    command = [sys.executable, "-m", "dashboards", "export", folder.path.name, "--tracking-uri", "-", "--to", str(page)]
+    command = [sys.executable, "-m", "orchestrator", "page", folder.path.name, "--tracking-uri", "-", "--to", str(page)]
     try:
         done = subprocess.run(command, input=uri, capture_output=True, timeout=PAGE_SECONDS, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
+from pydantic import ConfigDict, computed_field
+
 from craft.words import list_some, percent, plural, points
 from orchestrator.judging.control import HEAD, above_guessing, not_shown_to_beat_head
 from orchestrator.judging.experiments import (
@@ -58,32 +60,39 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a sweep, as data and as sentences.
+    """Which configuration is enough, what is not known, and what to run to know it."""
 
-    Attributes:
-        kind: `enough`: one configuration is; `unsure`: none with the wanted probability; `one seed`, `means`: there are none;
-            `random guessing`: nothing is above it; `head`: no adapter is shown to be better than none. Why there is no answer:
-            `unfinished`: no configuration is complete; `failed`: none can be; `no score`: the score is no objective.
-        configuration: the id of the one that is enough, or that is the likeliest to be, or the best if nothing is; empty
-            without an answer.
-        best: the id of the configuration with the highest expected score; empty without an answer.
-        better: the probability that any is better than `configuration` by more than `within` points; None if not known.
-        verdict: what is known, a heading and sentences.
-        unknown: what is not known; empty if all is.
-        proposal: what would settle it, and how long that takes.
-        command: the command that runs it; empty if there is none.
-        decides: the probability that it settles the answer; None if not known.
-    """
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     kind: Kind
+    """`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: there are no
+    probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. `head`: no adapter is
+    shown to be better than none. Why there is no answer: `unfinished`: no configuration has finished its trials. `failed`: none
+    will. `no score`: the score is no objective."""
     configuration: str
+    """The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by the means (`one
+    seed`, `means`), the best (`random guessing`), or the control (`head`). Empty without an answer."""
     best: str
-    better: float | None
+    """The id of the configuration with the highest expected score. Empty without an answer."""
+    p_better: float | None
+    """The probability, from 0 to 1, that any configuration of the sweep is better by more than `within` points. Null where it
+    is not known, as with one seed."""
     verdict: str
+    """What is known, in sentences."""
     unknown: str = ""
+    """What is not known, in sentences. Empty if all is."""
     proposal: str = ""
+    """What to run next, and how long that takes. Empty if there is nothing to propose."""
     command: str = ""
-    decides: float | None = None
+    """The command that runs it. Empty if there is none, and while a driver runs the sweep."""
+    p_decides: float | None = None
+    """The probability, from 0 to 1, that it says all that is unknown. Null if not known."""
+    label: str = ""
+    """The name of that configuration for people. Empty without an answer."""
+    within: float = 0.0
+    """The points of the score below the true best that are allowed."""
+    sure: float = 0.0
+    """The least probability of that, from 0.5 to 1."""
 
     def running(self, words: str) -> Answer:
         """Returns the answer so far of a sweep that runs: nothing is to be done but to wait.
@@ -91,11 +100,12 @@ class Answer:
         Args:
             words: how long it runs, in a sentence (`describe_running`).
         """
-        return replace(self, unknown="", proposal=words, command="", decides=None)
+        return replace(self, unknown="", proposal=words, command="", p_decides=None)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        """The answer for a terminal: a paragraph for what is known and one for what is not, and the command in its own line."""
+        """The answer as the terminal shows it: what is known, what is not, and a line with the command."""
         return "\n".join(filter(None, (self.verdict, self._rest, self.command and f"  {self.command}")))
 
     @property
@@ -133,6 +143,12 @@ def answer_of(state: State) -> tuple[list[Summary], Answer]:
 
 def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
     """Returns the answer over judged configurations."""
+    reply, rule = _find(summaries, state), state.sweep.enough
+    label = next((full_label(row) for row in summaries if row.configuration == reply.configuration), "")
+    return replace(reply, label=label, within=rule.within, sure=rule.sure)
+
+
+def _find(summaries: Sequence[Summary], state: State) -> Answer:
     complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
     incomplete = [summary for summary in summaries if not summary.complete]
     # What people stopped, or what failed for good, is not continued by the command.
@@ -158,7 +174,7 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
     if not unfinished:
         return _with_more_steps(reply, complete, state)
     unknown = "Not known: how the others score." if incomplete else "Seeds that have not ended everywhere do not count yet."
-    return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], decides=None)
+    return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], p_decides=None)
 
 
 def _reason(failed: Sequence[Summary]) -> str:
@@ -187,7 +203,7 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     command = more_command(state, {"name": f"{state.sweep.name}-longer", **longer}).replace(" --resume", "")
     time = describe_price(PASSES / passes * seconds_of_seed(complete, complete) / pace_of(state))
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
-    return replace(reply, proposal=proposal, command=command, decides=None)
+    return replace(reply, proposal=proposal, command=command, p_decides=None)
 
 
 def _lost(complete: Sequence[Summary]) -> str:

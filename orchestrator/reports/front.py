@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model
 
+from orchestrator.judging.answer import Answer
 from orchestrator.judging.front import knee
 from orchestrator.plan.parameters import text
 from orchestrator.reports.compare import CompareReport
@@ -15,7 +16,6 @@ from orchestrator.results.summary import Summary
 from orchestrator.results.table import metric_among, ranked
 from orchestrator.review.front_tables import caption, legend
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.status import AnswerPart
 from orchestrator.sweepfile.objectives import Direction
 
 KINDS: dict[str, Any] = {"flag": bool, "text": str, "texts": list[str], "count": Count}
@@ -75,7 +75,7 @@ class FrontReport(Report):
     knee: str | None = Field(description="The id of the knee of the front: above it, more parameters add little.")
     caption: str = Field(description="The line under the table of the terminal: what the intervals are over.")
     legend: str = Field(description="What the probabilities are about. Empty if there are none.")
-    answer: AnswerPart = Field(description="The sweep's answer, or in `kind` why there is none.")
+    answer: Answer = Field(description="The sweep's answer, or in `kind` why there is none.")
     read: list[str] = Field([], description="`judge`: how the columns of the table were read, in sentences.")
     lacks: list[str] = Field([], description="`judge`: what the table lacks, and what it would add, in sentences.")
     comparison: CompareReport | None = Field(None, description="`judge`: the verdict on the two that --compare names.")
@@ -97,5 +97,5 @@ def front_report(record: PastSweep, **of_table: Any) -> FrontReport:
         knee=best.configuration if best else None,
         caption=caption(summaries, sweep.objectives) if summaries else "",
         legend=legend(summaries, sweep.objectives, sweep.enough.within),
-        answer=AnswerPart.of(record.answer, summaries, sweep.enough),
+        answer=record.answer,
     )

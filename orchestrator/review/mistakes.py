@@ -4,6 +4,7 @@ model card; and the rows that two configurations answer differently, on the scre
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from craft.scoring.predictions import WORST, Prediction, worst
 from craft.words import plural
-from orchestrator.results.mistakes import confusions, differing
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.tools.cells import write_table
@@ -23,6 +23,37 @@ MISTAKES_FILE = "mistakes.md"
 POINTER = f"\n`{MISTAKES_FILE}` shows where it is wrong, with texts of the data: leave it out where they are private.\n"
 COLUMNS = ("row", "label", "answer", "probability", "text", "text_pair", "prompt")
 _MOST_CLASSES = 20
+
+
+def confusions(lines: Sequence[Prediction]) -> tuple[list[str], list[list[int]]]:
+    """Counts rows by label and answer; returns the classes in order, and for each label its counts by answer."""
+    names = sorted({str(line[side]) for line in lines for side in ("label", "answer")})
+    counts = Counter((str(line["label"]), str(line["answer"])) for line in lines)
+    return names, [[counts[label, answer] for answer in names] for label in names]
+
+
+def worth(line: Prediction) -> float:
+    """Returns 1 for a right answer and 0 for a wrong one; for a value, minus its error."""
+    return float(line["right"]) if "right" in line else -abs(line["answer"] - line["label"])
+
+
+def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[Prediction]]) -> list[tuple[int, float]]:
+    """Compares two sides row by row.
+
+    Args:
+        first: the lines of each trial of the first side; all trials have the same rows in the same order.
+
+    Returns:
+        The places of rows that differ, largest difference first: the first side's mean `worth` minus the second's.
+
+    Raises:
+        ValueError: the trials have different rows.
+    """
+    if len({tuple((line["row"], line["label"]) for line in lines) for lines in (*first, *second)}) > 1:
+        raise ValueError("the trials were scored on different rows")
+    means = [[sum(map(worth, row)) / len(row) for row in zip(*side, strict=True)] for side in (first, second)]
+    gaps = [(place, a - b) for place, (a, b) in enumerate(zip(*means, strict=True)) if a != b]
+    return sorted(gaps, key=lambda gap: -abs(gap[1]))
 
 
 def mistakes_page(title: str, answers: Mapping[str, Sequence[Prediction]]) -> str:

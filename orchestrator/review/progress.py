@@ -17,7 +17,6 @@ from orchestrator.record.resume import check_name
 from orchestrator.results.report import Command
 from orchestrator.results.summary import Summary
 from orchestrator.review.status import (
-    AnswerPart,
     BudgetPart,
     Counts,
     DriverPart,
@@ -75,7 +74,7 @@ def status_of(state: State, folder: Path, holder: Holder | None, now: float) -> 
     summaries, answer = answer_of(state)
     runs = found.driver.alive or found.phase == "running"
     shown = answer.running(describe_running(state, now)) if runs and state.ended is None else answer
-    about["answer"] = AnswerPart.of(shown, summaries, state.sweep.enough)
+    about["answer"] = shown
     about["next"] = _next(state, "running" if found.driver.alive else found.phase, folder, summaries, answer)
     return found.model_copy(update=about)
 

@@ -8,12 +8,9 @@ from typing import Any, Literal, Self
 from rich.console import Console
 
 from craft.words import format_duration
-from orchestrator.judging.answer import Answer, Kind
+from orchestrator.judging.answer import Answer
 from orchestrator.results.report import Command, Count, Number, Part, Report
-from orchestrator.results.summary import Summary
-from orchestrator.results.table import full_label
 from orchestrator.state.entry import Entry, count_phases
-from orchestrator.sweepfile.settings import Enough
 
 Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
 PHASES: dict[Phase, str] = {
@@ -148,50 +145,6 @@ class EndPart(Part):
     """How long the session was, in seconds."""
 
 
-class AnswerPart(Part):
-    """Which configuration is enough, what is not known, and what to run to know it."""
-
-    kind: Kind
-    """`enough`: the configuration is. `unsure`: none is with the wanted probability yet. `one seed`, `means`: there are no
-    probabilities, so nothing is known to be enough. `random guessing`: nothing is shown to be above it. `head`: no adapter is
-    shown to be better than none. Why there is no answer: `unfinished`: no configuration has finished its trials. `failed`: none
-    will. `no score`: the score is no objective."""
-    configuration: str
-    """The id of the configuration that is enough (`enough`), the likeliest to be (`unsure`), the smallest by the means (`one
-    seed`, `means`), the best (`random guessing`), or the control (`head`). Empty without an answer."""
-    label: str
-    """The name of that configuration for people. Empty without an answer."""
-    best: str
-    """The id of the configuration with the highest expected score. Empty without an answer."""
-    within: float
-    """The points of the score below the true best that are allowed."""
-    sure: float
-    """The least probability of that, from 0.5 to 1."""
-    p_better: Number
-    """The probability, from 0 to 1, that any configuration of the sweep is better by more than `within` points. Null where it
-    is not known, as with one seed."""
-    verdict: str
-    """What is known, in sentences."""
-    unknown: str
-    """What is not known, in sentences. Empty if all is."""
-    proposal: str
-    """What to run next, and how long that takes. Empty if there is nothing to propose."""
-    command: str
-    """The command that runs it. Empty if there is none, and while a driver runs the sweep."""
-    p_decides: Number
-    """The probability, from 0 to 1, that it says all that is unknown. Null if not known."""
-    text: str
-    """The answer as the terminal shows it."""
-
-    @classmethod
-    def of(cls, answer: Answer, summaries: Sequence[Summary], rule: Enough) -> Self:
-        """Returns the part for an answer over these configurations."""
-        labels = {summary.configuration: full_label(summary) for summary in summaries}
-        probabilities = {"p_better": answer.better, "p_decides": answer.decides}
-        label = labels.get(answer.configuration, "")
-        return cls.fill(answer, label=label, within=rule.within, sure=rule.sure, **probabilities)
-
-
 class Progress(Report):
     """How far a sweep is."""
 
@@ -236,7 +189,7 @@ class Progress(Report):
     """The limits at which the sweep ends before its plan does."""
     added: list[str]
     """What `search.until` has added, in order: what runs, and for what."""
-    answer: AnswerPart | None = None
+    answer: Answer | None = None
     """The answer so far, or in `kind` why there is none. Null before a session has begun."""
     next: Sequence[Command] = ()
     """What can be done next."""

@@ -164,8 +164,8 @@ def simulate(world: str, sweeps: int, seed: int = 7) -> dict[str, Pairs]:
         marked, answer = sweep.judge(names, sweep.seeds)
         best = max(sweep.truths.values())
         shift = np.mean([summary.score.mean - sweep.truths[summary.configuration] for summary in marked])
-        if answer.kind == "enough" and answer.better is not None:
-            pairs["answers"].append((1 - answer.better, sweep.truths[answer.configuration] >= best - 1))
+        if answer.kind == "enough" and answer.p_better is not None:
+            pairs["answers"].append((1 - answer.p_better, sweep.truths[answer.configuration] >= best - 1))
         for summary in marked:
             truth = sweep.truths[summary.configuration]
             pairs["intervals"].append((0.95, summary.score.low <= truth <= summary.score.high))
@@ -180,10 +180,10 @@ def simulate(world: str, sweeps: int, seed: int = 7) -> dict[str, Pairs]:
         }
         if "largest size tried" in answer.unknown:
             pairs["larger"].append((math.nan, sweep.truths[tried["larger"]] > best + 1))
-        if answer.decides is not None and (action := re.search(r"(\w+) more seed|a (larger|smaller) size", answer.proposal)):
+        if answer.p_decides is not None and (action := re.search(r"(\w+) more seed|a (larger|smaller) size", answer.proposal)):
             more = COUNTS.index(action[1]) if action[1] else 0
             later = sweep.judge([*names, tried[action[2]]] if action[2] else names, sweep.seeds + more)[1]
-            pairs["proposals"].append((answer.decides, later.kind == "enough" and not later.unknown.startswith("Not known")))
+            pairs["proposals"].append((answer.p_decides, later.kind == "enough" and not later.unknown.startswith("Not known")))
     return pairs
 
 

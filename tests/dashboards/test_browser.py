@@ -14,10 +14,10 @@ import uvicorn
 from mlflow import MlflowClient
 from selenium.webdriver.common.keys import Keys
 
-from dashboards.__main__ import main
 from dashboards.app import make_app
 from dashboards.panels import PANELS, Panel, Plain, View
 from dashboards.store import Store
+from orchestrator.commands.app import main
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run, write_sweep
 
@@ -213,7 +213,7 @@ def test_a_row_of_panels_is_all_that_a_new_panel_takes(
     monkeypatch.setitem(PANELS, "methods", Panel("methods", "Methods", "mattered", "How many of each.", data, draw))
     store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=1)])
     path = tmp_path / "front.html"
-    assert main(["export", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
+    assert main(["page", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
     box = "document.querySelector('#mattered [data-panel=methods]')"
     with served(store) as url:
         for address in (url, path.as_uri()):
@@ -234,7 +234,7 @@ def test_the_exported_file_needs_nothing(
 ) -> None:
     store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=2)])
     path = tmp_path / "out" / "front.html"
-    assert main(["export", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
+    assert main(["page", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
     browser = Browser(tmp_path / "profile", width=width, dark=dark)
     try:
         browser.open(path.as_uri())
@@ -306,7 +306,7 @@ def test_a_print_of_the_whole_page_has_every_panel(
 ) -> None:
     """Nothing is scrolled to, as in a print, a PDF or a picture of the whole page."""
     store = store_at("ranks", [sweep_run("ranks", planned=100), *grid("ranks", seeds=2, tasks=("mrpc", "rte"))])
-    assert main(["ranks", "--to", str(tmp_path / "page.html"), "--tracking-uri", store.uri]) == 0
+    assert main(["page", "ranks", "--to", str(tmp_path / "page.html"), "--tracking-uri", store.uri]) == 0
     with served(store) as url:
         for place in (url, (tmp_path / "page.html").as_uri()):
             browser.open(place)

@@ -81,11 +81,11 @@ def test_live_and_afterwards(tmp_path: Path) -> None:
     try:
         with started(tmp_path, "orchestrator.run", "live.yaml", "--cpus", "1", "--quiet") as sweep:
             Browser.until(lambda: has_sweep(uri), "the sweep is on record", 180)
-            served = ("dashboards", "serve", "--port", "0", "--tracking-uri", uri, "--mlflow-url", mlflow.uri)
+            served = ("orchestrator", "page", "--port", "0", "--tracking-uri", uri, "--mlflow-url", mlflow.uri)
             with started(tmp_path, *served) as dashboard:
                 assert dashboard.stdout is not None
                 found = re.match(r"http://127\.0\.0\.1:\d+", dashboard.stdout.readline())
-                assert found, (tmp_path / "dashboards.log").read_text()
+                assert found, (tmp_path / "orchestrator.log").read_text()
                 watch(browser, found[0], sweep)
                 finished(browser, found[0], tmp_path / "runs" / "live", mlflow)
             assert sweep.wait(240) == 0, (tmp_path / "orchestrator.run.log").read_text()

@@ -77,8 +77,8 @@ def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_t
     assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
     assert "better by more than 1 point is " in answer.verdict
     assert answer.verdict.endswith("The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.")
-    assert answer.better is not None
-    assert answer.better < 0.1
+    assert answer.p_better is not None
+    assert answer.p_better < 0.1
 
 
 def test_within_and_sure_say_what_enough_means() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from craft.scoring.predictions import Prediction
-from orchestrator.results.mistakes import confusions, differing
-from orchestrator.review.mistakes import mistakes_page
+from orchestrator.review.mistakes import confusions, differing, mistakes_page
 
 
 def classes(labels: str, answers: str) -> list[Prediction]:

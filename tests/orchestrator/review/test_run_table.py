@@ -57,7 +57,7 @@ def sweep(tmp_path: Path) -> PastSweep:
 def verdict(answer: Answer | None) -> tuple[Any, ...]:
     """What an answer says of the kind, the chances and the rest, without labels, prices and commands."""
     assert answer is not None
-    return answer.kind, answer.better, answer.decides
+    return answer.kind, answer.p_better, answer.p_decides
 
 
 def numbers(summaries: list[Summary]) -> list[tuple[float, ...]]:
@@ -289,7 +289,7 @@ def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> No
     table = read_table(write(tmp_path / "one.csv", one))
     assert table.lacks[-1].startswith("No seeds: with one number a configuration no probability can be given")
     assert table.record.answer is not None
-    assert (table.record.answer.kind, table.record.answer.better) == ("one seed", None)
+    assert (table.record.answer.kind, table.record.answer.p_better) == ("one seed", None)
     bare = [{"method": f"s{r}", "accuracy": v} for r, _, v in trainings()]
     with pytest.raises(DataError, match="line 3 and line 2 repeat a configuration without a seed"):
         read_table(write(tmp_path / "bare.csv", bare))
@@ -373,7 +373,7 @@ def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSw
     assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
     assert table.record.answer is not None
     assert sweep.answer is not None
-    assert table.record.answer.better == sweep.answer.better
+    assert table.record.answer.p_better == sweep.answer.p_better
 
 
 def refusal(tmp_path: Path, lines: str, call: Call | None = None) -> str:
