@@ -12,7 +12,6 @@ from __future__ import annotations
 import typing
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +20,6 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    PydanticUserError,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     create_model,
@@ -31,7 +28,7 @@ from pydantic import (
 )
 
 from craft.methods.method import BuildContext, Method
-from craft.settings import Projections, Settings, number_instead
+from craft.settings import Projections, Settings
 from craft.tuner_types import TUNERS
 from craft.words import nearest
 
@@ -161,21 +158,16 @@ class _Keys(Settings):
 
 
 def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any], Any]:
+    from craft.models.adapters import wrong_type
+
     def check(value: Any) -> Any:
         refused, reason = REFUSED_SETTINGS.get((peft_type, key), ((), ""))
         if value in refused:
             raise ValueError(f"{key} {value!r} cannot be used here: {reason}")
         if value is None and default is None:
             return value
-        try:
-            if number_instead(value, hint):
-                raise ValueError
-            with suppress(PydanticUserError):  # pydantic cannot check every hint
-                has_own = isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
-                adapter = TypeAdapter(hint, config=None if has_own else ConfigDict(arbitrary_types_allowed=True))
-                adapter.validate_python(value)
-        except ValueError:
-            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_shown(hint)}") from None
+        if wrong_type(key, hint, value):
+            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_shown(hint)}")
         return value
 
     return check

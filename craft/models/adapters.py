@@ -72,8 +72,6 @@ def read_config(file: Path) -> dict[str, Any]:
 
 def _wrong_fields(config: Mapping[str, Any], kind: PeftType) -> Iterator[tuple[str, str]]:
     """Yields the names of fields with a wrong value, and why it is wrong."""
-    from pydantic import TypeAdapter, ValidationError
-
     declared = PEFT_TYPE_TO_CONFIG_MAPPING[kind]
     hints = declared_types(declared)
     for name, value in config.items():
@@ -81,18 +79,31 @@ def _wrong_fields(config: Mapping[str, Any], kind: PeftType) -> Iterator[tuple[s
         known = name in declared.__dataclass_fields__
         if not known or value == getattr(declared, name, None) or (steps and name == "init_lora_weights"):
             continue
-        hint: Any = hints.get(name, Any)
-        hint = float | int if "alpha" in name and hint is int else hint
-        try:
-            TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
-        except (ValidationError, RecursionError) as error:
-            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "nested too deeply"
+        if reason := wrong_type(name, hints.get(name, Any), value):
             yield name, f"which PEFT does not take ({reason[:1].lower()}{reason[1:]})"
         numbers = list(value.values()) if isinstance(value, dict) else [value]
         if name in ("rank_pattern", "alpha_pattern") and any(type(number) not in (int, float) for number in numbers):
             yield name, "which is not a number for each pattern"
         if any(type(number) in (int, float) and not abs(number) <= LARGEST for number in numbers):
             yield name, f"which is not a number up to {LARGEST:g}"
+
+
+def wrong_type(name: str, hint: Any, value: Any) -> str | None:
+    """Says why plain data do not have the type that PEFT declares for a field; None if they have, or pydantic cannot tell."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+    hint = float | int if "alpha" in name and hint is int else hint
+    own = isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
+    try:
+        adapter = TypeAdapter(hint, config=None if own else ConfigDict(arbitrary_types_allowed=True))
+        adapter.validate_json(json.dumps(value), strict=True)
+    except PydanticUserError:
+        return None
+    except ValidationError as error:
+        return error.errors()[0]["msg"]
+    except (RecursionError, TypeError) as error:
+        return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return None
 
 
 def declared_types(config: Any) -> dict[str, Any]:
