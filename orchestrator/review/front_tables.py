@@ -19,7 +19,6 @@ from craft.words import list_some, plural, points
 from orchestrator.judging.answer import Answer
 from orchestrator.judging.control import above_guessing, not_shown_to_beat_head
 from orchestrator.judging.front import knee
-from orchestrator.judging.luck import limit, more_examples
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.metrics import ALWAYS, LUCK, NORMALIZED, P_FRONT, SIZE, Column, flat_cells, heading, number
 from orchestrator.results.summary import Summary
@@ -234,10 +233,9 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if budgets := _budgets(summaries):
         parts.append(budgets)
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
-        parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
+        parts.append(f"for {at_end} the best value is the lowest or highest tried")
     if idle := not_shown_to_beat_head(summaries):
-        named = list_some([*map(full_label, idle)], NAMED)
-        parts.append(f"not shown to beat no adapter: {named} (try another learning rate, more steps, seeds or parameters)")
+        parts.append(f"not shown to beat no adapter: {list_some([*map(full_label, idle)], NAMED)}")
     if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
@@ -264,22 +262,15 @@ def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) 
 
 
 def _intervals(summaries: Sequence[Summary]) -> str:
-    """Returns what the intervals are over, and what would narrow them most."""
+    """Returns what the intervals are over."""
     complete = [summary for summary in summaries if summary.complete]
-    seeds, limits, how = max((summary.score.n for summary in complete), default=0), limit(summaries), more_examples(summaries)
-    how = f" ({how})" if how else ""
-    if seeds < 2 and not any(sum(summary.sampling) for summary in complete):
-        return "one seed: no interval"
-    if seeds < 2:
-        few = f"; more scored examples{how} would narrow it more than more seeds" if limits == "examples" else ""
-        return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
+    if max((summary.score.n for summary in complete), default=0) < 2:
+        sampled = any(sum(summary.sampling) for summary in complete)
+        return "one seed: the interval is over examples alone" if sampled else "one seed: no interval"
     known = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
     over = "seeds and examples" if all(known) else "seeds, and examples where their number is known" if any(known) else "seeds"
-    text = f"± is the 95 % interval over {over}"
-    text += ", of one seed over examples alone" if any(row.score.n == 1 and sum(row.sampling) for row in complete) else ""
-    if limits == "examples":
-        return f"{text}; more scored examples{how} would narrow it more than more seeds"
-    return f"{text}; more seeds would narrow it more than more scored examples" if limits else text
+    alone = any(row.score.n == 1 and sum(row.sampling) for row in complete)
+    return f"± is the 95 % interval over {over}" + (", of one seed over examples alone" if alone else "")
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
