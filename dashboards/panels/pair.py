@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from dashboards.frames import Frames, Row
 from dashboards.panels.base import Panel, Plain, View, best_first, done, number, table
-from dashboards.panels.commands import COMPARE, sides, store_of
+from dashboards.panels.table import COMPARE, sides, store_of
 from dashboards.panels.verdicts import fronts
 from orchestrator.judging.probabilities import spreads
 from orchestrator.results.intervals import Comparison, Scores

@@ -6,10 +6,12 @@ number, which way is better, and has the texts of its cells.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from craft.methods import METHODS
 from dashboards.frames import Row
 from dashboards.panels.base import (
     Panel,
@@ -24,7 +26,6 @@ from dashboards.panels.base import (
     parameters_that_differ,
     values_of,
 )
-from dashboards.panels.commands import commands_of
 from dashboards.panels.verdicts import fronts, in_words
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.summary import Summary
@@ -36,6 +37,11 @@ TASK_LABELS = {
     "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
+TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
+CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"
+MORE = "craft-sweeps more {sweep}"
+COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configuration-b {b}"
+"""The page fills its fields from the sides of a pair (pair.py). It runs no command: a reader copies them."""
 IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 """Parameters that a label says."""
 
@@ -145,6 +151,36 @@ def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
         if name not in (*differ, "method", "protocol") and len(same := {*parameter(rows, name)} - {None}) == 1:
             lines.append([name, *same])
     return lines
+
+
+def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str]]:
+    """Returns the commands for a configuration, each with its purpose; none while it has no adapter, or if it never has one, as
+    in somebody's table of trainings."""
+    if not summary.finished or not view.by_name[sweep].state.sweep_id:
+        return []
+    size, name = summary.value("trainable_parameters"), summary.configuration
+    row = METHODS.get(summary.method)
+    rows = [("Take its adapter", TAKE)]
+    rows += [("Cut it to half its parameters", CUT)] if size >= 2 and row is not None and row.cutting is not None else []
+    rows += [("Run what would settle it", MORE)]
+    fields = {
+        "sweep": shlex.quote(sweep),
+        "configuration": shlex.quote(name),
+        "folder": shlex.quote(f"adapters/{name}") if name.isalnum() else "adapter",
+        "half": f"{size / 2:.0f}",
+        "store": store_of(view),
+    }
+    return [(purpose, template.format(**fields)) for purpose, template in rows]
+
+
+def sides(names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:
+    """Returns the sweep and the configuration of each id as words of a command line."""
+    return {identity: [shlex.quote(part) for part in pair] for identity, pair in names.items()}
+
+
+def store_of(view: View) -> str:
+    """Returns the option that names the tracking store; empty for the default one, and for one with a password."""
+    return f" --tracking-uri {shlex.quote(view.uri)}" if view.uri else ""
 
 
 def draw(plain: Plain) -> Plain:
