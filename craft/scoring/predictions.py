@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from torch import nn
 
 from craft.disk import replacing
-from craft.scoring.encoding import Encoded
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from torch import nn
 
+    from craft.scoring.encoding import Encoded
     from craft.tasks.task import Task
 
 
