@@ -1,90 +1,152 @@
-"""Power: the probability that a sweep will settle a difference between two sizes, before it runs.
+"""Power: in how many of ten such sweeps there will be an answer, before one runs.
 
-    e² = 2 ((residual + drawn / R) / n + shared / R)    variance of a difference: two means over n seeds, scored on R rows
+    true scores, variances of seeds  ->  means over n seeds on R rows  ->  P(enough) as `judge` has it  ->  an answer or none
 
-A difference is settled if the sweep's own probability that the better size is better reaches `enough.sure`. That is Student's t
-of difference / e. As e is estimated from the seeds, the noncentral t says how often it is reached. Calling two equal sizes
-equally good within some points is as hard as distinguishing two sizes that differ by so many.
-
-The trend over sizes, to which a sweep moves its scores, is left out: it helps where larger sizes are better. So is the luck of
-tuning. The spread of seeds and rows is that of a recorded sweep of the same model on the same tasks, which may be the sweep
-itself. Where there is none, it is assumed, and the sentence says so (`power_lines`).
+The plan's own configurations are simulated. What they score in truth, and how their seeds and rows spread, are drawn from the
+posterior of a recorded sweep of the same model on the same tasks, which may be the sweep itself. Where there is none, it is
+assumed: in some sweeps all sizes are equally good, in most larger ones gain a little. The sentence says so (`power_lines`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from craft.results import EXAMPLES
 from craft.tasks import find_task
 from craft.tasks.metrics import METRICS
-from craft.words import percent, points
-from orchestrator.judging.control import HEAD
 from orchestrator.judging.front import SEEDS
 from orchestrator.judging.luck import luck
+from orchestrator.judging.posterior import Evidence, Numbers, shares
 from orchestrator.judging.probabilities import evidence
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_SEEDS, Plan
 from orchestrator.plan.work import more_rows
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.state import State
-from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
 
 ROW, DRAWN, SHARED = 43.0, 0.25, 0.17
 """The standard deviation of a row that is right or wrong, in points, where three of four are right; the shares of its variance
 that are drawn again with each seed, and that all seeds of a configuration share (docs/measurements/statistics.md)."""
-REST = 0.6
-"""The standard deviation between seeds on infinitely many rows."""
+REST, SCATTER, UNSURE = 0.7, 0.8, 0.8
+"""Assumed, in points: the standard deviations of seeds on infinitely many rows and of true scores; that of their logarithms."""
+GAIN, TIES, CHOICE, TOGETHER = 0.3, 0.25, 0.4, 0.6
+"""Assumed: the mean gain of twice the size; the share of sweeps in which nothing differs; the variance of a tuned score by the
+choice of its settings; the part of a seed's luck that an adapter and its cuts share."""
+SWEEPS, DRAWS, WORK = 100, 200, 3000
+"""Simulated sweeps, draws of the posterior of each, the most configurations of all of them (which take less than a second)."""
+PILOT = 6
+"""The fewest degrees of freedom of a recorded sweep that says how seeds spread: of four configurations with three seeds."""
+MORE_SEEDS = 2
+"""So many more seeds are weighed next to the plan's own, and twice the rows."""
+Members = Sequence[tuple[str, Configuration]]
+"""The configurations that a plan reports, each after the name of what is trained, which an adapter and its cuts share."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The variances of a configuration's score with one seed, in squared points, without what all configurations share.
+class Outlook:
+    """What configurations may score, in draws.
 
     Attributes:
-        residual: what another seed changes on infinitely many rows.
-        drawn: what one scored row changes that is drawn again with each seed.
-        shared: what one scored row changes for all seeds.
+        truths: `(sweeps, n)`, true scores.
+        residuals: `(sweeps, n)`, the variance of a score by what another seed changes on infinitely many rows.
+        drawn, shared: what one scored row changes that is drawn again with each seed, and what it changes for all seeds.
+        known: of the configurations, with the luck of choosing alone, and the degrees of freedom that a further seed adds.
         source: where this is known from.
     """
 
-    residual: float
+    truths: Numbers
+    residuals: Numbers
     drawn: float
     shared: float
+    known: Evidence
     source: str
 
+    def answered(self, seeds: int, rows: float, rule: Enough) -> float:
+        """Returns the share of sweeps with so many seeds, scored on so many `effective_rows`, that have an answer."""
+        variances, choices, together = (self.residuals + self.drawn / rows) / seeds, self.known.luck, self.known.together
+        first, answers = np.arange(len(choices)), 0
+        for family, _ in self.known.families:
+            first[[*family]] = family[0]
+        common, own = np.random.default_rng(2).standard_normal((2, *self.truths.shape))
+        means = self.truths + np.sqrt(together * variances + choices) * common[:, first]
+        means += np.sqrt((1 - together) * variances + self.shared / rows) * own
+        shown = replace(self.known, luck=choices + self.shared / rows, freedom=self.known.freedom * (seeds - 1))
+        for mean, variance in zip(means, variances, strict=True):
+            scores = replace(shown, means=mean, errors=variance, within=rule.within).draw(DRAWS)
+            answers += bool(shares(scores, np.zeros((len(mean), 1)), rule.within).max() >= rule.sure)
+        return answers / len(means)
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a sweep: seeds, scored rows as `effective_rows` counts them, configurations."""
 
-    seeds: int
-    rows: float
-    configurations: int
-
-
-def assume_spread(tasks: int = 1) -> Spread:
-    """Returns the spread where nothing is known: that of the trainings recorded in docs/measurements/records."""
-    return Spread(
-        REST**2 / tasks, DRAWN * ROW**2, SHARED * ROW**2, "assumed: seeds and rows spread as on GLUE at scores near 75"
-    )
+def members_of(plan: Plan) -> Members:
+    """Returns the configurations of a plan; candidates among which settings are chosen are one. Of an adaptive plan they are as
+    many as it wants of those that were tried out."""
+    if plan.adaptive:
+        return [(str(place), plan.probed[place % len(plan.probed)]) for place in range(plan.wanted)]
+    members = dict[tuple[str, str | None], Configuration]()
+    for row in plan.configurations:
+        name = plan.planner.identity.group(row.source or row) if plan.sweep.tunes else (row.source or row).id
+        members.setdefault((name, row.cut_to), row)
+    return [(name, row) for (name, _), row in members.items()]
 
 
-def measure_spread(complete: Sequence[Summary], objectives: Objectives, rows: float, source: str) -> Spread | None:
-    """Returns the mean spread of the complete configurations of a sweep; None where no seed differs.
+def assume(members: Members, tasks: int = 1, tuned: bool = False) -> Outlook:
+    """Returns the outlook where nothing is known: that of the trainings recorded in docs/measurements/records."""
+    many, random = len(members), np.random.default_rng(1)
+    known = _known(members, np.full(many, tuned * CHOICE / tasks), np.full(many, many), TOGETHER)
+    sweeps = _sweeps(members)
+    rest, scatter = np.exp(UNSURE * random.standard_normal((2, sweeps, 1))) * [[[REST]], [[SCATTER]]]
+    gain = random.exponential(GAIN, (sweeps, 1)) * np.log2(np.maximum(known.size, 1))
+    truths = (random.random((sweeps, 1)) >= TIES) * (gain + scatter * random.standard_normal((sweeps, many)))
+    residuals = np.broadcast_to(rest**2 / math.sqrt(tasks), truths.shape)
+    source = "assumed: seeds, rows and sizes as on GLUE at scores near 75"
+    return Outlook(truths, residuals, DRAWN * ROW**2, SHARED * ROW**2, known, source)
+
+
+def foresee(members: Members, complete: Sequence[Summary], rows: float, source: str) -> Outlook | None:
+    """Returns the outlook by the posterior of a recorded sweep; None where it has too few seeds, or none differs. What is not
+    in it has what the nearest size has, of its method if there is one.
 
     Args:
         rows: those on which each was scored.
     """
-    observed = evidence(complete, objectives)
-    if observed is None or not observed.errors.any():
+    observed = evidence(complete, DEFAULT_OBJECTIVES)
+    if observed is None or (observed.seeds - 1).sum() - observed.seeds.max() + 1 < PILOT or not observed.errors.any():
         return None
-    shared, every = luck(complete) or 0.0, luck(complete, by_all=True) or 0.0
-    of_seed = float((observed.errors * observed.seeds).mean())
-    drawn = min(of_seed, max(0.0, every - shared) * float(observed.seeds.mean()))
-    return Spread(of_seed - drawn, drawn * rows, float(observed.luck.mean()) * rows, source)
+
+    def distance(member: Configuration, row: Summary) -> tuple[bool, bool, float]:
+        sizes = (max(size, 1.0) for size in (member.counts.trainable_parameters, row.value("trainable_parameters")))
+        return row.configuration != member.id, row.method != member.method, abs(np.subtract(*np.log([*sizes])))
+
+    at = [min(range(len(complete)), key=lambda place: distance(member, complete[place])) for _, member in members]
+    freedom, shared, every = observed.freedom[at], luck(complete), luck(complete, by_all=True)
+    random, shape = np.random.default_rng(1), (_sweeps(members), len(at))
+    truths = random.permutation(observed.draw())[: shape[0], at]
+    variances = (observed.errors * observed.seeds)[at] * freedom / random.chisquare(freedom, shape)
+    drawn, of_all = DRAWN * ROW**2, SHARED * ROW**2
+    if shared is not None and every is not None:
+        drawn, of_all = max(0.0, every - shared) * rows * float(observed.seeds.mean()), shared * rows
+    a_seed = freedom / np.maximum(observed.seeds[at] - 1, 1)
+    known = _known(members, observed.luck[at] - (shared or 0.0), a_seed, observed.together)
+    return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, known, source)
+
+
+def _sweeps(members: Members) -> int:
+    return max(20, min(SWEEPS, WORK // len(members)))
+
+
+def _known(members: Members, choices: Numbers, freedom: Numbers, together: float) -> Evidence:
+    names = [name for name, _ in members]
+    places = [tuple(np.flatnonzero([other == name for other in names]).tolist()) for name in dict.fromkeys(names)]
+    families = tuple((family, float(choices[family[0]])) for family in places if len(family) > 1)
+    sizes = np.array([row.counts.trainable_parameters for _, row in members], dtype=float)
+    none = np.zeros(len(names))
+    return Evidence(none, none, freedom, none.astype(int), sizes, choices, families=families, together=together)
 
 
 def effective_rows(counts: Sequence[float]) -> float:
@@ -93,74 +155,52 @@ def effective_rows(counts: Sequence[float]) -> float:
     return len(counts) ** 2 / each if each else math.inf
 
 
-def settles(difference: float, spread: Spread, size: Size, sure: float) -> float:
-    """Returns the probability that a true difference between two sizes of a sweep is settled with the probability `sure`."""
-    from scipy.special import nctdtr, stdtrit
-
-    of_seeds = (spread.residual + spread.drawn / size.rows) / size.seeds
-    variance = of_seeds + spread.shared / size.rows
-    # Variances are moderated over all configurations. What a seed does to three or more of them is known, too.
-    freedom = max(2, size.configurations - 1) * (size.seeds - 1) * (variance / max(of_seeds, variance / 10)) ** 2
-    return 1 - float(nctdtr(freedom, difference / math.sqrt(2 * variance), stdtrit(freedom, sure)))
-
-
-PILOT = 6
-"""The fewest degrees of freedom of a recorded sweep that says how seeds spread: of four configurations with three seeds."""
-MORE_SEEDS = 2
-"""So many more seeds are weighed next to the plan's own, and twice the rows."""
-
-
 def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Sequence[State]) -> Iterator[str]:
-    """Yields sentences on what a plan settles; none where its data are not here, or there is nothing to compare.
+    """Yields a sentence on how likely a plan has an answer, also with more seeds and rows; none where its data are not here, or
+    there is nothing to compare.
 
     Args:
         examples: numbers of training and of scored examples of each task.
         past: recorded sweeps of the same model.
     """
-    sweep, many = plan.sweep, plan.wanted if plan.adaptive else len(plan.configurations)
-    if not examples or many < 2 or sweep.objectives.get("score") != "maximize":
+    sweep, members, until = plan.sweep, members_of(plan), bool(plan.sweep.search.until)
+    if not examples or len(members) < 2 or sweep.objectives.get("score") != "maximize":
         return
-    gap = f"a difference of {points(sweep.enough.within)} between two sizes"
-    if (spread := find_spread(sweep, past)) is None:
-        yield f"how likely it settles {gap}: not known before a sweep of these tasks is recorded in {sweep.storage}"
+    if (outlook := look_out(plan, members, past)) is None:
+        yield f"how likely it has an answer: not known before a sweep of these tasks is recorded in {sweep.storage}"
         return
-    rows = [scored for _, scored in examples.values()]
-    size = Size(max(len(sweep.reported_seeds), SEEDS), effective_rows(rows), many)
-
-    def weigh(seeds: int = size.seeds, times: int = 1) -> float:
-        return settles(sweep.enough.within, spread, Size(seeds, times * size.rows, many), sweep.enough.sure)
-
-    more = size.seeds + MORE_SEEDS
-    line = "" if size.seeds == len(sweep.reported_seeds) else f"fewer than {SEEDS} seeds settle nothing; "
-    scored = " to ".join(f"{count:,}" for count in sorted({min(rows), max(rows)}))
-    line += f"{size.seeds} seeds and {scored} scored rows{' a task' if len(rows) > 1 else ''} settle {gap} "
-    line += f"with a probability of {percent(weigh())}, {more} seeds {percent(weigh(more))}"
+    counts = [scored for _, scored in examples.values()]
+    rows, scored = effective_rows(counts), " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+    seeds = max(len(sweep.reported_seeds), MOST_SEEDS - 1 if until else SEEDS)
+    share = outlook.answered(seeds, rows, sweep.enough)
+    few = f"fewer than {SEEDS} seeds give no answer; " if len(sweep.reported_seeds) < SEEDS and not until else ""
+    line = f"up to {MOST_SEEDS} seeds where they decide" if until else f"{few}{seeds} seeds"
+    line += f" and {scored} scored rows{' a task' if len(counts) > 1 else ''}: an answer in "
+    line += f"{'about ' if 0.05 <= share < 0.95 else ''}{_tenths(share)} of 10 such sweeps"
+    if not until:
+        line += f"; {seeds + MORE_SEEDS} seeds {_tenths(outlook.answered(seeds + MORE_SEEDS, rows, sweep.enough))}"
     cut = any(sweep.training_for(task, {}).eval_examples == scored for task, (_, scored) in examples.items())
     if ways := more_rows(examples, cut):
-        line += f", twice the rows {percent(weigh(times=2))} ({ways})"
-    yield f"{line}; {spread.source}"
-    if sweep.search.until:
-        enough = next((seeds for seeds in range(size.seeds, MOST_SEEDS) if weigh(seeds) >= 0.5), MOST_SEEDS)
-        few = f"{enough} seeds settle such a difference as likely as not, " if enough < MOST_SEEDS else ""
-        most = f"{MOST_SEEDS} seeds, the most, with a probability of {percent(weigh(MOST_SEEDS))}"
-        yield f"until it is answered: {few}{most}; it ends earlier where no step is likely enough to decide"
+        line += f"; twice the rows {_tenths(outlook.answered(seeds, 2 * rows, sweep.enough))} ({ways})"
+    yield f"{line}; {outlook.source}"
 
 
-def find_spread(sweep: Sweep, past: Sequence[State]) -> Spread | None:
-    """Returns the spread in a recorded sweep of the same tasks, the own one first; the assumed one if there is none. Nothing is
-    assumed of a likelihood: None."""
+def _tenths(share: float) -> str:
+    return "fewer than 1" if share < 0.05 else "more than 9" if share >= 0.95 else f"{10 * share:.0f}"
+
+
+def look_out(plan: Plan, members: Members, past: Sequence[State]) -> Outlook | None:
+    """Returns the outlook by a recorded sweep of the same tasks, the own one first; the assumed one if there is none. Nothing
+    is assumed of a likelihood: None."""
+    sweep = plan.sweep
     for state in sorted(past, key=lambda state: state.sweep.name != sweep.name):
-        if state.sweep.tasks != sweep.tasks:
-            continue
-        summaries = summarize_entries(state.requested)
-        complete = [row for row in summaries if row.complete and row.method != HEAD and math.isfinite(row.score.mean)]
-        seeds = [row.score.n for row in complete]
+        complete = [row for row in summarize_entries(state.requested) if row.complete and math.isfinite(row.score.mean)]
         results = [(entry.trial.task, entry.result.facts) for entry in state.requested if entry.result is not None]
         rows = {task: float(facts[EXAMPLES]) for task, facts in results if EXAMPLES in facts}
-        if sum(seeds) - len(seeds) - max(seeds, default=0) + 1 >= PILOT and len(rows) == len(sweep.task_names):
-            source = f"by the seeds of {len(complete)} configurations of {state.sweep.name}"
-            if spread := measure_spread(complete, state.sweep.objectives, effective_rows([*rows.values()]), source):
-                return spread
+        if state.sweep.tasks == sweep.tasks and len(rows) == len(sweep.task_names):
+            source = f"by {len(complete)} configurations of {state.sweep.name}"
+            if outlook := foresee(members, complete, effective_rows([*rows.values()]), source):
+                return outlook
     if any(METRICS[find_task(task, sweep.data).primary].by_token for task in sweep.task_names):
         return None
-    return assume_spread(len(sweep.task_names))
+    return assume(members, len(sweep.task_names), bool(sweep.tunes))

@@ -158,17 +158,18 @@ def compare(
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
-    gap, p, error, freedom, quantile = interval(differences), math.nan, 0.0, 1.0, 1.96
+    gap, p, error, freedom = interval(differences), math.nan, 0.0, 1.0
     if gap.n > 1:
         variance, freedom = max(float(np.var(differences, ddof=1)), rounding**2 / 6), gap.n - 1.0
         if pooled is not None and variance <= pooled[0] * float(fdtri(freedom, pooled[1], CONTRADICTED)):
             variance, freedom = max(pooled[0], rounding**2 / 6), pooled[1]
         error = math.sqrt(variance / gap.n)
         p = float(2 * stdtr(freedom, -abs(gap.mean) / error)) if error else float(gap.mean == 0)
-        quantile = float(stdtrit(freedom, 0.975))
     if gap.n > 1 or (luck is not None and gap.n):
-        seeds = max(quantile * error, rounding) if gap.n > 1 else 0.0
-        below, above = (math.hypot(seeds, reach, 1.96 * math.sqrt(choice)) for reach in luck or (0.0, 0.0))
+        known = [math.hypot(reach / 1.96, math.sqrt(choice)) for reach in luck or (0.0, 0.0)]  # by no seed
+        total = error**2 + float(np.mean(np.square(known)))
+        quantile = float(stdtrit(freedom * (total / error**2) ** 2, 0.975)) if error else 1.96  # Satterthwaite
+        below, above = (max(quantile * math.hypot(error, part), rounding * (gap.n > 1)) for part in known)
         gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
     return Comparison(gap, p, tasks, luck, choice)
 

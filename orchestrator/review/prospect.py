@@ -1,5 +1,5 @@
-"""What is known of a plan's work before it runs: steps, what has ended already, its data, what it settles, its time on
-this machine.
+"""What is known of a plan's work before it runs: steps, what has ended already, its data, how likely it has an answer, its time
+on this machine.
 
 The lines on the data have the rows of each class, doubts about labels, and the lengths of inputs in tokens:
 

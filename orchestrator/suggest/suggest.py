@@ -23,11 +23,9 @@ import yaml
 from craft.data_settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.tasks.metrics import METRICS
-from craft.words import format_bytes, format_duration, list_some, percent, plural, points, printable
+from craft.words import format_bytes, format_duration, list_some, plural, printable
 from orchestrator.judging.front import SEEDS
-from orchestrator.judging.next_step import LIKELY
-from orchestrator.judging.power import Size, assume_spread, settles
+from orchestrator.judging.power import power_lines
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
@@ -37,7 +35,6 @@ from orchestrator.suggest.design import Bounds, Design
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.plain_yaml import YamlPath
-from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0
@@ -172,6 +169,7 @@ class _Sweep:
         every, costs = sum(planned.work.values(), Work()), iter(planned.work.values())
         tuning = budget_of(sweep, planned.plan.families)[0] if sweep.tunes else 0
         each = (every.trainings - tuning) / len(sweep.reported_seeds)
+        examples = {sweep.task_names[0]: (self.bounds.data.train, planned.design.scored)}
 
         def price(work: Work, unit: str = "") -> str:
             count = f"{work.trainings:.0f} {plural(round(work.trainings), 'training')}{unit}"
@@ -183,6 +181,7 @@ class _Sweep:
             left_out="; ".join(f"{added} ({_duration(seconds / SHARE)})" for added, seconds in left_out),
             seed_cost=price(every * (each / every.trainings), " a seed"),
             tuning_cost=price(every * (tuning / every.trainings)),
+            power=next(power_lines(planned.plan, examples, []), ""),
             cost=lambda: price(next(costs)),
         )
 
@@ -192,27 +191,15 @@ class _Sweep:
         classes = sorted(data.classes.items(), key=lambda item: -item[1])
         methods = self.bounds.methods[: design.methods]
         return _TEMPLATE.render(
-            {"seconds": 0.0, "left_out": "", "seed_cost": "", "tuning_cost": ""} | costs,
+            {"seconds": 0.0, "left_out": "", "seed_cost": "", "tuning_cost": "", "power": ""} | costs,
             **{"model": self.model, "data": data, "facts": self.bounds.model, "machine": self.machine, "design": design},
             **{"hours": self.hours, "wall_clock": max(1, round(3600 * self.hours - SESSION))},
             **{"bounds": self.bounds, "methods": methods, "epoch": self.bounds.epoch, "cost": cost},
             classes=list_some([f"{label} {count}" for label, count in classes], 8),
             task=data.custom_task.model_dump(mode="json", exclude_defaults=True),
             training=settings | {"batch_size": training.batch_size},
-            power=_power(data, design, len(methods)),
             until=", until: answered" if design.seeds >= SEEDS else "",
         )
-
-
-def _power(data: DataFacts, design: Design, methods: int) -> str:
-    """Says what the seeds and rows of a design are likely to settle; the spread of a likelihood is not known."""
-    if METRICS[data.metric].by_token:
-        return "smaller differences do not matter"
-    size = Size(max(design.seeds, SEEDS), design.scored, design.sizes * design.ranks * methods)
-    likely = (half / 2 for half in range(2, 41) if settles(half / 2, assume_spread(), size, Enough().sure) >= LIKELY)
-    rows = f"{size.seeds} seeds and {design.scored:,} scored rows settle it with a probability of"
-    chance = percent(settles(1, assume_spread(), size, Enough().sure))
-    return f"{rows} {chance}, and {points(next(likely, 20))} with {percent(LIKELY)}"
 
 
 def _values(values: Sequence[Any]) -> str:

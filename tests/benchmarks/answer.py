@@ -21,6 +21,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -52,13 +53,14 @@ class Simulation:
     def __init__(self, world: str, random: np.random.Generator) -> None:
         self.world, self.random = world, random
         self.truths, self.summaries = dict[str, float](), dict[str, Summary]()
+        self.scored = dict[str, tuple[Any, ...]]()
         self._start()
 
     def _start(self) -> None:
         random, world = self.random, self.world
         self.rows = round(math.exp(random.uniform(math.log(200), math.log(2000))))
         self.tasks, self.seeds = 3 if world == "three tasks" else 1, int(random.integers(3, 6))
-        self.common = random.normal(0, COMMON, (self.tasks, self.rows))
+        self._draw_rows()
         self.spread, self.differences = np.exp(random.normal([-0.2, -0.2], [0.4, 0.7]))
         self.seed_effect = random.normal(0, 0.5 * self.spread, MOST_SEEDS)
         many, methods = int(random.integers(6, 25)), int(random.integers(2, 5))
@@ -72,6 +74,16 @@ class Simulation:
                 self.train(method, 4.0 ** (rung // 3 * 2 + 2 - rung % 3), f"{method} {4.0 ** (rung // 3 * 2 + 2):g}")
             else:
                 self.train(method, 4.0 ** (rung // 3 * 2 + 2) if world == "cuts" else 2.0**rung)
+
+    def _draw_rows(self) -> None:
+        self.common = self.random.normal(0, COMMON, (self.tasks, self.rows))
+
+    def score_again(self, times: int = 1) -> None:
+        """Scores all seeds on new rows, so many times as many as before."""
+        self.rows *= times
+        self._draw_rows()
+        for arguments in [*self.scored.values()]:
+            self.summaries[arguments[0]] = self.score(*arguments)
 
     def train(self, method: int, factor: float, source: str | None = None) -> str:
         """Adds the configuration of a method with so many times its least size; its seeds follow those of its `source`."""
@@ -125,6 +137,7 @@ class Simulation:
     def score(
         self, name: str, method: int, factor: float, levels: np.ndarray, source: str | None, tuning: Tuning | None
     ) -> Summary:
+        self.scored[name] = name, method, factor, levels, source, tuning
         scores, credits = dict[tuple[str, int], float](), {}
         for task in range(self.tasks):
             for seed, (score, row) in enumerate(zip(*self.answer(task, levels[task]), strict=True)):

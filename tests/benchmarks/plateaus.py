@@ -32,9 +32,7 @@ class Plateaus(Simulation):
         random, world = self.random, self.world
         self.rows = int(random.integers(150, 260)) if world == "few rows" else int(random.integers(200, 2001))
         self.tasks, self.seeds = 1, int(random.integers(3, 6))
-        self.kind = random.choice(3, p=[EASY, HARD, 1 - EASY - HARD], size=self.rows)
-        self.owner = random.choice(3, p=[0.5, 0.2, 0.3], size=self.rows)
-        self.common = random.random(self.rows)
+        self._draw_rows()
         self.spread = random.uniform(0.4, 1.6)
         self.seed_effect = random.normal(0, random.uniform(0, 1), MOST_SEEDS)
         self.methods = int(random.integers(2, 5))
@@ -49,6 +47,11 @@ class Plateaus(Simulation):
                 self.train(method, 2.0 ** (rung // 4 * 4 + 4 - rung % 4), f"{method} {2.0 ** (rung // 4 * 4 + 4):g}")
             else:
                 self.train(method, 2.0 ** (rung // 4 * 4 + 4) if world in ("long cuts", "tuned by 100 rows") else 2.0**rung)
+
+    def _draw_rows(self) -> None:
+        self.kind = self.random.choice(3, p=[EASY, HARD, 1 - EASY - HARD], size=self.rows)
+        self.owner = self.random.choice(3, p=[0.5, 0.2, 0.3], size=self.rows)
+        self.common = self.random.random(self.rows)
 
     def train(self, method: int, factor: float, source: str | None = None) -> str:
         random, name, rung = self.random, f"{method} {factor:g}", math.log2(factor)

@@ -194,5 +194,7 @@ def test_the_luck_of_tuning_is_in_the_difference_of_tuned_configurations(
     low, high = stats.ttest_rel(NEW, OLD).confidence_interval(0.95)
     tuned, cuts = compared(None, 2.0), compared("whole", 2.0)
     assert cuts.difference.half == pytest.approx((high - low) / 2)
-    assert tuned.difference.half == pytest.approx(np.hypot((high - low) / 2, 1.96 * 2.0))
+    of_seeds = ((high - low) / 2 / stats.t.ppf(0.975, 3)) ** 2
+    degrees = 3 * ((of_seeds + 4) / of_seeds) ** 2  # Satterthwaite's: the luck is known
+    assert tuned.difference.half == pytest.approx(stats.t.ppf(0.975, degrees) * np.sqrt(of_seeds + 4))
     assert (tuned.over, cuts.over) == ("on these examples, with the luck of tuning", "on these examples")

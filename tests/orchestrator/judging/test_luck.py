@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from craft.audit.paired import Answers, compare_answers
 from craft.scoring.credits import CREDITS, credits_of, graded_rows, read_credits, shared_variance
@@ -175,7 +176,7 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
     ("seeds", "reach", "said", "half"),
     [
         (3, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
-        (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
+        (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", 1.96 * math.hypot(0.1 / math.sqrt(3), 2)),
         (1, (3.92, 3.92), "over examples alone: what another seed would change is not in it", 1.96 * 2),
         (1, None, "one seed has no interval", math.nan),
     ],
@@ -192,6 +193,13 @@ def test_a_comparison_says_what_its_interval_is_over(
 
 def test_a_comparison_knows_how_seeds_spread_from_all_configurations_of_both_sweeps() -> None:
     """Of 25 true differences of two points more are shown than by three differences alone; of equal ones hardly any."""
-    before, now = found("t seeds", 2.0, 25)
+    (_, false), (before, now) = found("t seeds", 25)
     assert now >= before + 0.04
-    assert found("t seeds", 0.0, 25)[1] <= 0.12
+    assert false <= 0.12
+
+
+def test_what_is_known_of_the_examples_adds_degrees_of_freedom() -> None:
+    """Student's t for all of the error would be 4.3 times it; the seeds have a third of its variance (Satterthwaite 1946)."""
+    first = {("toy", seed): 81.0 + seed for seed in range(3)}
+    half = compare(first, dict.fromkeys(first, 80.0), (1.96 * math.sqrt(2 / 3),) * 2).difference.half
+    assert half == pytest.approx(float(stdtrit(2 * 9, 0.975)), rel=0.001)
