@@ -154,16 +154,6 @@ def is_refusal(error: Exception) -> bool:
     return code in REFUSALS or isinstance(error, KeyError | TypeError | ValueError | FileNotFoundError)
 
 
-def is_lost(error: BaseException) -> bool:
-    """Returns whether the request or its answer was lost on the way, so that the error is not the server's answer."""
-    from requests import RequestException
-
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, RequestException):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None
-
-
 def is_missing(error: Exception) -> bool:
     """Returns whether a run that was in the store is gone: the store lost it, or somebody deleted it."""
     return getattr(error, "error_code", None) == MISSING

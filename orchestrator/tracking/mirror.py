@@ -2,9 +2,10 @@
 
     log.jsonl --> LogFollower (State) --> DesiredRuns (what each run should be) --difference--> SweepStore --> MLflow
 
-It remembers nothing on disk. When it connects it reads the sweep's runs in the store, folds the whole log, and sends what the
+It remembers nothing on disk. When it connects it reads the sweep's runs in the store, replays the whole log, and sends what the
 store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
-and one that was emptied need no rule of their own.
+and one that was emptied need no rule of their own. A run that does not become equal is looked up and tried again in the next
+step.
 
 A value that the store refuses is set aside and never holds up others. The next session offers it again.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,17 @@ from orchestrator.state.events import SessionStarted
 from orchestrator.state.state import State
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
-from orchestrator.tracking.client import is_lost, is_missing, is_refusal
+from orchestrator.tracking.client import is_missing, is_refusal
 from orchestrator.tracking.difference import differences
 from orchestrator.tracking.store import Item, Rows, StoredRun, SweepStore
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
-TRIES = 7
-LOOK, VIEWS, LOG = ("", "look"), ("", "views"), ("", "log")
-"""What a step does besides the runs."""
-
-
-class NotKept(Exception):
-    """A store, or a proxy before it, has answered without an error, and lacks what was sent."""
+TRIES = 10
+"""So often a store that answers may fail to take the same thing before this is set aside."""
+LOG, VIEWS = ("log", ""), ("views", "")
+"""What is sent besides the runs."""
 
 
 class Mirror:
@@ -50,11 +48,12 @@ class Mirror:
 
     Args:
         describe: makes the description of the sweep's run.
-        lost: whether the driver is gone, so that a session which the log leaves open was interrupted.
+        lost: whether the driver is gone, so that a session which the log leaves open was interrupted. What was sent is read
+            back then.
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
 
     Attributes:
-        stuck: how often the same request has failed in a row for each of the runs that were to be changed; 0 if one went ahead.
+        stuck: how many steps in a row have changed nothing in the store, though it lacks something.
         offset: how much of the log the store has, in bytes, but for what it refused.
     """
 
@@ -68,14 +67,11 @@ class Mirror:
 
     def _disconnect(self) -> None:
         """Forgets everything, so that the next step reads store and log from their starts."""
-        self.store, self.offset = None, 0
+        self.store, self.offset, self.stuck = None, 0, 0
         self._log = LogFollower(self._folder.record)
         self._desired = DesiredRuns(self._folder.path, self._uri, self._describe)
         self._dirty: dict[Place, None] = {}
-        self._uncertain: set[Place] = set()
-        self._failures: Counter[Place] = Counter()
-        self._tries: Counter[Place] = Counter()
-        self.stuck = 0
+        self._failures: dict[Place, int] = {}
         self._aside: set[tuple[Any, ...]] = set()
         self._described: tuple[SessionStarted | None, State | None] = None, None
         self._files: tuple[str, ...] = ()
@@ -108,160 +104,140 @@ class Mirror:
             Exception: the store's, while it is away; the next step continues.
         """
         self._log.read()
-        self.stuck = 0
         if self._lost:
             self._log.close()
-        state = self._log.state
-        if state.started is None:
+        if self._log.state.started is None:
             return
         try:
             if self.store is None:
-                self.store = SweepStore(self._uri, state.name, state.sweep_id)
-            store = self.store
-            self._later(LOOK, store, lambda: self._look(store))
-            self._dirty |= self._desired.update(state, self._log.end)
-            if self._described[0] is not state.started or self._described[1] is not self._log.end:
-                self._later(VIEWS, store, lambda: self._describe_sweep(store, state))
-            tried = list[Place]()
-            self._later(LOG, store, lambda: self._send_log(store, state))
-            for desired in self._desired.runs(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
+                self.store = SweepStore(self._uri, self._log.state.name, self._log.state.sweep_id)
+            store, done = self.store, self.store.done
+            self._find_dirty(store)
+            places = sorted((place for place in self._dirty if place[0] in KINDS), key=lambda place: KINDS.index(place[0]))
+            for desired in self._desired.runs(places):
                 if desired.parent not in self._dirty:
-                    self._try(desired, store)
-                    tried.append(desired.place)
-            if not self._dirty:
-                self._later(LOG, store, lambda: self._send_log(store, state))
-            self.stuck = min(map(self._tries.__getitem__, tried)) if tried else max(self._tries[VIEWS], self._tries[LOG])
+                    self._try(desired.place, store, partial(self._make_equal, desired, store))
+            if self.sweep_run is not None:
+                for place, send in ((LOG, self._send_log), (VIEWS, self._show_views)):
+                    if place in self._dirty:
+                        self._try(place, store, partial(send, store, self.sweep_run))
+            self.stuck = self.stuck + 1 if self._dirty and store.done == done else 0
         except Exception as error:
             if is_missing(error):
                 log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")
                 self._disconnect()
             raise
-        if not self._dirty and VIEWS not in self._tries and self._pieces.end == self._log.offset:
+        if not self._dirty and self._pieces.end == self._log.offset:
             self.offset = self._log.offset
 
-    def _later(self, place: Place, store: SweepStore, act: Callable[[], None]) -> None:
-        """Does what may as well be done in the next step, if the store answers and does not do it now.
-
-        Raises:
-            Exception: the store is away, or has lost the run.
-        """
-        try:
-            act()
-        except Exception as error:  # stores, their drivers and the network have errors of their own
-            if is_missing(error) or not store.answers():
-                raise
-            self._tries[place] += 1
-        else:
-            self._tries.pop(place, None)
-
-    def _send_log(self, store: SweepStore, state: State) -> None:
-        """Sends what the store lacks of the log itself, at once when a session has ended."""
-        run, is_due = self.sweep_run, state.ended is not None or time.monotonic() >= self._next_log
-        if run is None or self._pieces.end == self._log.offset or not is_due:
-            return
-        try:
-            self._pieces.send(store.client, run.id, self._log.offset)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            self._set_aside((self._sweep, "log"), error)
-        self._pieces.end, self._next_log = self._log.offset, time.monotonic() + self._log_every
-
-    def _look(self, store: SweepStore) -> None:
-        """Asks the store now and then whether it still has the sweep."""
+    def _find_dirty(self, store: SweepStore) -> None:
+        """Notes what is to be made equal, and asks the store now and then whether it still has the sweep."""
+        state = self._log.state
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_EVERY_S
             if self.sweep_run is not None:
                 store.check_there(self.sweep_run)
+        self._dirty |= self._desired.update(state, self._log.end)
+        if self._described[0] is not state.started or self._described[1] is not self._log.end:
+            if self._described[0] is not state.started:
+                self._aside.clear()
+            self._described = state.started, self._log.end
+            self._dirty[VIEWS] = None
+        if self._pieces.end != self._log.offset and (state.ended is not None or time.monotonic() >= self._next_log):
+            self._dirty[LOG] = None
 
-    def _describe_sweep(self, store: SweepStore, state: State) -> None:
-        """Gives the experiment the sweep's saved views and answer. When a session begins, offers again what was refused."""
-        if state.started is not self._described[0]:
-            self._aside.clear()
-        views = saved_views(state.sweep, state.sweep_id, int(1000 * state.opened))
-        try:
-            store.show(views, self._desired.answer, links(store.experiment, state.sweep_id))
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            self._set_aside((self._sweep, "views"), error)
-        self._described = state.started, self._log.end
+    def _try(self, place: Place, store: SweepStore, make_equal: Callable[[bool], bool]) -> None:
+        """Makes something equal, sets aside what the store does not take, or leaves it to the next step.
 
-    def _try(self, desired: DesiredRun, store: SweepStore) -> None:
-        """Makes a run equal, or leaves it for the next step.
+        Args:
+            make_equal: gets whether what fails is to be set aside; returns whether the store lacks nothing now.
 
         Raises:
             Exception: the store is away, or has lost the run.
         """
-        place, done_before = desired.place, store.done
+        done, tries = store.done, self._failures.get(place)
+        give_up = tries is not None and tries >= TRIES
         try:
-            self._make_equal(desired, store)
+            if tries is not None and place[0] in KINDS:  # the store may have done a request whose answer was lost
+                store.look_again(place)
+            settled = make_equal(give_up)
         except Exception as error:  # stores, their drivers and the network have errors of their own
-            # The store may have done a request whose answer was lost: look before the next try.
-            is_looking = place in self._uncertain
-            self._uncertain.add(place)
+            run, settled = store.runs.get(place) or self.sweep_run, give_up
             if is_refusal(error) or is_missing(error):
-                run = store.runs.get(place) or self.sweep_run
                 if run is None and is_missing(error):
                     raise
                 if run is not None:
                     store.check_there(run)
-            else:
-                if not store.answers():
-                    raise
-                if store.done > done_before and not isinstance(error, NotKept):  # not the request that failed the last time
-                    self._tries[place] = self._failures[place] = 0
-                self._tries[place] += 1
-                # A request that was lost on the way says nothing about the run, and neither does one that reads.
-                self._failures[place] += not (is_lost(error) or is_looking)
-                if self._failures[place] <= TRIES:
-                    return
-            self._set_aside((place,), error)
-        else:
-            self._aside.discard((place,))
-        for places in (self._dirty, self._failures, self._tries):
-            places.pop(place, None)
+                settled = True
+            elif not store.answers():
+                raise
+            if settled:
+                self._set_aside((place,), error)
+        if not settled:
+            self._failures[place] = 0 if tries is None or store.done > done else tries + 1
+            return
+        if place == LOG:
+            self._pieces.end = self._log.offset
+        del self._dirty[place]
+        self._failures.pop(place, None)
 
-    def _make_equal(self, desired: DesiredRun, store: SweepStore) -> None:
+    def _make_equal(self, desired: DesiredRun, store: SweepStore, give_up: bool) -> bool:
+        """Sends what the store lacks of a run; returns whether it has everything now, but for what it refused.
+
+        Args:
+            give_up: whether a value that fails alone is set aside, whatever the reason.
+        """
         place = desired.place
-        if place in self._uncertain:
-            store.look_again(place)
-            self._uncertain.discard(place)
         above = store.runs.get(desired.parent) if desired.parent else None
-        parent = above.id if above else None
         run = store.runs.get(place)
         if run is None:
             assert self._log.state.started is not None
             began = self._log.began.get(place[1], desired.ended)
             run = store.create(place, desired.name, began, self._log.state.started.origin)
-        stubborn = self._failures[place] >= TRIES
-
-        def refuse(item: Item, error: Exception) -> None:
-            self._set_aside((place, item.key, item.value), error)
-
         rows = self._log.rows.get(place[1], []) if place[0] == TRIAL_KIND else []
         sent = store.done
         if self._lost:
             store.read_points(run, rows)
-        store.send(run, self._lacking(desired, rows, run, parent), refuse, stubborn)
-        if place[0] == TRIAL_KIND:
-            self._log.rows.pop(place[1], None)
+        failed = store.send(run, self._lacking(desired, rows, run, above))
+        for item, error in failed:
+            if give_up or is_refusal(error):
+                self._set_aside((place, item.key, item.value), error)
         if desired.data is not None:
             store.add_data(run, *desired.data)
         ended = int(1000 * desired.ended)
         if desired.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, desired.status, ended)
         self._upload(desired, run, store)
-        if self._lost and store.done > sent:
+        equal = not failed
+        if self._lost and store.done > sent:  # a proxy may have answered without an error, and sent nothing on
             store.read_again(run, rows)
-            if missing := len(self._lacking(desired, rows, run, parent)):
-                self._log.rows[place[1]] = rows
-                raise NotKept(f"the store has taken {missing} values without an error and has not kept them")
+        if self._lost or failed:
+            equal = not self._lacking(desired, rows, run, above)
+            store.done = store.done if equal or failed else sent
+        if not equal and give_up:
+            self._set_aside((place,), OSError("it has taken values without an error, and has not kept them"))
+            equal = True
+        if equal and place[0] == TRIAL_KIND:
+            self._log.rows.pop(place[1], None)
+        return equal
 
-    def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+    def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, above: StoredRun | None) -> list[Item]:
         """Returns what the store lacks of a run and has not refused."""
-        items = differences(desired, rows, run, parent)
+        items = differences(desired, rows, run, above.id if above else None)
         return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
+
+    def _send_log(self, store: SweepStore, run: StoredRun, give_up: bool) -> bool:
+        """Sends what the store lacks of the log itself."""
+        self._pieces.send(store.client, run.id, self._log.offset)
+        self._next_log = time.monotonic() + self._log_every
+        return True
+
+    def _show_views(self, store: SweepStore, run: StoredRun, give_up: bool) -> bool:
+        """Gives the experiment the sweep's saved views and answer."""
+        state = self._log.state
+        views = saved_views(state.sweep, state.sweep_id, int(1000 * state.opened))
+        store.show(views, self._desired.answer, links(store.experiment, state.sweep_id))
+        return True
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""

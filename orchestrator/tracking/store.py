@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,7 +29,6 @@ VIEW = "mlflow.sharedViewState."
 Item: TypeAlias = "Metric | Param | RunTag"
 Rows: TypeAlias = Sequence[tuple[float, Mapping[str, Any]]]
 """What a trial reported, each row with its time."""
-Refuse: TypeAlias = "Callable[[Item, Exception], None]"
 
 
 class RunGone(Exception):
@@ -150,13 +149,13 @@ class SweepStore:
         self.done += 1
         return self.runs[place]
 
-    def send(self, run: StoredRun, items: Sequence[Item], refuse: Refuse, stubborn: bool) -> None:
-        """Sends metrics, parameters and tags.
+    def send(self, run: StoredRun, items: Sequence[Item]) -> list[tuple[Item, Exception]]:
+        """Sends metrics, parameters and tags; returns those that the store has not taken, each with its error.
 
-        Args:
-            refuse: gets each item that the store refuses; all others are sent.
-            stubborn: whether every answer but a lost run counts as a refusal.
+        Raises:
+            Exception: the store is away, or has lost the run.
         """
+        failed: list[tuple[Item, Exception]] = []
         for batch in batches(items):
             kinds: dict[str, list[Any]] = {"Metric": [], "Param": [], "RunTag": []}
             for item in batch:
@@ -164,17 +163,19 @@ class SweepStore:
             try:
                 self.client.log_batch(run.id, kinds["Metric"], kinds["Param"], kinds["RunTag"])
             except Exception as error:
-                if is_missing(error) or not (stubborn or is_refusal(error)):
+                if is_missing(error) or not (is_refusal(error) or self.answers()):
                     raise
-                self.check_there(run)
+                if is_refusal(error):
+                    self.check_there(run)
                 if len(batch) == 1:
-                    refuse(batch[0], error)
+                    failed.append((batch[0], error))
                 else:
                     for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                        self.send(run, half, refuse, stubborn)
+                        failed += self.send(run, half)
             else:
                 run.note_stored(batch)
                 self.done += 1
+        return failed
 
     def set_status(self, run: StoredRun, status: str, ended: int) -> None:
         """Opens a run again, or ends it."""
