@@ -102,16 +102,6 @@ class JointLayer(nn.Module, BaseTunerLayer):
         return result
 
 
-class _Prepare:
-    """Forward pre-hook of the base model; a class, so that the model can be pickled."""
-
-    def __init__(self, tuner: JointTuner) -> None:
-        self.tuner = tuner
-
-    def __call__(self, _module: nn.Module, _inputs: Any) -> None:
-        self.tuner.prepare()
-
-
 class JointTuner(BaseTuner):
     """Puts `JointLayer`s around the targets and keeps what the adapters train.
 
@@ -129,7 +119,7 @@ class JointTuner(BaseTuner):
         """Adapter name -> `JointAdapter`; registered as the method's prefix and `parts_name`, which stand in saved names."""
         return cast(nn.ModuleDict, self._modules[f"{self.prefix}{self.parts_name}"])
 
-    def prepare(self) -> None:
+    def prepare(self, *_: Any) -> None:
         """Prepares the active adapters, before every forward pass of the base model and outside any checkpointed block."""
         layer = next((module for module in self.model.modules() if isinstance(module, JointLayer)), None)
         if layer is None or layer.disable_adapters:
@@ -140,7 +130,7 @@ class JointTuner(BaseTuner):
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
         self.add_module(f"{self.prefix}{self.parts_name}", nn.ModuleDict())
-        self._prepare_hook = model.register_forward_pre_hook(_Prepare(self))
+        self._prepare_hook = model.register_forward_pre_hook(self.prepare)
 
     def inject_adapter(
         self,

@@ -96,7 +96,7 @@ class CraftModel(JointTuner):
         if layer is not target:
             self._replace_module(parent, target_name, layer, target)
 
-    def prepare(self) -> None:
+    def prepare(self, *_: Any) -> None:
         """Computes the cores of the active adapters before any layer, or any checkpointed block, needs them."""
         first = next(self._layers(), None)
         if first is None or first.disable_adapters or first.merged:
