@@ -12,7 +12,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from craft.data_settings import DataSettings
 from craft.spec import RunSpec
+from craft.tasks import find_task
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from orchestrator.results.intervals import sampling_reach
@@ -76,6 +78,23 @@ def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp
     outputs, responses = ([one[name] for one in kept] for name in ("output", "response"))
     assert result.metrics["score"] == pytest.approx(metrics.CHRF().corpus_score(outputs, [responses]).score)
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
+
+
+def test_cloze_takes_the_likeliest_of_the_files_answers(tiny_llama: str, file: str, tmp_path: Path) -> None:
+    result = train_run(spec_of(tiny_llama, file, "cloze"), tmp_path)
+    kept = lines(tmp_path)
+    for one in kept:
+        assert sorted(one["normalized"]) == sorted(f"It is {word}." for word in WORDS)
+        assert one["answer"] == max(one["normalized"], key=one["normalized"].get)
+        assert one["normalized"]["It is red."] == pytest.approx(one["log_likelihoods"]["It is red."] / 10)
+        assert one["log_likelihood"] == one["log_likelihoods"][one["response"]]
+    assert result.metrics["score"] == pytest.approx(100 * sum(one["answer"] == one["response"] for one in kept) / 6)
+    assert {"likelihood", "search_cloze", "search_loss"} <= result.metrics.keys()
+    assert "exact_match" not in result.metrics, "nothing is written"
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"talk": turns("q", word)}) + "\n" for word in WORDS))
+    task = {"kind": "generation", "train": str(tmp_path / "chats.jsonl"), "messages": "talk", "metric": "cloze"}
+    with pytest.raises(ValueError, match="give the columns prompt and response"):
+        find_task("custom/qa", DataSettings(custom={"qa": task}))
 
 
 def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_llama: str, tmp_path: Path) -> None:
