@@ -18,7 +18,7 @@ from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, spec_of
 from dashboards.panels.progress import STATE_COLOURS, trial_counts
 from dashboards.store import DEFAULT_URI, Store, SweepEntry
-from orchestrator.judging.answer import describe_running, is_heard
+from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def answer_text(frame: Frames) -> str:
     """Returns a sweep's answer, if it has one, and why trials were added."""
     added = [f"Added: {decision.why}" for decision in frame.state.decisions]
     answer, now = frame.answer, time.time()
-    if answer is not None and is_heard(frame.state, now):
+    if answer is not None and is_recent(frame.state, now):
         answer = answer.running(describe_running(frame.state, now))
     return "\n".join([*([answer.text] if answer is not None else []), *added])
 

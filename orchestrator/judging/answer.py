@@ -41,8 +41,6 @@ from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
 
-SILENT_SECONDS = 300.0
-"""After so long without a word, a driver that is not on this machine is taken to be gone."""
 PASSES, EVALUATIONS = 3, 3
 """The passes that are proposed where a training was shorter than one; the evaluations that show whether a score still rises."""
 WORTH = 0.2
@@ -98,7 +96,7 @@ class Answer:
         """Returns the answer so far of a sweep that runs: nothing is to be done but to wait.
 
         Args:
-            words: how long it runs, in a sentence (`describe_running`).
+            words: how long it runs, in a sentence (`orchestrator.review.progress`).
         """
         return replace(self, unknown="", proposal=words, command="", p_decides=None)
 
@@ -116,24 +114,6 @@ class Answer:
     @property
     def _rest(self) -> str:
         return " ".join(filter(None, (self.unknown, self.proposal)))
-
-
-def is_heard(state: State, now: float) -> bool:
-    """Returns whether a session's log was written lately, so that its driver most likely runs; `now` in seconds since 1970."""
-    times = [event.time for event in (state.started, state.underway) if event is not None]
-    works = state.ended is None and any(not entry.ended for entry in state.requested)
-    return works and bool(times) and now - max(times) < SILENT_SECONDS
-
-
-def describe_running(state: State, now: float) -> str:
-    """Returns that a sweep runs and how long it still does, as far as its log says that at `now`, in seconds since 1970."""
-    limit, underway, lefts = state.sweep.budget.wall_clock_seconds, state.underway, list[float]()
-    if limit is not None and state.started is not None:
-        lefts.append(limit - (now - state.started.time))
-    if underway is not None and underway.left is not None and not (state.sweep.search.until and lefts):
-        lefts.append(underway.left - (now - underway.time))
-    left = describe_price(min(lefts, default=0.0)).strip(" ()")
-    return f"It is running{f', {left} left' if left else ''}."
 
 
 def answer_of(state: State) -> tuple[list[Summary], Answer]:

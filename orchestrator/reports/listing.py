@@ -15,15 +15,13 @@ from craft.words import format_bytes
 from orchestrator.record.folder import sweeps_in
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import DEFAULT_STORAGE
-from orchestrator.review.progress import read_status, status_of
+from orchestrator.review.progress import is_recent, read_status, status_of
 from orchestrator.review.removing import Removal, size_of
 from orchestrator.review.status import Progress
 from orchestrator.state.log import read_state
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri
 
-RECENT_SECONDS = 120.0
-"""A store has no driver that could be asked: a sweep in it that reported so lately runs."""
 STATES = {"lost": "interrupted", "empty": "nothing yet"}
 
 
@@ -114,8 +112,8 @@ def _of_store(uri: str) -> Iterator[SweepPart]:
             yield _unreadable(name, place, str(error), size)
             continue
         report = status_of(state, Path(name), None, time.time())
-        recent = report.updated is not None and time.time() - report.updated < RECENT_SECONDS
-        yield SweepPart.of(report, place, size, "running" if report.phase == "lost" and recent else report.phase)
+        # A store has no driver that could be asked.
+        yield SweepPart.of(report, place, size, "running" if is_recent(state, time.time()) else report.phase)
 
 
 def _unreadable(name: str, place: str, why: str, size: int | None) -> SweepPart:

@@ -17,7 +17,7 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import list_some, nearest
-from orchestrator.judging.answer import Answer, describe_running, find_answer, is_heard
+from orchestrator.judging.answer import Answer, find_answer
 from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import SweepFolder, sweeps_in
@@ -25,6 +25,7 @@ from orchestrator.record.lock import holder_of
 from orchestrator.record.resume import check_name
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import Pick, pick
+from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.state.entry import Entry
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
@@ -83,7 +84,9 @@ class PastSweep:
         holder = holder_of(self.folder) if self.folder is not None else None
         if self.state.ended is not None or self.state.started is None:
             return False
-        return is_heard(self.state, time.time()) if self.folder is None else holder is not None and holder.is_alive is not False
+        if self.folder is None:
+            return is_recent(self.state, time.time())
+        return holder is not None and holder.is_alive is not False
 
     @cached_property
     def answer(self) -> Answer:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from craft.words import plural
-from orchestrator.judging.answer import REASONS, Answer, answer_of, describe_running
+from orchestrator.judging.answer import REASONS, Answer, answer_of
+from orchestrator.judging.experiments import describe_price
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
 from orchestrator.record.resume import check_name
@@ -77,6 +78,21 @@ def status_of(state: State, folder: Path, holder: Holder | None, now: float) -> 
     about["answer"] = shown
     about["next"] = _next(state, "running" if found.driver.alive else found.phase, folder, summaries, answer)
     return found.model_copy(update=about)
+
+
+def is_recent(state: State, now: float) -> bool:
+    """Returns whether a session's log was written lately, so that its driver most likely runs, on whichever machine."""
+    works = state.started is not None and state.ended is None and any(not entry.ended for entry in state.requested)
+    return works and now - _updated(state) < SILENT_SECONDS
+
+
+def describe_running(state: State, now: float) -> str:
+    """Returns that a sweep runs and how long it still does, as far as its log says that."""
+    at, lefts = progress(state, now), list[float]()
+    lefts += [] if at.budget.seconds_left is None else [at.budget.seconds_left]
+    lefts += [] if at.seconds_left is None or (state.sweep.search.until and lefts) else [at.seconds_left]
+    left = describe_price(min(lefts, default=0.0)).strip(" ()")
+    return f"It is running{f', {left} left' if left else ''}."
 
 
 def progress(
