@@ -190,9 +190,9 @@ def test_more_runs_what_the_answer_proposes(
     monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or _Finished())
     assert main(["more", str(folder), "--yes"]) == 0
     (call,) = calls
-    assert call.file == "s.yaml"
+    assert call.sweep == "s.yaml"
     assert call.resume
-    assert call.assignments == ("seeds=[0, 1, 2]",)
+    assert call.changes == ("seeds=[0, 1, 2]",)
     assert "It is not known." in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
