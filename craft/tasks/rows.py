@@ -92,7 +92,7 @@ def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: 
         return places.index(name)
     allowed = ", ".join(f"{at} ({label})" if positions else label for at, label in enumerate(labels))
     read = "" if positions else " (the labels of the training file, or those under `labels`)"
-    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}{read}")
+    raise _refusal(cell, rows, row, column, f"allowed are: {allowed}{read}")
 
 
 def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
@@ -106,7 +106,7 @@ def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
         advice = ", one for each row. Give the row a name for the combination, or write a row for each label"
     elif cell is not None and str(cell).strip():
         advice = f". If {cell} is a class and no missing value, name all classes under `labels`"
-    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a label is expected{advice}")
+    raise _refusal(cell, rows, row, column, f"a label is expected{advice}")
 
 
 def label_name(cell: Any) -> str | None:
@@ -121,15 +121,12 @@ def label_name(cell: Any) -> str | None:
 
 def check_text(cell: Any, rows: Rows, row: int, column: str, empty: bool = False) -> None:
     """Raises DataError for a cell that is no text, or, unless it may be `empty`, has no letter that is seen."""
-    wrong = ""
     if not isinstance(cell, str):
-        wrong = f"{_shown(cell)}; text is expected"
-    elif not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
-        wrong = "half a surrogate pair, which is no character"
-    elif not empty and is_blank(cell):
-        wrong = f"{_shown(cell)}; text is expected, and this cell is empty"
-    if wrong:
-        raise DataError(f"{rows.place(row)}: column {column!r} holds {wrong}")
+        raise _refusal(cell, rows, row, column, "text is expected")
+    if not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
+        raise DataError(f"{rows.place(row)}: column {column!r} holds half a surrogate pair, which is no character")
+    if not empty and is_blank(cell):
+        raise _refusal(cell, rows, row, column, "text is expected, and this cell is empty")
 
 
 def is_blank(text: str) -> bool:
@@ -167,15 +164,17 @@ def number_in(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, f
         value = math.inf
     in_digits = not isinstance(cell, float) and any(map(str.isdecimal, _shown(cell)))
     if isinstance(cell, bool | bytes) or math.isnan(value) or (math.isinf(value) and not in_digits):
-        raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
+        raise _refusal(cell, rows, row, column, "a finite number is expected")
     if abs(value) > _LARGEST:
-        raise DataError(
-            f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a model computes in float32, which holds numbers up "
-            f"to {_LARGEST:.1e}. Divide the column, or take its logarithm"
-        )
+        limit = f"a model computes in float32, which holds numbers up to {_LARGEST:.1e}"
+        raise _refusal(cell, rows, row, column, f"{limit}. Divide the column, or take its logarithm")
     if span is not None and not span[0] <= value <= span[1]:
-        raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed is {span[0]:g} to {span[1]:g}")
+        raise _refusal(cell, rows, row, column, f"allowed is {span[0]:g} to {span[1]:g}")
     return value
+
+
+def _refusal(cell: Any, rows: Rows, row: int, column: str, expected: str) -> DataError:
+    return DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; {expected}")
 
 
 def _shown(cell: Any) -> str:

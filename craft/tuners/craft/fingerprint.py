@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from craft.factors.hosvd import ALGORITHM, TuckerFactors, sketch_difference
-from craft.tuners.craft.stack import Stack
+from craft.tuners.craft.stack import PARTS, Stack
 
 FINGERPRINT = "craft_fingerprint."
 FACTORS = "craft_factors."
 TOLERANCE = 1e-3
 """Largest sketch difference at which two bases are the same; see `craft.factors.hosvd.sketch_difference`."""
 
-_PARTS = ("core", "u1", "u2", "u3")
 _ELSEWHERE = "To use it with other weights, load it on its own base and export it with to_lora()."
 
 
@@ -45,7 +44,7 @@ def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]
         }
         tensors.update({f"{FINGERPRINT}{name}_{part}": tensor for part, tensor in parts.items()})
         if with_factors:
-            for part in _PARTS:
+            for part in PARTS:
                 tensor = getattr(stack.factors, part).detach().to("cpu", torch.float32)
                 tensors[f"{FACTORS}{name}_{part}"] = tensor.contiguous().clone()
     return tensors
@@ -100,7 +99,7 @@ def _check_base(name: str, stack: Stack, weights: str, shape: tuple[int, ...]) -
 
 
 def _read_factors(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFactors | None:
-    parts = [tensors.get(f"{FACTORS}{name}_{part}") for part in _PARTS]
+    parts = [tensors.get(f"{FACTORS}{name}_{part}") for part in PARTS]
     if any(part is None for part in parts):
         return None
     have = stack.factors
