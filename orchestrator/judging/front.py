@@ -7,7 +7,7 @@ interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,23 +100,16 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
     )
 
 
-def enough_of(
-    summaries: Sequence[Summary], rule: Enough | None = None, probabilities: Mapping[str, float] | None = None
-) -> str | None:
+def enough_of(summaries: Sequence[Summary], rule: Enough | None = None) -> str | None:
     """Returns the id of the smallest configuration that is enough, of equal sizes the likeliest; None without one.
 
     Seeds spread differently from configuration to configuration, and two of them do not show it: what they called 0.88 was true
     in 0.62. A configuration therefore needs SEEDS of them. Where nothing is above random guessing, nothing is enough.
-
-    Args:
-        probabilities: by id, instead of the summaries' own.
     """
-    if probabilities is None:
-        probabilities = {summary.configuration: summary.counts[P_ENOUGH] for summary in summaries if P_ENOUGH in summary.counts}
     sure = [
-        (summary.value(SIZE), -probabilities[summary.configuration], summary.configuration)
+        (summary.value(SIZE), -summary.counts[P_ENOUGH], summary.configuration)
         for summary in summaries
-        if summary.score.n >= SEEDS and probabilities.get(summary.configuration, 0.0) >= (rule or Enough()).sure
+        if summary.score.n >= SEEDS and summary.counts.get(P_ENOUGH, 0.0) >= (rule or Enough()).sure
     ]
     return min(sure)[2] if sure and above_guessing([summary for summary in summaries if summary.complete]) else None
 

@@ -85,17 +85,6 @@ def _trigamma_inverse(value: float) -> float:
     return at
 
 
-def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
-    """Returns for each complete configuration, by id, the probability that no other true score is better by more than `points`;
-    empty if all have a single seed."""
-    complete = _complete(summaries)
-    observed = evidence(complete, objectives, points)
-    if observed is None:
-        return {}
-    probabilities = shares(observed.draw(), np.zeros((len(complete), 1)), points)
-    return {summary.configuration: float(probability) for summary, probability in zip(complete, probabilities, strict=True)}
-
-
 def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
     """Returns the summaries with intervals added to the complete ones. If some of these have two seeds or more, and every
     objective but the score is exact, all also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are

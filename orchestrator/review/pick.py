@@ -16,7 +16,7 @@ from craft.words import list_some, nearest, plural, points
 from orchestrator.judging.answer import REASONS, Answer
 from orchestrator.judging.control import above_guessing
 from orchestrator.judging.front import SEEDS, enough_of, knee
-from orchestrator.judging.probabilities import within_best
+from orchestrator.judging.probabilities import with_probabilities
 from orchestrator.results.metrics import P_ENOUGH, label_of, number
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
@@ -131,7 +131,8 @@ def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | Non
 
 def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
     margin = points(enough.within)
-    candidates, probabilities = _complete(summaries), within_best(summaries, objectives, enough.within)
+    candidates, judged = _complete(summaries), with_probabilities(summaries, objectives, enough)
+    probabilities = {row.configuration: row.counts[P_ENOUGH] for row in judged if P_ENOUGH in row.counts}
     if not probabilities:
         best = _best(candidates)
         close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - enough.within]
@@ -141,7 +142,7 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
         return Pick(chosen, f"{reason}; {'with one seed there are' if single else 'this sweep has'} no probabilities")
     by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {margin} of the best"
-    if (smallest := enough_of(summaries, enough, probabilities)) is None:
+    if (smallest := enough_of(judged, enough)) is None:
         likeliest = max(probabilities, key=lambda name: probabilities[name])
         if not above_guessing(candidates):
             raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")

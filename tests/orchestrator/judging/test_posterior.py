@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from orchestrator.judging.posterior import Evidence
-from orchestrator.judging.probabilities import evidence, within_best
+from orchestrator.judging.probabilities import P_ENOUGH, evidence, with_probabilities
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.calibration import outcome, parts_of, redrawn, simulated
@@ -27,7 +27,7 @@ def part(record: str, place: int) -> list[Summary]:
 
 
 def p_enough(rows: Sequence[Summary]) -> dict[str, float]:
-    return within_best(rows, DEFAULT_OBJECTIVES, 1.0)
+    return {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
 
 
 def test_a_difference_of_a_tenth_of_a_point_decides_nothing() -> None:

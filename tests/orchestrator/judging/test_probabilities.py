@@ -12,13 +12,14 @@ from scipy.stats import t as student_t
 
 from craft.scoring.credits import CREDITS, credits_of
 from orchestrator.judging.posterior import Evidence
-from orchestrator.judging.probabilities import P_ENOUGH, moderate, shares, with_probabilities, within_best
+from orchestrator.judging.probabilities import P_ENOUGH, moderate, shares, with_probabilities
 from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
 
 VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
 
@@ -208,8 +209,8 @@ def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
     )
     assert [round(one.counts["p_front"], 2) for one in found] == [1, 1, 1]
     assert [round(one.counts[P_ENOUGH], 2) for one in found] == [0, 1, 1]
-    assert within_best(found, DEFAULT_OBJECTIVES, 1.0) == {one.configuration: one.counts[P_ENOUGH] for one in found}
-    assert within_best(found, DEFAULT_OBJECTIVES, 0.2)["small"] < 0.1
+    narrow = with_probabilities(found, DEFAULT_OBJECTIVES, Enough(within=0.2))
+    assert [one.counts[P_ENOUGH] < 0.1 for one in narrow] == [True, True, False]
 
 
 def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
@@ -290,8 +291,10 @@ def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
     random = np.random.default_rng(1)
     equal = [made(f"c{i}", {("t", seed): 80 + random.normal(0, 0.5) for seed in range(3)}, 1e3 * 2**i) for i in range(8)]
     dead = [made(f"d{i}", {("t", seed): 50 + random.normal(0, 0.5) for seed in range(3)}, 1.4e3 * 2**i) for i in range(8)]
-    chances = within_best(with_probabilities(equal + dead, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
-    alone = within_best(with_probabilities(equal, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES, 1.0)
+    chances, alone = (
+        {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
+        for rows in (equal + dead, equal)
+    )
     assert all(chances[summary.configuration] < 0.001 for summary in dead)
     assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
     assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
