@@ -1,6 +1,6 @@
 """Many training runs: the sweep file, its plan, the Ray Tune run, the record in MLflow, the Pareto front.
 
-`from orchestrator import plan, run, open_sweep` are sweeps from Python (`orchestrator.api`), `judge` is for other trainings.
+`from orchestrator import plan, run, open_sweep` are sweeps from Python, `judge` is for other trainings (`orchestrator.api`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.api import open_sweep, plan, run
-    from orchestrator.judge import judge
+    from orchestrator.api import judge, open_sweep, plan, run
 
 __all__ = ["judge", "open_sweep", "plan", "run"]
 
@@ -21,7 +20,7 @@ def __getattr__(name: str) -> Any:
     """Imports the module when one of its functions is asked for, so that the package stays light."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"orchestrator.{'judge' if name == 'judge' else 'api'}"), name)
+    return getattr(import_module("orchestrator.api"), name)
 
 
 class _Package(ModuleType):

@@ -1,8 +1,9 @@
-"""Sweeps from Python: `from orchestrator import plan, run, open_sweep`.
+"""Sweeps from Python: `from orchestrator import plan, run, open_sweep, judge`.
 
     plan(sweep)        -> SweepPlan     what would run, and what it costs
     run(sweep)         -> Result        runs what is left of it, with progress, in a script or a notebook
     open_sweep(name)   -> Result        a sweep that has run, or runs
+    judge(frame)       -> Judgement     a table of trainings of anybody
 
 A sweep is the path of a sweep file, the text of one, or a dict of the same keys. Nothing here keeps a second memory: a `Result`
 reads the folder `runs/NAME` or the tracking store.
@@ -23,7 +24,6 @@ import yaml
 from rich.console import Console
 
 from craft.disk import replacing
-from orchestrator.choice import Choice
 from orchestrator.commands.start import plan_sweep, run_file
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
@@ -31,11 +31,15 @@ from orchestrator.sweepfile.load import load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
 
+    from orchestrator.adapters.taking import Form
     from orchestrator.judging.answer import Answer
     from orchestrator.plan.plan import Plan
     from orchestrator.review.comparing import Compared
     from orchestrator.review.past_sweep import PastSweep
+    from orchestrator.review.pick import Pick
     from orchestrator.state.state import State
 
 SweepLike = str | Path | Mapping[str, Any]
@@ -81,6 +85,66 @@ class SweepPlan:
 
     def _repr_html_(self) -> str:
         return str(self.configurations.to_html(index=False))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration of a sweep that was picked.
+
+    Attributes:
+        record: the sweep.
+        pick: the configuration with the reason.
+    """
+
+    record: PastSweep
+    pick: Pick
+
+    @property
+    def label(self) -> str:
+        """The name of the configuration."""
+        from orchestrator.results.table import full_label
+
+        return full_label(self.pick.summary)
+
+    @property
+    def reason(self) -> str:
+        """The sentence that says why it is this one."""
+        return self.pick.reason
+
+    def save(self, to: str | Path, *, task: str | None = None, seed: int | None = None, form: Form = "adapter") -> list[Path]:
+        """Writes its adapter with a model card, for each task, and returns the folders: `craft-sweeps take`.
+
+        Args:
+            to: a folder that is not there yet.
+            task: the only task to write.
+            seed: the seed of the trial, instead of the best by the search score.
+            form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
+
+        Raises:
+            ValueError: `to` is there, or no trial has finished.
+        """
+        from orchestrator.adapters.taking import take_adapters
+
+        if Path(to).exists():
+            raise ValueError(f"{to} is there already; nothing is written over")
+        with take_adapters(self.record, self.pick, Path(to), task=task, seed=seed, form=form) as adapters:
+            pass
+        return [adapter.folder for adapter in adapters]
+
+    def load(self, task: str | None = None, seed: int | None = None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+        """Loads the model with its adapter, in evaluation mode on the CPU, and its tokenizer.
+
+        Raises:
+            ValueError: the sweep has several tasks and `task` names none, or the adapter or its base cannot be loaded.
+        """
+        from craft import load_adapter
+
+        tasks = self.record.sweep.task_names
+        if task is None and len(tasks) > 1:
+            raise ValueError(f"say which task: load(task=...), one of {', '.join(tasks)}")
+        with tempfile.TemporaryDirectory() as folder:
+            (adapter,) = self.save(Path(folder) / "adapter", task=task, seed=seed)
+            return load_adapter(adapter)
 
 
 @dataclass(frozen=True)
@@ -227,6 +291,30 @@ def open_sweep(name: str | Path, tracking_uri: str | None = None, storage: str |
     from orchestrator.review.past_sweep import find_sweep
 
     return Result(find_sweep(str(name), tracking_uri, storage))
+
+
+@dataclass(frozen=True)
+class Judgement(Result):
+    """A table of trainings, judged: a `Result` without adapters, with sentences on how columns were read and what they lack."""
+
+    read: list[str]
+    lacks: list[str]
+
+
+def judge(frame: Any, *, within: float | None = None, **said: Any) -> Judgement:
+    """Judges trainings, one in a row, as those of a sweep: `craft-sweeps judge`. Raises ValueError for what cannot be read.
+
+    Args:
+        frame: a DataFrame, a list of dicts, or the path of a file.
+        within: the points of the score below the best that are enough; 1 if not given.
+        said: what columns are, where the table does not say it: the options of `craft-sweeps judge` (`Call`).
+    """
+    from orchestrator.review.run_columns import Call
+    from orchestrator.review.run_table import read_table, rows_of
+
+    rows = Path(frame) if isinstance(frame, str | Path) else rows_of(frame)
+    table = read_table(rows, Call(**said), within)
+    return Judgement(table.record, table.read, table.lacks)
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:

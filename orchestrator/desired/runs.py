@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.desired.run import (
+    Describe,
     DesiredRun,
     Place,
+    Verdict,
     desired_configuration,
     desired_refused,
     desired_sweep,
     desired_trial,
+    group,
 )
-from orchestrator.desired.verdict import Describe, Verdict, group
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 from orchestrator.state.entry import Entry

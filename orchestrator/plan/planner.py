@@ -59,7 +59,7 @@ class Planner:
 
     def configuration(self, point: Point) -> Configuration:
         """Returns the trained configuration of `point`, with its counts."""
-        path: YamlPath = ("space",) if point.block is None else ("space", point.block)
+        path: YamlPath = ("space", point.block)
         method = METHODS[point.method]
         try:
             checked = method.parameters.model_validate(point.parameters)

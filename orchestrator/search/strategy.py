@@ -197,7 +197,7 @@ class Added(Staged):
 def build(plan: Plan, point: Point) -> list[Configuration]:
     """Returns the configuration of a point after what its adapters are cut to; empty if the file does not allow it."""
     blocks = plan.sweep.blocks
-    if point.block is not None and (point.block >= len(blocks) or blocks[point.block].method != point.method):
+    if point.block >= len(blocks) or blocks[point.block].method != point.method:
         return []
     try:
         return plan.planner.allowed(point)[0]

@@ -230,10 +230,7 @@ class _Steps:
         old = self._by_id.get(base.configuration)
         if not self._grows or old is None or old.source is not None or old.candidates:
             return None
-        block = old.path[-1]
-        point = Point(
-            block if isinstance(block, int) else None, old.method, old.parameters | parameters, old.training | training
-        )
+        point = Point(int(old.path[-1]), old.method, old.parameters | parameters, old.training | training)
         family = build(self._plan, point)
         if not family or family[-1].id in self._by_id:
             return None

@@ -29,7 +29,7 @@ from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from orchestrator.desired.verdict import Describe
+    from orchestrator.desired.run import Describe
     from orchestrator.tracking.mirror import Mirror
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.desired.run import DesiredRun, Place
+from orchestrator.desired.run import Describe, DesiredRun, Place
 from orchestrator.desired.runs import KINDS, DesiredRuns, LogFollower
-from orchestrator.desired.verdict import Describe
 from orchestrator.desired.views import address, links, saved_views
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag

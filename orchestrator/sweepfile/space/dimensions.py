@@ -95,12 +95,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Point:
-    """One value for every dimension of the block with index `block`: `parameters` of the method, `training` settings.
+    """One value for every dimension of the block with index `block`: `parameters` of the method, `training` settings."""
 
-    A point that was proposed for a sweep that runs is of no block: its `block` is None.
-    """
-
-    block: int | None
+    block: int
     method: str
     parameters: dict[str, Any]
     training: dict[str, Any]

@@ -64,9 +64,9 @@ def test_a_point_that_is_drawn_or_proposed_is_no_namesake(tmp_path: Path) -> Non
     plan = toy_plan(tmp_path, "space: [{method: lora, rank: 4, dropout: 0.1, learning_rate: 3e-3}]")
     assert labels(plan) == ["LoRA r4, q v"]
     parameters = {"rank": 4, "projections": ("q", "v")}
-    proposed = plan.planner.configuration(Point(None, "lora", parameters, {}))
+    proposed = plan.planner.configuration(Point(0, "lora", parameters, {}))
     assert proposed.label == "LoRA r4, q v, dropout 0, lr 0.001"
-    same = plan.planner.configuration(Point(None, "lora", parameters | {"dropout": 0.1}, {"learning_rate": 3e-3}))
+    same = plan.planner.configuration(Point(0, "lora", parameters | {"dropout": 0.1}, {"learning_rate": 3e-3}))
     assert same.id == plan.configurations[0].id
 
 
