@@ -79,10 +79,8 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     """Makes the application that serves the page.
 
     Args:
-        store: where the sweeps are read from.
         hosts: host names that the page answers to; it refuses others, so that no foreign site can read it by pointing a name
             of its own at this machine. `["*"]` allows all.
-        every_s: seconds between two looks for changes, at least.
     """
     sweeps = Sweeps(store, every_s)
     app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)

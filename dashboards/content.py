@@ -89,11 +89,7 @@ def everything(store: Store, name: str) -> dict[str, Any]:
 
 
 def everything_in(file: Path) -> dict[str, Any]:
-    """Returns the data of one exported file on somebody's table of trainings.
-
-    Raises:
-        DataError: a row or a column cannot be read; the message says which.
-    """
+    """Returns the data of one exported file on somebody's table of trainings."""
     view = View([Frames(file.name, read_table(file).record.state)])
     return _exported(SweepEntry(file.name, "", "", "finished", None), [], view, f"from {file}")
 

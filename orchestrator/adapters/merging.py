@@ -34,7 +34,6 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
     Raises:
         ValueError: the method cannot be merged, or the merged model answers differently after it is read back.
-        ValueError: the base model is not available.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 

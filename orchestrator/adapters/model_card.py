@@ -44,11 +44,7 @@ def peft_config(folder: Path) -> dict[str, Any] | None:
 def served_by(
     record: Mapping[str, Any], config: Mapping[str, Any] | None, folder: str = ".", *, merged: bool = False
 ) -> list[str]:
-    """Returns the commands that serve a language model; none for other models, nor where a server would compute another scale.
-
-    Args:
-        config: PEFT's configuration of the adapter in `folder`.
-    """
+    """Returns the commands that serve a language model; none for others, nor where a server would compute another scale."""
     if record["kind"] != "generation":
         return []
     from craft.audit.verdict import served_rank
@@ -119,10 +115,7 @@ def model_card(
     """Writes the card's text.
 
     Args:
-        record: the content of the adapter's run.json.
-        pair: whether the model reads two texts.
         merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
-        config: PEFT's configuration of the adapter; None if PEFT does not load the folder.
     """
     spec, summary, result = record["spec"], origin.summary, origin.entry.result
     base, gguf = base_name(str(spec["model"])), is_gguf(str(spec["model"]))
@@ -177,11 +170,7 @@ def loading(
     folder: str = ".",
     config: Mapping[str, Any] | None = None,
 ) -> str:
-    """Returns lines of Python that load the model in `folder` with a library, and give it an input.
-
-    Args:
-        config: PEFT's configuration of the adapter, for `peft`.
-    """
+    """Returns lines of Python that load the model in `folder` with a library, and give it an input."""
     from jinja2 import Environment
 
     kind = record["kind"]

@@ -23,9 +23,6 @@ def register_adapters(
 ) -> Iterator[str]:
     """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines about it.
 
-    Args:
-        tracking_uri: the store, if it is not the sweep's own.
-
     Raises:
         ValueError: the store is not known, or a task is answered in words, which cannot be served.
     """

@@ -54,12 +54,6 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
 
     Args:
         to: the folder; several tasks get folders inside it.
-        task: the only task to take.
-        seed: the seed, instead of the best by the search score.
-
-    Raises:
-        ValueError: the sweep has no such task.
-        NothingMeets: no trial has finished.
     """
     tasks = record.sweep.task_names
     if task is not None and task not in tasks:
@@ -202,11 +196,6 @@ def cut_adapters(
 
     Args:
         sizes: a rank as text, or `parameters:N` for the whole adapter.
-        base: the place of the base model, if it is not found under its name in the sweep.
-
-    Raises:
-        NothingMeets: the configuration is not complete.
-        ValueError: a size is wrong, or the method has no cuts.
     """
     from craft.trainer.cuts import cut_and_score, read_size
 

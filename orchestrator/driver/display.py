@@ -76,11 +76,7 @@ class Display:
         return progress(self.state, self._clock(), True, self._outlooks, self.missing)
 
     def show(self, event: Event, state: State) -> None:
-        """Shows an event.
-
-        Args:
-            state: the state after it.
-        """
+        """Shows an event."""
         self.state = state
         if isinstance(event, Ended):
             self._outlooks.pop(event.result.key, None)

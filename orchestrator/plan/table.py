@@ -24,7 +24,6 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
-        gpus: those of this machine that torch can use, if the sweep is to run here.
     """
     if plan.adaptive:
         _print_bounds(plan, console)

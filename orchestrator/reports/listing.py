@@ -75,11 +75,7 @@ class RemoveReport(Report):
 
 
 def list_sweeps(tracking_uri: str | None = None, storage: str | None = None) -> ListReport:
-    """Returns the sweeps of a store if its address is given, else those of the folder `storage` (runs).
-
-    Raises:
-        TrackingError: the store cannot be read.
-    """
+    """Returns the sweeps of a store if its address is given, else those of the folder `storage` (runs)."""
     if tracking_uri is not None:
         uri = resolve_uri(tracking_uri)
         return ListReport(place=redact(uri), sweeps=[*_of_store(uri)])

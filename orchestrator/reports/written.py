@@ -51,12 +51,7 @@ def take_report(
     written: bool = True,
     registered: Sequence[str] = (),
 ) -> TakeReport:
-    """Returns the report on adapters that have been taken.
-
-    Args:
-        written: whether they stay in their folders.
-        registered: sentences on what the model registry got.
-    """
+    """Returns the report on adapters that have been taken."""
     return TakeReport(
         sweep=record.name,
         configuration=chosen.summary.configuration,

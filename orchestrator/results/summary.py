@@ -206,12 +206,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
 def _of_group(
     group: Mapping[Any, list[Entry]], size: Any, chosen: Mapping[str, Mapping[str, Any]], transferred: str | None
 ) -> Tuning:
-    """Returns the tuning of one size of a group; None is that of the trained adapters.
-
-    Args:
-        group: the trials of the candidates by size.
-        chosen: the parameters of the reported trials, by task.
-    """
+    """Returns the tuning of one size of a group; None is that of the trained adapters."""
     trained, candidates = group.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
     of_size = group.get(size, trained)
     for entry in of_size:

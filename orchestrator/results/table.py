@@ -22,8 +22,6 @@ def metric_column(name: str, label: str = "", metric: str = "", ends: bool = Tru
     """Returns the column of a metric, of a count or of a task's score (`score/TASK`).
 
     Args:
-        label: its heading; that of the column if empty.
-        metric: what the score is, on all tasks.
         ends: whether cells have the intervals of values that have one.
     """
     column = column_of(name)

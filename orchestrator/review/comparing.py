@@ -123,11 +123,7 @@ def compare_sweeps(
 
 
 def show_comparison(compared: Compared, console: Console, rows: Path | None = None) -> None:
-    """Prints a comparison, and which rows the two answer differently.
-
-    Args:
-        rows: a CSV file that gets all these rows.
-    """
+    """Prints a comparison, and which rows the two answer differently; `rows` gets them all as CSV."""
     console.print(compared.sentence)
     for task, gap in compared.tasks.items() if len(compared.tasks) > 1 else ():
         ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"

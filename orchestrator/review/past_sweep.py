@@ -121,11 +121,7 @@ class PastSweep:
         return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:
-        """Returns the adapter of a finished trial, checked file by file against the seal with which it was written.
-
-        Args:
-            scratch: gets a copy if the adapter is not on this machine.
-        """
+        """Returns the adapter of a finished trial, checked file by file against the seal with which it was written."""
         folder = self.fetch(key, scratch)
         try:
             verify(folder)
@@ -142,11 +138,7 @@ class PastSweep:
 
 
 def find_folder(name: str, storage: str | None = None) -> Path:
-    """Returns the folder of the sweep called `name`: a path to it, or a name in `storage` (runs).
-
-    Raises:
-        NoSuchSweep: there is none.
-    """
+    """Returns the folder of the sweep called `name`: a path to it, or a name in `storage` (runs)."""
     parent = Path(storage or DEFAULT_STORAGE)
     for folder in (Path(name), parent / name):
         if SweepFolder(folder).record.is_file():
@@ -159,11 +151,6 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
 
     A path to a folder means that folder. A plain name is looked up in the tracking store if one is given, else in the folder
     `storage` (runs), else in the store next to it (mlflow.db).
-
-    Raises:
-        NoSuchSweep: there is none.
-        TrackingError: the store cannot be read.
-        ValueError: the sweep file cannot be read.
     """
     path = Path(name)
     if os.sep in name or SweepFolder(path).record.is_file():
@@ -179,11 +166,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
-    """Reads the sweep in a folder.
-
-    Args:
-        tracking_uri: the sweep's store, if it is not the one in the sweep's file.
-    """
+    """Reads the sweep in a folder."""
     folder = folder.absolute()
     if not SweepFolder(folder).record.is_file():
         raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")

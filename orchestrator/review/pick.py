@@ -45,13 +45,8 @@ def pick(
 ) -> Pick:
     """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules).
 
-    Args:
-        enough: the sweep's own rule.
-        answer: the sweep's answer.
-
     Raises:
         ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
-        NothingMeets: nothing has finished, or nothing is that small.
     """
     name, _, amount = rule.partition(":")
     enough = enough or Enough()
