@@ -242,9 +242,10 @@ def _took(state: State) -> tuple[list[float], int]:
     if not over:
         return [], 1
     ends = [entry.changed for entry, _ in over]
+    first = min(ends)
     starts = [max(began, entry.changed - entry.seconds) for entry, _ in over]
     took = [
-        result.seconds if start <= min(ends) else max(result.seconds, entry.seconds)
+        result.seconds if start <= first else max(result.seconds, entry.seconds)
         for (entry, result), start in zip(over, starts, strict=True)
     ]
     busy, span = sum(end - start for start, end in zip(starts, ends, strict=True)), max(ends) - min(starts)
