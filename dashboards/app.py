@@ -19,10 +19,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 
 from dashboards.content import safe_spec, state_of, view_of
-from dashboards.feed import Feed
 from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_packed, plotly_script
 from dashboards.panels import PANELS, View
-from dashboards.store import DashboardError, Store, SweepEntry
+from dashboards.store import DashboardError, Feed, Store, SweepEntry
 
 LOOK_EVERY_S = 2.0
 SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from craft.words import format_duration
-from dashboards.feed import Feed
 from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, spec_of
 from dashboards.panels.progress import STATE_COLOURS, trial_counts
-from dashboards.store import DEFAULT_URI, Store, SweepEntry
+from dashboards.store import DEFAULT_URI, Feed, Store, SweepEntry
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
 
