@@ -112,17 +112,9 @@ def helps_most(complete: Sequence[Summary], errors: Iterable[float]) -> Limit:
     return "examples" if examples > median(errors) else "seeds"
 
 
-def more_examples(summaries: Sequence[Summary]) -> str:
-    """Returns how to get more scored examples; empty if the data has no more."""
-    cut = any(
-        summary.counts.get("examples") == float(summary.parameters.get("eval_examples", -1))
-        for summary in summaries
-        if summary.complete
-    )
-    return more_rows((task for summary in summaries for task in summary.tasks), cut)
-
-
 def rows_help(summaries: Sequence[Summary]) -> str:
-    """Returns the advice where the examples are the limit."""
-    how = more_examples(summaries)
+    """Returns the advice where the examples are the limit, with how to get more of them if the data has more."""
+    complete = [row for row in summaries if row.complete]
+    cut = any(row.counts.get("examples") == float(row.parameters.get("eval_examples", -1)) for row in complete)
+    how = more_rows((task for row in summaries for task in row.tasks), cut)
     return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would help less."

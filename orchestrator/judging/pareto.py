@@ -24,13 +24,6 @@ def front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
 
     A point dominates another when it is no worse in every objective and better in one.
 
-    Args:
-        points: `(n, m)`.
-        directions: m times "maximize" or "minimize".
-
-    Returns:
-        `(n,)` mask; False for dominated points and for points that are not finite.
-
     Raises:
         ValueError: the shapes do not agree, or a direction is unknown.
     """
@@ -99,11 +92,7 @@ def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
         values = values.reshape(0, len(directions))
     if values.ndim != 2 or values.shape[1] != len(directions):
         raise ValueError(f"points have shape {values.shape}; {len(directions)} directions need (n, {len(directions)})")
-    return values * _signs(directions)
-
-
-def _signs(directions: Sequence[Direction]) -> Points:
     unknown = [direction for direction in directions if direction not in ("maximize", "minimize")]
     if unknown:
         raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
-    return np.array([-1.0 if direction == "maximize" else 1.0 for direction in directions])
+    return values * [-1.0 if direction == "maximize" else 1.0 for direction in directions]

@@ -40,8 +40,8 @@ GAIN, TIES, CHOICE, TOGETHER = 0.3, 0.25, 0.4, 0.6
 choice of its settings; the part of a seed's luck that an adapter and its cuts share."""
 SWEEPS, DRAWS, WORK = 100, 200, 3000
 """Simulated sweeps, draws of the posterior of each, the most configurations of all of them (which take less than a second)."""
-PILOT = 6
-"""The fewest degrees of freedom of a recorded sweep that says how seeds spread: of four configurations with three seeds."""
+PILOT = 4
+"""The fewest degrees of freedom of a recorded sweep that says how seeds spread: of three configurations with three seeds."""
 MORE_SEEDS = 2
 """So many more seeds are weighed next to the plan's own, and twice the rows."""
 Members = Sequence[tuple[str, Configuration]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from craft.methods import shown_method
 from orchestrator.plan.configuration import Configuration, Dropped
@@ -27,10 +27,6 @@ from orchestrator.state.state import State
 from orchestrator.state.trial import Why
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
-
-if TYPE_CHECKING:
-    from orchestrator.plan.configuration import Configuration
-    from orchestrator.plan.plan import Plan
 
 
 class Strategy(Protocol):
