@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from dashboards.content import state_of
+from dashboards.frames import Frames
+from dashboards.panels import View
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, progress_data, progress_draw, time_data, time_draw
+from orchestrator.state.log import read_state
+from orchestrator.state.trial import Why
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import full_view, view_of
+from tests.orchestrator.logged import SweepLog, entry
 
 
 def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None:
@@ -75,6 +81,22 @@ def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
     trials = 22 * 6 + 1 + 2
     assert counts == {"finished": 22 * 6 + 1, "running": 1, "stopped": 0, "failed": 1, "to come": max(0, 80 - trials)}
     assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped"])
+def test_cuts_that_end_with_their_training_are_no_trainings_and_no_failures_of_their_own(tmp_path: Path, status: str) -> None:
+    log, training, other = SweepLog(tmp_path / "demo"), entry(8), entry(16)
+    cuts = [entry(rank, label="cut", why=Why("cut", training.key)) for rank in (2, 4)]
+    log.start(training, other, *cuts, trainings=2)
+    log.run(training, other, *cuts)
+    for trial in (training, *cuts):
+        log.end(trial, status, error="its machine is gone" if status == "failed" else None)
+    log.finish(other)
+    view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
+    (group,) = progress_data(view)["groups"]
+    assert group["counts"] == {"finished": 1, "running": 0, "stopped": 0, "failed": 0, "to come": 0} | {status: 1}
+    failures = failures_data(view)
+    assert [row[:3] for row in failures.get("rows", [])] == [[1, "trial", "its machine is gone"]] * (status == "failed")
 
 
 def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> None:
