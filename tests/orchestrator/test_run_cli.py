@@ -216,6 +216,13 @@ def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
     assert plan_sweep(Options("sweep.yaml"), Console(quiet=True)).sweep.seeds == (0,), "without --resume it is another sweep"
 
 
+def test_what_is_remembered_has_no_password(folder: Path) -> None:
+    options = recorded("seeds=[0, 1]", tracking_uri="http://me:secret@elsewhere:5000")
+    assert "secret" not in (folder / "runs" / "small" / "written.json").read_text() + options.again()
+    assert not replace(options, own_process=True).restart, "a process that starts by a list of arguments would show it"
+    assert replace(options, own_process=True, tracking_uri="http://here:5000").restart[-1] == "http://here:5000"
+
+
 def test_an_edited_file_is_to_be_applied(folder: Path) -> None:
     recorded("seeds=[0, 1]", storage="my runs")
     Path("sweep.yaml").write_text(Path("sweep.yaml").read_text().replace("rank: 1", "rank: 2") + "budget: {trials: 9}\n")
