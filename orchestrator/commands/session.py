@@ -62,7 +62,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
     Raises:
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
     """
-    folder, again = SweepFolder(plan.sweep.folder.absolute()), options.again()
+    folder = SweepFolder(plan.sweep.folder.absolute())
     plan = record_in(plan, uri)
     with open_session(plan, folder, options) as session:
         driver = session.driver
@@ -73,18 +73,18 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
         if cuts := len(plan.trials) - len(plan.jobs):
             trainings = f"{len(plan.jobs)} {plural(len(plan.jobs), 'training')}"
             console.print(f"{trainings}; adapters are also cut to {cuts} smaller {plural(cuts, 'size')}")
-        driver.begin(describe_session(plan, shared.fingerprints if shared else {}, Path(options.sweep), again))
+        driver.begin(describe_session(plan, shared.fingerprints if shared else {}, Path(options.sweep), options.again()))
         follower = Follower(folder.path, uri)
 
         def last_words(outcome: SweepOutcome) -> None:
             driver.record(SessionEnded(status="interrupted", seconds=outcome.seconds))
-            show_rest(outcome, console, again)
+            show_rest(outcome, console)
             show_unsent(_leave(follower, SHIP_STOPPED_SECONDS), folder.path, console)
             if outcome.trouble:
                 session.display.say(outcome.trouble)
-            if outcome.trouble and options.restart and options.address is None and BEGUN_AGAIN not in os.environ:
+            if outcome.trouble and driver.options.restart and options.address is None and BEGUN_AGAIN not in os.environ:
                 session.display.say("The sweep begins again by itself, once, from its last checkpoints.")
-                begin_again(options.restart, screen_descriptor())
+                begin_again(driver.options.restart, screen_descriptor())
 
         try:
             outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
@@ -102,26 +102,24 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
 
         def show_end() -> None:
             show_outcome(plan, outcome, summaries, console, uri, files)
-            show_rest(outcome, console, again)
+            show_rest(outcome, console)
 
         if outcome.signal is not None:  # the person who stopped it may not wait for the store
             show_end()
-        unsent = _ship(driver, follower, outcome, uri, files, console, again)
+        unsent = _ship(driver, follower, outcome, uri, files, console)
     if outcome.signal is None:
         show_end()
     show_unsent(unsent, folder.path, console)
     return outcome
 
 
-def _ship(
-    driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console, again: str
-) -> int:
+def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console) -> int:
     """Waits until the tracking store has everything, and adds the page to it; returns how many events it lacks."""
     patience = SHIP_STOPPED_SECONDS
     if outcome.signal is None:
         # The page reads the store, so the store must have everything first; then it is an artifact there itself.
         patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
-        patience = patience if _is_shipped(follower, patience, outcome, console, again) else SHIP_STOPPED_SECONDS
+        patience = patience if _is_shipped(follower, patience, outcome, console) else SHIP_STOPPED_SECONDS
         page = _page(driver.folder, uri)
         if page is not None:
             driver.record(Filed(path=page.name))
@@ -150,12 +148,12 @@ def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
         console.print(f"{error}; the sweep continues, and its record waits in {folder.record}", markup=False)
 
 
-def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, console: Console, again: str) -> bool:
+def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, console: Console) -> bool:
     """Waits until the store has everything; False if time, or the person who waits, ended that."""
     try:
         if not follower.wait(QUICK_SECONDS):
             return True
-        show_rest(outcome, console, again)
+        show_rest(outcome, console)
         console.print(f"waiting for the tracking store, at most {patience:.0f} s (Ctrl-C leaves the rest for later) ...")
         return not follower.wait(patience)
     except KeyboardInterrupt:

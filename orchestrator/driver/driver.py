@@ -135,6 +135,7 @@ class Driver:
         with self.lock:
             if command.plan is not None:
                 self.plan, self.strategy = command.plan, make_strategy(command.plan)
+                self.options = command.options or self.options
                 self.queue.jobs.clear()
             self.record(command.event)
             if command.plan is not None:

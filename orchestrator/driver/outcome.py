@@ -142,9 +142,9 @@ def show_unsent(unsent: int, folder: Path, console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def show_rest(outcome: SweepOutcome, console: Console, again: str) -> None:
+def show_rest(outcome: SweepOutcome, console: Console) -> None:
     """Prints what is still to run, and the command that continues."""
-    say, unfinished = partial(console.print, markup=False, soft_wrap=True), len(outcome.left)
+    say, unfinished, again = partial(console.print, markup=False, soft_wrap=True), len(outcome.left), outcome.state.again
     if unfinished:
         say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
     elif outcome.open:

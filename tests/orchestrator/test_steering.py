@@ -180,7 +180,7 @@ def test_an_apply_that_waited_counts_unless_its_file_was_edited_again(tmp_path: 
             assert pending(driver.folder) == []
             if applied:
                 command = f"craft-sweeps run {file} --resume --set 'seeds=[0, 1]' --tracking-uri 'sqlite:///my store.db'"
-                assert driver.state.again == command
+                assert driver.state.again == driver.options.again() == command
                 memory = json.loads(driver.folder.written.read_text())
                 assert memory["file"] == asked.written
                 assert "seeds=[0, 1]" in memory["changes"]

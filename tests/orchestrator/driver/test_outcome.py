@@ -15,7 +15,7 @@ from orchestrator.judging.front import mark_front
 from orchestrator.plan.work import scored_line
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import Wanted
+from orchestrator.state.events import SessionStarted, Wanted
 from orchestrator.state.state import State, fold
 from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
@@ -76,10 +76,14 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
             seen.append(screen.getvalue())
             return 7
 
-    log = [Wanted(keys=["k"], trials=[Trial("k", "c", "LoRA", "lora", "glue/rte", 0, "honest", {})])]
+    again = "craft-sweeps run x.yaml --resume"
+    log = [
+        SessionStarted(sweep={}, configurations=1, trainings=1, again=again),
+        Wanted(keys=["k"], trials=[Trial("k", "c", "LoRA", "lora", "glue/rte", 0, "honest", {})]),
+    ]
     outcome = SweepOutcome(fold(log), 1.0)
-    console, again = Console(file=screen, width=200), "craft-sweeps run x.yaml --resume"
-    assert not session._is_shipped(Away(), 60.0, outcome, console, again)  # type: ignore[arg-type]
+    console = Console(file=screen, width=200)
+    assert not session._is_shipped(Away(), 60.0, outcome, console)  # type: ignore[arg-type]
     assert seen[0] == ""
     assert "1 trial without a result; continue with: craft-sweeps run x.yaml --resume\n" in seen[1]
     show_unsent(7, Path("runs/x"), Console(file=screen, width=200))
