@@ -147,8 +147,6 @@ def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
 
     Args:
         recorded: the effective file of the sweep; None if there is no sweep of that name.
-        plan: of the new file.
-        state: how the sweep stands.
     """
     strategy = make_strategy(plan)
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}

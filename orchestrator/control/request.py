@@ -266,10 +266,6 @@ class RequestQueue:
     """The requests to the driver of the sweep in a folder, which it answers one by one between two events."""
 
     def __init__(self, folder: SweepFolder, options: Options) -> None:
-        """
-        Args:
-            options: of the session.
-        """
         self._folder, self._options = folder, options
         self._opened = False
 

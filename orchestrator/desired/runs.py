@@ -80,13 +80,7 @@ OWN = ("started", "ended", "underway", "files")
 
 
 class DesiredRuns:
-    """The desired runs of one sweep.
-
-    Args:
-        folder: the sweep's folder.
-        uri: the store's address, which descriptions name.
-        describe: makes the description of the sweep's run.
-    """
+    """The desired runs of one sweep. `describe` makes the description of the sweep's run; others name the store's address."""
 
     def __init__(self, folder: Path, uri: str, describe: Describe) -> None:
         self._folder, self._uri, self._describe = folder, uri, describe

@@ -185,11 +185,7 @@ class Driver:
         return self._scheduler is not None
 
     def next_job(self, only: Sequence[str] | None = None) -> Job | None:
-        """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`).
-
-        Args:
-            only: keys of the jobs to choose from, if not from all.
-        """
+        """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`)."""
         while self.state.held is None:
             job = self.queue.take_next(self.state, only)
             if job is not None or only is not None or not (self._ask() or self._draw()):

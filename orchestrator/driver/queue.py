@@ -22,10 +22,6 @@ class Queue:
     """
 
     def __init__(self, scheduler: PromotionScheduler | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """
-        Args:
-            scheduler: decides which job may run if not all are promoted.
-        """
         self._scheduler, self._clock = scheduler, clock
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, Job] = {}
@@ -37,11 +33,7 @@ class Queue:
         return self.submitted.get(key) or self.jobs.get(key)
 
     def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
-        """Returns the job that is to start now, which does not wait any more; None if all must wait.
-
-        Args:
-            only: keys of the jobs to choose from, if not from all.
-        """
+        """Returns the job that is to start now, one of `only` if given, which waits no more; None if all must wait."""
         waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
         if self._scheduler is not None:
             busy = {state.entries[key].trial.configuration for key in self.submitted}

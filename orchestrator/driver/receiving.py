@@ -23,7 +23,6 @@ def receive(driver: Driver, attempt: int, key: str, message: Mapping[str, Any], 
     """Gives the driver a job's message; returns whether the job must leave its place.
 
     Args:
-        attempt: the number of the attempt that runs the job.
         checkpoint: the name of the stored checkpoint that came with the message.
     """
     if "outlook" in message:

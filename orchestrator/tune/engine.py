@@ -185,8 +185,7 @@ class Recording(_NotPickled, tune.Callback):
     def _end_silent(self, trials: Sequence[Any], seconds: float) -> None:
         """Ends the processes that are stopped for good (a frozen container, a debugger), so that they cannot end themselves.
 
-        Args:
-            seconds: since the last call.
+        `seconds` have passed since the last call.
         """
         for trial in trials:
             if trial.status != trial.RUNNING:

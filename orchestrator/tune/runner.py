@@ -60,8 +60,6 @@ class Attempts:
         """
         Args:
             listen: sets the signal handlers again after Ray has set its own.
-            train: what workers run instead of `craft.trainer.training.train_run`.
-            shared: what was prepared for the trials.
         """
         self.cluster: Cluster | None = None
         self._driver, self._listen, self._train, self._shared = driver, listen, train, shared
