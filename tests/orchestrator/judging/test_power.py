@@ -52,6 +52,7 @@ def test_a_mean_over_tasks_is_scored_on_the_rows_of_all_where_they_are_equal() -
     assert effective_rows([math.inf]) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generator", "world"), [(Simulation, "three tasks"), (Plateaus, "few rows"), (Plateaus, "peak")])
 def test_a_pilot_says_how_many_sweeps_have_an_answer(generator: type[Simulation], world: str) -> None:
     """The worlds differ: nearly none of `few rows` have an answer, and more than half of `three tasks`."""
