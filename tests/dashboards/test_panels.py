@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from craft.scoring.credits import CREDITS, credits_of
 from dashboards.content import everything_in, state_of
@@ -224,7 +225,8 @@ def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> No
                 "fact.credits": credits_of(lambda rows, own=own[run.tags["configuration"]]: own[rows].mean(), 200)[CREDITS]
             }
     plain = PANELS["pair"].data(view_of(("ranks", runs)))
-    wide = np.hypot(half, 1.96 * np.std(own["a"] - own["b"], ddof=1) / np.sqrt(200))
+    luck, variance = np.var(own["a"] - own["b"], ddof=1) / 200, np.var([1, 1.5, 0.5], ddof=1) / 3
+    wide = scipy.stats.t.ppf(0.975, 2 * ((variance + luck) / variance) ** 2) * np.sqrt(variance + luck)  # Satterthwaite's
     low, high = map(float, re.findall(r"interval (\S+) to (\S+),", plain["said"][0][0])[0])
     assert (low, high) == pytest.approx((1 - wide, 1 + wide), rel=0.02)
     assert "on new examples" in plain["said"][0][0]
