@@ -56,7 +56,7 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     left = 3 - len(results_of(tmp_path / "test"))
     last = out.strip().splitlines()[-1]
     assert last.startswith(f"{left} trial")
-    assert last.endswith("--resume")
+    assert " --resume --tracking-uri " in last
 
     again = driver(tmp_path, ranks=[1, 2, 4], seconds=0, session=True)
     out, screen = again.communicate(timeout=240)
