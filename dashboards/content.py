@@ -38,12 +38,12 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
     """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
-    standing = [frame.progress() for frame in view.sweeps]
-    counts = [trial_counts(now) for now in standing]
+    reports = [frame.progress() for frame in view.sweeps]
+    counts = [trial_counts(now) for now in reports]
     states = {state: sum(tally[state] for tally in counts) for state in STATE_COLOURS}
     parts = [f"{states['finished']} of {sum(states.values())} trainings done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed", "stopped") if states[state]]
-    left = standing[0].seconds_left if len(standing) == 1 else None
+    left = reports[0].seconds_left if len(reports) == 1 else None
     parts += [] if left is None else [f"about {format_duration(left)} left"]
     parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {

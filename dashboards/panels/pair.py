@@ -20,7 +20,7 @@ from orchestrator.state.entry import Entry
 
 LIMIT = 40
 """With more configurations the members of the front and the best scores have pairs; the command compares any two."""
-Known = Callable[[tuple[str, ...]], Spreads]
+SpreadOf = Callable[[tuple[str, ...]], Spreads]
 
 
 def data(view: View) -> Plain:
@@ -30,13 +30,13 @@ def data(view: View) -> Plain:
         return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
     members = frozenset[str]().union(*(front.members for front in fronts(view)))
     rows = sorted(best_first(ready), key=lambda row: row.id not in members)[:LIMIT]
-    known = {sweep.name: _known(sweep) for sweep in view.sweeps}
+    spread_of = {sweep.name: _spread_of(sweep) for sweep in view.sweeps}
     trials = {row.id: _trials(view.by_name[row.sweep], row) for row in rows}
 
     def sentence(first: Row, second: Row) -> str:
         if first.sweep != second.sweep:
             return f"They are of {first.sweep} and {second.sweep}. The command compares them if their scores mean the same."
-        both = compare_rows(first, second, trials[first.id], trials[second.id], known[first.sweep])
+        both = compare_rows(first, second, trials[first.id], trials[second.id], spread_of[first.sweep])
         return both.sentence(first.label, second.label)
 
     return {
@@ -49,7 +49,7 @@ def data(view: View) -> Plain:
     }
 
 
-def _known(sweep: Frames) -> Known:
+def _spread_of(sweep: Frames) -> SpreadOf:
     return cache(partial(spreads, [*sweep.summaries.values()]))
 
 
@@ -63,9 +63,9 @@ def _scores(entries: list[Entry]) -> Scores:
     return {(trial.task, trial.seed): metrics["score"] for trial, metrics in pairs if "score" in metrics}
 
 
-def compare_rows(first: Row, second: Row, trials: list[Entry], others: list[Entry], *known: Known) -> Comparison:
-    """Compares the scores of two configurations; how seeds spread is `known` of one sweep, or of two."""
-    return compare_scores((first.summary, second.summary), (_scores(trials), _scores(others)), trials, known)
+def compare_rows(first: Row, second: Row, trials: list[Entry], others: list[Entry], *spread_of: SpreadOf) -> Comparison:
+    """Compares the scores of two configurations; how seeds spread is `spread_of` of one sweep, or of two."""
+    return compare_scores((first.summary, second.summary), (_scores(trials), _scores(others)), trials, spread_of)
 
 
 def of_two_sweeps(view: View) -> Plain:
@@ -73,11 +73,11 @@ def of_two_sweeps(view: View) -> Plain:
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
     first, second = ({row.label: row for row in sweep.configurations} for sweep in view.sweeps)
-    known = [_known(sweep) for sweep in reversed(view.sweeps)]
+    spread_of = [_spread_of(sweep) for sweep in reversed(view.sweeps)]
     rows = []
     for label in (label for label in first if label in second):
         trials = [_trials(sweep, side[label]) for sweep, side in zip(view.sweeps, (first, second), strict=True)]
-        gap = compare_rows(second[label], first[label], trials[1], trials[0], *known).difference
+        gap = compare_rows(second[label], first[label], trials[1], trials[0], *spread_of).difference
         if gap.n:
             better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
             verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"

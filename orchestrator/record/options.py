@@ -120,7 +120,7 @@ class Options:
         stored = SweepFolder(sweep.folder).written
         try:
             recorded = json.loads(stored.read_text(encoding="utf-8"))
-            earlier, content = [*map(str, recorded["changes"])], recorded["file"]
+            earlier, recorded_file = [*map(str, recorded["changes"])], recorded["file"]
         except (FileNotFoundError, NotADirectoryError):
             return self
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -128,12 +128,12 @@ class Options:
             raise SweepError([message]) from None
         lines = [
             f"  {dotted(place)}: was {shown(old)}, is {shown(new)} ({sweep.where(place)})"
-            for place, old, new in differences(content, sweep.written)
+            for place, old, new in differences(recorded_file, sweep.written)
         ]
         if not lines:
             own = {change.partition("=")[0].strip() for change in self.assignments}
-            kept = (change for change in earlier if change.partition("=")[0].strip() not in own)
-            return replace(self, changes=(*kept, *self.changes))
+            remembered = (change for change in earlier if change.partition("=")[0].strip() not in own)
+            return replace(self, changes=(*remembered, *self.changes))
         if self.edited:
             return self
         command = shlex.join(["craft-sweeps", "apply", self.sweep, *self._place()])

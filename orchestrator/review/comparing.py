@@ -145,29 +145,29 @@ def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> 
     summaries = (sides[0].summary, sides[1].summary)
     if metric != "score":
         return compare(scores[0], scores[1], rounding=max(summary.rounding for summary in summaries))
-    known = [partial(spreads, side.record.summaries) for side in sides]
+    spread_of = [partial(spreads, side.record.summaries) for side in sides]
     one_sweep = sides[0].record.where == sides[1].record.where
-    return compare_scores(summaries, (scores[0], scores[1]), sides[0].entries, known[:1] if one_sweep else known)
+    return compare_scores(summaries, (scores[0], scores[1]), sides[0].entries, spread_of[:1] if one_sweep else spread_of)
 
 
 def compare_scores(
     summaries: tuple[Summary, Summary],
     scores: tuple[Scores, Scores],
     entries: Iterable[Entry],
-    known: Sequence[Callable[[tuple[str, ...]], Spreads]],
+    spread_of: Sequence[Callable[[tuple[str, ...]], Spreads]],
 ) -> Comparison:
     """Compares the scores of two configurations: with the luck of the examples, over the trials that have stored answers, and
     with that of both tunings.
 
     Args:
         entries: trials of the first, which say how each task was scored.
-        known: says how seeds spread over some tasks in their sweep, or in each of both sweeps.
+        spread_of: says how seeds spread over some tasks in their sweep, or in each of both sweeps.
     """
     graded = {entry.trial.task: graded_rows(result.facts) for entry in entries if (result := entry.finished)}
     shared = (*sorted({task for task, _ in scores[0].keys() & scores[1].keys()}),)
     credits = [{key: values for key, values in row.credits.items() if key[0] in shared} for row in summaries]
-    spread = [of(shared).get(row.configuration) for of, row in zip((known[0], known[-1]), summaries, strict=True)]
-    pooled = spread_between(spread[0], spread[1], len(known) == 1)
+    spread = [of(shared).get(row.configuration) for of, row in zip((spread_of[0], spread_of[-1]), summaries, strict=True)]
+    pooled = spread_between(spread[0], spread[1], len(spread_of) == 1)
     luck, choice = difference(credits[0], credits[1], graded), luck_of_both(*summaries, shared)
     return compare(*scores, luck, choice, max(row.rounding for row in summaries), pooled)
 

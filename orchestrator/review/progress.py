@@ -64,20 +64,20 @@ def read_status(folder: Path) -> Progress:
 
 def status_of(state: State, folder: Path, holder: Holder | None, now: float) -> Progress:
     """Returns the progress of the sweep in a folder with its answer and the next commands."""
-    found = progress(state, now, alive=holder.is_alive if holder is not None else False)
-    if found.phase == "lost":  # nothing runs, as after an end
-        state = state.after(SessionEnded(status="interrupted", time=found.updated or 0.0))
+    report = progress(state, now, alive=holder.is_alive if holder is not None else False)
+    if report.phase == "lost":  # nothing runs, as after an end
+        state = state.after(SessionEnded(status="interrupted", time=report.updated or 0.0))
     process, machine = (holder.pid, holder.host) if holder else (None, None)
-    driver = DriverPart(alive=found.driver.alive, process=process, machine=machine)
+    driver = DriverPart(alive=report.driver.alive, process=process, machine=machine)
     about: dict[str, Any] = {"sweep": state.name or folder.name, "folder": str(folder), "driver": driver}
     if state.started is None:
-        return found.model_copy(update=about)
+        return report.model_copy(update=about)
     summaries, answer = answer_of(state)
-    runs = found.driver.alive or found.phase == "running"
+    runs = report.driver.alive or report.phase == "running"
     shown = answer.running(describe_running(state, now)) if runs and state.ended is None else answer
     about["answer"] = shown
-    about["next"] = _next(state, "running" if found.driver.alive else found.phase, folder, summaries, answer)
-    return found.model_copy(update=about)
+    about["next"] = _next(state, "running" if report.driver.alive else report.phase, folder, summaries, answer)
+    return report.model_copy(update=about)
 
 
 def is_recent(state: State, now: float) -> bool:

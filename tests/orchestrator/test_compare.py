@@ -98,7 +98,7 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, capsys: py
     assert f"toy/paraphrase: +0.00 ({low:+.2f} to {high:+.2f}, 3 seeds)" in capsys.readouterr().out
 
 
-def test_several_tasks_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_tasks_have_differences_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = ("toy/sentiment", "toy/paraphrase")
     record(tmp_path / "a", {"x": (1, over_seeds(80, 82) | over_seeds(60, 60, task="toy/paraphrase"))}, tasks=both)
     record(tmp_path / "b", {"x": (1, over_seeds(70, 72) | over_seeds(65, 65, task="toy/paraphrase"))}, tasks=both)

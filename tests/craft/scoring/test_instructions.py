@@ -51,18 +51,18 @@ def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, 
     losses: list[float] = []
     spec = spec_of(tiny_llama, file, max_steps=60, evaluate_every=0.7)
     result = train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
-    kept, metrics = lines(tmp_path), result.metrics
-    assert len(kept) == 6 == result.facts["reported_examples"]
+    rows, metrics = lines(tmp_path), result.metrics
+    assert len(rows) == 6 == result.facts["reported_examples"]
     model, tokenizer = load_adapter(result.adapter)
-    for one in kept:
-        before = tokenizer(one["prompt"])["input_ids"]
-        ids = [*tokenizer(one["prompt"] + one["response"])["input_ids"], tokenizer.eos_token_id]
+    for row in rows:
+        before = tokenizer(row["prompt"])["input_ids"]
+        ids = [*tokenizer(row["prompt"] + row["response"])["input_ids"], tokenizer.eos_token_id]
         with torch.no_grad():
             log_p = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
         wanted = sum(float(log_p[at - 1, ids[at]]) for at in range(len(before), len(ids)))
-        assert (one["log_likelihood"], one["tokens"]) == (pytest.approx(wanted, abs=1e-3), len(ids) - len(before))
-        assert "output" not in one
-    bits = -sum(one["log_likelihood"] for one in kept) / sum(one["tokens"] for one in kept) / math.log(2)
+        assert (row["log_likelihood"], row["tokens"]) == (pytest.approx(wanted, abs=1e-3), len(ids) - len(before))
+        assert "output" not in row
+    bits = -sum(row["log_likelihood"] for row in rows) / sum(row["tokens"] for row in rows) / math.log(2)
     assert metrics["bits_per_token"] == pytest.approx(bits)
     assert metrics["score"] == metrics["likelihood"] == pytest.approx(100 * 2**-bits)
     assert sampling_reach(metrics, 6, "likelihood")[0] == 1.96 * metrics["likelihood_error"] > 0
@@ -73,22 +73,22 @@ def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, 
 def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp_path: Path) -> None:
     metrics = pytest.importorskip("sacrebleu.metrics")
     result = train_run(spec_of(tiny_llama, file, "chrf"), tmp_path)
-    kept = lines(tmp_path)
-    assert result.metrics["exact_match"] == pytest.approx(100 * sum(one["output"] == one["response"] for one in kept) / 6)
-    outputs, responses = ([one[name] for one in kept] for name in ("output", "response"))
+    rows = lines(tmp_path)
+    assert result.metrics["exact_match"] == pytest.approx(100 * sum(row["output"] == row["response"] for row in rows) / 6)
+    outputs, responses = ([row[name] for row in rows] for name in ("output", "response"))
     assert result.metrics["score"] == pytest.approx(metrics.CHRF().corpus_score(outputs, [responses]).score)
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
 
 
 def test_cloze_takes_the_likeliest_of_the_files_answers(tiny_llama: str, file: str, tmp_path: Path) -> None:
     result = train_run(spec_of(tiny_llama, file, "cloze"), tmp_path)
-    kept = lines(tmp_path)
-    for one in kept:
-        assert sorted(one["normalized"]) == sorted(f"It is {word}." for word in WORDS)
-        assert one["answer"] == max(one["normalized"], key=one["normalized"].get)
-        assert one["normalized"]["It is red."] == pytest.approx(one["log_likelihoods"]["It is red."] / 10)
-        assert one["log_likelihood"] == one["log_likelihoods"][one["response"]]
-    assert result.metrics["score"] == pytest.approx(100 * sum(one["answer"] == one["response"] for one in kept) / 6)
+    rows = lines(tmp_path)
+    for row in rows:
+        assert sorted(row["normalized"]) == sorted(f"It is {word}." for word in WORDS)
+        assert row["answer"] == max(row["normalized"], key=row["normalized"].get)
+        assert row["normalized"]["It is red."] == pytest.approx(row["log_likelihoods"]["It is red."] / 10)
+        assert row["log_likelihood"] == row["log_likelihoods"][row["response"]]
+    assert result.metrics["score"] == pytest.approx(100 * sum(row["answer"] == row["response"] for row in rows) / 6)
     assert {"likelihood", "search_cloze", "search_loss"} <= result.metrics.keys()
     assert "exact_match" not in result.metrics, "nothing is written"
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"talk": turns("q", word)}) + "\n" for word in WORDS))
@@ -108,10 +108,10 @@ def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_l
     task = {"kind": "generation", "train": str(tmp_path / "chat.jsonl"), "messages": "talk"}
     spec = RunSpec.model_validate(spec.model_dump() | {"method": "lora", "parameters": {}, "data": {"custom": {"qa": task}}})
     result = train_run(spec, tmp_path / "run")
-    kept = lines(tmp_path / "run")
+    rows = lines(tmp_path / "run")
     assert result.facts["prompt_form"] == "chat template"
-    assert [one["prompt"].count("[user]") for one in kept] == [1, 2] * 3
-    assert all(one["tokens"] == len(one["response"]) + 1 for one in kept), "a byte is a token, and the turn has an end"
+    assert [row["prompt"].count("[user]") for row in rows] == [1, 2] * 3
+    assert all(row["tokens"] == len(row["response"]) + 1 for row in rows), "a byte is a token, and the turn has an end"
     assert AutoTokenizer.from_pretrained(result.adapter).chat_template == TEMPLATE
 
 
@@ -123,7 +123,7 @@ def test_what_decides_the_answers_decides_the_key(tiny_llama: str, file: str) ->
         {"search_groups": False},
         {"custom": {"qa": data.custom["qa"].model_copy(update={"metric": "exact_match"})}},
     ]
-    keys = {spec.model_copy(update={"data": data.model_copy(update=one)}).key for one in others}
+    keys = {spec.model_copy(update={"data": data.model_copy(update=row)}).key for row in others}
     assert len(keys | {spec.key}) == 4
     unread = data.generation.model_copy(update={"score": "cloze", "tests": ("boolq",)})
     assert spec.model_copy(update={"data": data.model_copy(update={"generation": unread})}).key == spec.key
