@@ -1,9 +1,8 @@
-"""What an adapter changes in each module of its base model, as singular values; and a smaller LoRA with the largest of them.
+"""What an adapter changes in each module of its base model, as singular values; and a LoRA with them.
 
     change of a module  =  U diag(s) Vᵀ            LoRA: s B A, thin          all others: merged weights less the base's
 
-One threshold over all singular values decides what is kept (`craft.factors.low_rank`). The result is a LoRA of the same modules
-with a scale of 1: it loads with plain PEFT, and where LoRA is served.
+The LoRA has the same modules and a scale of 1: it loads with plain PEFT, and where LoRA is served.
 """
 
 from __future__ import annotations

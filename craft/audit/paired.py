@@ -1,7 +1,6 @@
 """Two models' answers to the same rows: the difference of their scores, and the probability that it is small on new rows.
 
-Both read the same rows, so what is hard about a row cancels, and one training each is enough. What new rows would change is
-drawn as where two configurations of sweeps are compared (`craft.scoring.credits.draw_luck`).
+What is hard about a row cancels, so one training each is enough. New rows' luck is drawn by `craft.scoring.credits.draw_luck`.
 """
 
 from __future__ import annotations

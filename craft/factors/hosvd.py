@@ -1,17 +1,10 @@
-"""The frozen half of CRAFT: the truncated higher-order SVD of weights stacked across layers (paper, Stage 2).
+"""The frozen half of CRAFT: the truncated higher-order SVD of L weights, one tensor W of (L, d_out, d_in) (paper, Stage 2).
 
-L weights of one projection, each (d_out, d_in) in `nn.Linear` orientation, are read as one tensor W of (L, d_out, d_in)::
-
-    W  ~  R = G x1 U1 x2 U2 x3 U3          W: L x d_out x d_in
-                                           U1: L x r1   U2: d_out x r2   U3: d_in x r3
+    W  ~  R = G x1 U1 x2 U2 x3 U3          U1: L x r1   U2: d_out x r2   U3: d_in x r3
     G = W x1 U1^T x2 U2^T x3 U3^T          G: r1 x r2 x r3
 
-Un holds the first r_n left singular vectors of the mode-n unfolding; they are the leading eigenvectors of that unfolding's
-Gram matrix, which in float64 are exact to about 1e-14 and several times cheaper than an SVD. No HOOI follows, so Theorem 1
-holds as stated. The stack is never built: Gram matrices and core are summed over layers and blocks.
-
-Three properties let many runs share factors: leading slices of a decomposition are the decomposition of smaller ranks; signs
-are canonical; `sketch` tells factors that came out differently (a flipped sign, a rotated degenerate subspace) from equal ones.
+Un holds the leading eigenvectors of the mode-n unfolding's Gram matrix, in float64 exact to about 1e-14. No HOOI follows, so
+Theorem 1 holds as stated. The stack is never built: Gram matrices and core are summed over layers and blocks.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
     B A = U diag(s) Vᵀ       cut to rank k:  B' = U_k sqrt(s_k),  A' = sqrt(s_k) V_kᵀ        (Eckart and Young: no nearer one)
 
-B (d_out x r) and A (r x d_in) are thin, so the SVD is that of an r x r matrix between the Q of both.
-
-For many products there is one threshold over all singular values, as PARA cuts LoRA (arXiv 2604.27796). A singular value costs
-d_out + d_in parameters and its loss is s². The threshold is on s² / (d_out + d_in), so that no other choice with as few
-parameters loses less. Where all products have one shape it is a threshold on s itself.
+The threshold is on s² / (d_out + d_in), the loss for each parameter of a singular value, so that no other choice with as few
+parameters loses less; PARA cuts LoRA so (arXiv 2604.27796).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Store: tensors that are expensive to make, made once and shared by all trials, processes and hosts that see the folder.
 
-::
-
-    origin --SHA-256--> key --> <root>/factors/<key>.safetensors      the tensors and their origin
-                                <root>/factors/<key>.lock             held by the one process that makes them
+    <root>/factors/<SHA-256 of the origin>.safetensors      the tensors and their origin
+    <root>/factors/<SHA-256 of the origin>.lock             held by the one process that makes them
 
 An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
-the algorithm. So a file is either right for a request, or not found. Decompositions of stacks (`craft.factors.stacks`) and
-fitted task heads (`craft.trainer.head_start`) are stored here.
+the algorithm. So a file is either right for a request, or not found.
 """
 
 from __future__ import annotations

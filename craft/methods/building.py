@@ -1,8 +1,7 @@
 """Puts a tuner of PEFT on a model by its type alone, on a model without weights too.
 
-Most tuners can be put on the meta device. Some need numbers: BOFT reads its own permutations, FROD and AdaMSS decompose the
-weights. Their parameters are counted on a copy whose adapted modules hold random weights; all other modules stay on the meta
-device. How many parameters train follows from the shapes, unless the settings make a rank depend on the weights.
+Some tuners need numbers (BOFT reads its permutations, FROD and AdaMSS decompose the weights). Their parameters are counted on a
+copy whose adapted modules hold random weights.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     {method: peft, peft_type: LILY, config: {r: 8, num_B: 3}, projections: [q, k, v, o]}
 
-`config` holds what PEFT's configuration class of the type takes. It is part of a run's identity as it is written, without
-PEFT's defaults: they would give other keys to the same run wherever another PEFT is installed. PEFT is imported on the first
-question, because it loads torch: a sweep file that asks for no PEFT type is checked without it.
+A run's identity has `config` as it is written: PEFT's defaults would give the same run another key under another PEFT. PEFT is
+imported on the first question, because it loads torch.
 """
 
 from __future__ import annotations

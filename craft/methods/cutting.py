@@ -1,12 +1,7 @@
 """How adapters of a method are cut to fewer parameters: which products an SVD cuts, and how the smaller ones are saved.
 
-=========  =================================================================================================================
-J_MINUS_I  CRAFT: J - I of every J, to its nearest matrix of rank k. 2 r k numbers determine it; from k = r / 2 on J stays as it
-           is, with its r^2 numbers
+J_MINUS_I  CRAFT: J - I of every J, to its nearest matrix of rank k, which 2 r k numbers determine; from r / 2 on J stays
 PRODUCTS   LoRA: s B A of every module, with s in both halves; a module of rank 0 is left out
-=========  =================================================================================================================
-
-Training changes few directions, so the change is cut by its own singular values.
 """
 
 from __future__ import annotations

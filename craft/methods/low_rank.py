@@ -1,42 +1,16 @@
 """Methods of low rank, and of few numbers between frozen matrices: by PEFT, LoTR and SuperLoRA by tuners of our own.
 
-    y = W x + s B A x        A (r x d_in), B (d_out x r), s = alpha / r
-
-========  ==================================================================================================
-lora      B starts at 0
-rslora    s = alpha / sqrt(r)
-dora      the columns of the sum are normalized and rescaled by a learnt magnitude m (d_out more numbers per module)
-pissa     B A starts at the r principal singular components of W, which are subtracted from W
-olora     B A starts at the first r columns of Q and rows of R of W = Q R; this product is subtracted from W
-milora    B A starts at the r minor singular components of W, which are subtracted from W (`craft.tuners.milora`)
-qlora     W is kept in 4 bits, in blocks of 64: one of 16 levels times the block's constant; needs a CUDA GPU
-========  ==================================================================================================
-
-QLoRA's levels are those of a normal distribution (NF4); its constants are quantized too. The run's precision holds for products
-and for the weights that are not quantized: norms, embeddings, a language model's output layer. PEFT's
-`prepare_model_for_kbit_training` is not called: it casts those weights to float32, nothing casts the hidden states back, and
-attention then computes in float32. (TRL leaves it out for the same reason.) The paper adapts every linear layer; name them in
-`projections`.
-
-AdaLoRA is LoRA as a singular value decomposition, with more rank for the modules that matter more::
-
-    y = W x + s P diag(λ) Q x        P (d_out x r0), Q (r0 x d_in), λ (r0) starts at 0
-    loss + γ (mean of ‖PᵀP - I‖_F and ‖QQᵀ - I‖_F over all of them)
-
-Every module starts with `init_rank` triplets. During training, the least important λ of all modules are set to 0, until each
-module has `target_rank` left on average; importance is the smoothed |weight x gradient| times its uncertainty. Trained, and
-counted, are the `init_rank` triplets that each module starts with.
-
-Few numbers for each module::
-
+    lora      y = W x + s B A x         A (r x d_in), B (d_out x r) starts at 0, s = alpha / r;  rslora: s = alpha / sqrt(r)
+    dora      its columns are normalized and rescaled by a learnt magnitude m (d_out more numbers per module)
+    pissa, milora, olora      B A starts at the principal or the minor singular components of W, or from its QR; W loses B A
+    adalora   y = W x + s P diag(λ) Q x      λ starts at 0; the least become 0, until `target_rank` are left on average
     lora_xs   y = W x + U_r S_r (R - I) V_rᵀ x          R (r x r) starts at I;  W = U S Vᵀ          r² numbers
-    vera      y = W x + diag(b) B diag(d) A x           A (r x d_in), B (d_out x r) of a seed       r + d_out numbers
-    ia3       k, v: y = l ⊙ (W x + b)                   l starts at 1                               d_out numbers
-              down: y = W (l ⊙ x) + b                                                               d_in numbers
+    vera      y = W x + diag(b) B diag(d) A x           A, B of a seed, shared by all layers        r + d_out numbers
+    ia3       k, v: y = l ⊙ (W x + b);  down: y = W (l ⊙ x) + b       l starts at 1                 d_out, or d_in numbers
 
-LoRA-XS is PEFT's PSOFT. The paper writes A R B with A = U_r S_r, B = V_rᵀ and R near 0; R - I is that R, and starts at exactly
-0. The scale of U_r S_r is the weight's own: alpha would cancel. VeRA's b starts at 0, and its random matrices, which all layers
-share, are made again from the seed when an adapter is loaded, so they are not saved.
+LoRA-XS is PEFT's PSOFT: the paper's R, near 0, is R - I here, and U_r S_r has the weight's own scale, so alpha cancels.
+qlora keeps W in 4 bits (NF4). PEFT's `prepare_model_for_kbit_training` is not called: it casts norms and embeddings to float32,
+nothing casts the hidden states back, and attention then computes in float32. (TRL leaves it out for the same reason.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Saved adapters: PEFT's two files, written by any program, and `attach_adapter`, which puts all of one on its base or nothing.
 
-A folder may come from a stranger. So each field of its configuration has the type that PEFT declares, and its regular
-expressions run in a process of their own, with a time limit, before PEFT runs them here.
+A folder may come from a stranger: its regular expressions run in another process, with a time limit, before PEFT runs them.
 """
 
 from __future__ import annotations

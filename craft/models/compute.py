@@ -1,16 +1,12 @@
-"""Where a run computes, and in which number formats.
+"""Where a run computes, and in which number formats. The task head computes in float32 under every precision.
 
     precision      base weights    trained weights    products
     float32        float32         float32            float32
     bf16-mixed     float32         float32            bfloat16, by autocast
     bfloat16       bfloat16        float32            bfloat16
 
-Where weights of the base itself train (full fine-tuning, BitFit, GaLore, Houlsby's norms), they are float32 under `bfloat16`
-too, and their products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a
-step of less than a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
-
-Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
-that is read back from its adapter compute the same. The task head computes in float32 under every precision.
+Where weights of the base itself train, they are float32 under `bfloat16` too, with products by autocast: a bfloat16 weight does
+not change at all by a step of less than a 256th of it. Autocast belongs to the model, so training and scoring compute the same.
 """
 
 from __future__ import annotations

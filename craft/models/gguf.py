@@ -2,9 +2,6 @@
 
     <cache>/gguf/<SHA-256 of the file>/     config.json, model.safetensors (float32), tokenizer, gguf.json: what to know of it
 
-A quantized tensor is dequantized, so the weights are those that llama.cpp computes with. Whatever loads the model gets the
-folder (`craft.models.files.resolve_model`); a record keeps the name and the digest of the file.
-
 A wrong tokenizer raises no error and ruins every score. So a vocabulary is used only if it is known how text is split before
 merging (`tokenizer.ggml.pre`): transformers takes GPT-2's way for every name that it does not know, which is wrong for most.
 Source of the names: `llama_vocab` of llama.cpp (src/llama-vocab.cpp).

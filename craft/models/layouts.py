@@ -1,10 +1,7 @@
 """LAYOUTS: where transformers keep their projections. A model has the first layout whose `q` and `down` it has.
 
 A layout maps a word to the end of the module's path (a regular expression). `pattern[i/n]` is the i-th of n equal parts of a
-fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
-
-    bert.encoder.layer.3.attention.self.query     word q, path without digits bert.encoder.layer.attention.self.query
-    transformer.h.3.attn.c_attn[0/3]              word q of GPT-2: outputs 0 to d of 3 d
+fused module's outputs: `transformer.h.3.attn.c_attn[0/3]` is q of GPT-2, outputs 0 to d of 3 d.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Finds the projections of a model: the words q, k, v, o, gate, up, down as places in a transformers model.
+"""Finds the projections of a model: the words q, k, v, o, gate, up, down as places (`craft.models.layouts`).
 
-A projection word names one linear map of every layer. CRAFT stacks the L weights of a word into one tensor; LoRA and similar
-methods adapt each weight alone. `craft.models.layouts` says where models keep them.
-
-Modules whose path without its digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are
-different stacks. For a model of another layout, the method's configuration gives a mapping, word -> pattern.
+CRAFT stacks the L weights of a word into one tensor; LoRA and similar methods adapt each alone. Modules whose path without its
+digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are different stacks.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     adapters over a frozen base      the base is in parts, and what trains stays whole on each process
     full fine-tuning, GaLore         all weights are in parts, and their gradients and moments with them
 
-torch's `fully_shard` is called directly. accelerate's plugin leaves out modules and no single parameters, so it would put the
-adapters of a layer into parts with the layer, and tuners that share tensors between layers would break.
+accelerate's plugin leaves out modules and no single parameters, and tuners that share tensors between layers would break.
 """
 
 from __future__ import annotations

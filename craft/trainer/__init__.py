@@ -1,6 +1,1 @@
-"""One training run, from its settings to its result.
-
-`training` prepares a run and `run` takes it through evaluations and checkpoints to its end. `loop` makes the optimizer steps,
-by the numbers and with the optimizer of `steps`. `checkpoint` and `adapter_folder` are what stays on disk.
-`process` isolates a run from other runs; `meter` and `counting` say what it costs.
-"""
+"""Training: one run from its `RunSpec` to scores and a saved adapter (`training`), and cuts of it (`cuts`)."""

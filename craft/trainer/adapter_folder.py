@@ -1,15 +1,10 @@
 """Adapters on disk: a PEFT folder with the task head in it, and the record from which the scored model is made again.
 
-    adapter/
-      adapter_config.json  adapter_model.safetensors     PEFT's: `PeftModel.from_pretrained(base, folder)` works
-      config.json                                        the base's, with the task head's labels and problem type
-      tokenizer.json ...                                 the base's: `AutoTokenizer.from_pretrained(folder)` works
-      run.json                                           the run's spec, labels, metrics and counts
-
-`load_adapter` needs nothing but that folder (and the base model, by the name in it): it rebuilds base, head and adapter, and
-the model gives the very outputs that were scored. A method that is no PEFT model (full fine-tuning, BitFit) saves the
-parameters it trained as `trainable.safetensors` in the place of PEFT's two files; `load_adapter` is the same for both. A model
-that answers in words has no config.json here, because transformers reads a folder with one as a whole model.
+adapter_config.json  adapter_model.safetensors     PEFT's; `trainable.safetensors` instead where the method is no PEFT model
+config.json                                        the base's, with the head's labels and problem type; none where a model
+                                                   answers in words: transformers reads a folder with it as a whole model
+tokenizer.json ...                                 the base's: `AutoTokenizer.from_pretrained(folder)` works
+run.json                                           the run's spec, labels, metrics and counts: all that `load_adapter` needs
 """
 
 from __future__ import annotations

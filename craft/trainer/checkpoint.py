@@ -1,13 +1,9 @@
 """Folders that are whole or absent: written aside, sealed with a manifest, renamed into place, checked when read.
 
-    checkpoint-120/
-      trainable.safetensors     every trained parameter: adapter and head, never the frozen base
-      best.safetensors          the same at the best evaluation so far, where that is not this one
-      loop.pt                   optimizer, random states, losses that are not reported yet; loaded with weights_only
-      state.json                the run's spec, its step, the best evaluation, the times measured so far
-      manifest.json             size and SHA-256 of every other file: the seal
-
-A copy cut short by a crash or a full disk, or a flipped bit, breaks the seal; the caller falls back to an older folder.
+checkpoint-120/trainable.safetensors     every trained parameter: adapter and head, never the frozen base
+  best.safetensors                       the same at the best evaluation so far, where that is not this one
+  loop.pt                                optimizer, random states, losses not reported yet; loaded with weights_only
+  state.json, manifest.json              the run's spec and step; size and SHA-256 of every other file: the seal
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """What a run costs, counted from the model that trains; and what it will cost, counted on the meta device before it runs.
 
-Conventions, the same for every method:
-
-- *trainable*: the adapter's parameters that receive gradients, without the task head. *total*: every distinct parameter of the
-  model that trains, without the frozen copies PEFT keeps of modules it retrains.
-- *adapter bytes*: the tensors that saving writes, adapter and head together: the size of the file but for its header and for
-  CRAFT's record of which factors it needs (half a kilobyte a projection), which exists only once there are weights.
-- *optimizer bytes*: planned, AdamW's two float32 moments for every trained parameter; measured, what the optimizer holds.
-- *peak memory*: on CUDA `max_memory_allocated`, reset when the run starts. On a CPU the peak resident set of the process
-  while the run lasts, Python and its libraries (about 0.6 GB) included; where the system cannot reset that mark (other than
-  Linux), the peak of the process since it started.
-- *step seconds*: median wall time of an optimizer step with all its micro-batches, evaluation excluded. *tokens a second*:
-  non-padding tokens trained on, over the sum of those times.
+trainable        the adapter's parameters that receive gradients, without the task head
+total            every distinct parameter, without the frozen copies that PEFT keeps of modules it retrains
+adapter bytes    the tensors that saving writes, the head's too, without CRAFT's record of its factors
+optimizer bytes  planned: AdamW's two float32 moments of every trained parameter; measured: what the optimizer holds
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Adapters that are cut to fewer parameters by SVD: `cut_and_score` for a finished one, the parts of it for a run's end.
 
-    folder  ->  cut      `Smaller`: the smaller tensors, their configuration and record
-            ->  attached as a second adapter of the model, next to the one that was cut
-            ->  recover  trained on, alone
-            ->  score    search and reported splits
-            ->  write    a folder as training leaves one, written once; its record says of which run it is cut
+    folder  ->  cut      `Smaller`: the smaller tensors, their configuration and record; what is cut is in the method's row
+            ->  attached as a second adapter of the model  ->  recover  trained on, alone  ->  score  search and reported splits
+            ->  write    a folder as training leaves one; its record says of which run it is cut
 
-What is cut is in the method's row (`craft.methods.cutting`). A size is text: one rank for every product (`8`), or a number of
-parameters in all (`parameters:20000`); then there is one threshold over all singular values (`craft.factors.low_rank`).
+A size is text: one rank for every product (`8`), or a number of parameters in all (`parameters:20000`), cut by one threshold.
 """
 
 from __future__ import annotations

@@ -2,20 +2,11 @@
 
     random    drawn from the seed
     labels    drawn; the bias is the labels' mean, or the logarithms of their shares
-    probe     fitted on the frozen model: logistic regression for classes, ridge regression for numbers
+    probe     linear probing before fine-tuning (arXiv 2202.10054): logistic or ridge regression on the frozen model's features
 
-`probe` is linear probing before fine-tuning (Kumar et al. 2022, arXiv 2202.10054). A feature x is what the head's last linear
-layer reads while the model is as the run finds it. The fit sees z = (x - m) / s, with mean m and spread s of each feature, and
-the layer stores it folded, so that it stays a plain linear layer whose outputs are logits or values in the labels' own unit::
-
-    B z + c  =  W x + b        W = B / s        b = c - W m
-
-A layer without a bias (LLaMA's `score`) cannot hold b, so its features must: W = B / s + b o, where o x is the linear function
-of the features that is nearest to 1 on the training split. It is as near as the features' means stand out from their spreads.
-
-Runs with the same base weights, the same tokens and labels and the same computation have the same fit. The first one makes it
-and keeps it next to the decompositions (`craft.factors.store`); the others, which wait if need be, read it. It is found by the
-content of all that it is made of, the random inner layers of a head (RoBERTa's `dense`) included.
+The fit B z + c of z = (x - m) / s, with mean m and spread s of each feature, is stored as W x + b: W = B / s, b = c - W m. A
+layer without a bias (LLaMA's `score`) has W = B / s + b o, where o x is the linear function of the features nearest to 1.
+Equal runs share one fit, kept next to the decompositions (`craft.factors.store`).
 """
 
 from __future__ import annotations

@@ -2,14 +2,9 @@
 
     micro-batches  ->  loss summed / items of the step  ->  gradients  ->  clipped  ->  weights  ->  logged  ->  yield
 
-- A step does not depend on how it is cut into micro-batches: its loss is summed over its examples, or the tokens that a
-  language model learns, and divided by their number.
-- Several processes (`craft.processes`) share the examples of a step and sum their gradients before these are clipped.
-- A loss that is not finite ends the run, and the message names its step. On a CPU the run ends in that step. On a GPU reading
-  a loss makes the host wait, so losses are read a hundred times a run, before every evaluation and before every checkpoint:
-  no score and no file comes from broken weights.
-- The caller may score, write a checkpoint or leave between two steps. No later step changes by that: the order of examples
-  depends on seed and epoch alone, and scoring draws no random numbers.
+A step does not depend on how it is cut into micro-batches. Between two steps the caller may score, write a checkpoint or leave,
+and no later step changes: the order of examples depends on seed and epoch alone. On a CPU a loss that is not finite ends the
+run in its step; on a GPU, where reading makes the host wait, losses are read 100 times a run, and before scores and files.
 """
 
 from __future__ import annotations

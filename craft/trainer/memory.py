@@ -3,8 +3,7 @@
     step        micro-batch b, b x accumulation = E  ->  the largest divisor of E that is at most b / 2, and so on down to 1
     evaluation  batch of n  ->  n / 2, and so on down to 1
 
-The effective batch E stays exactly what it was, for odd micro-batches too (12 -> 6 -> 3 -> 1). A loss is summed over the whole
-of E and divided once (`craft.trainer.loop`), so the cut changes a run by rounding only. No torch here.
+A loss is summed over all of E and divided once (`craft.trainer.loop`), so a run changes by rounding only. No torch here.
 """
 
 from __future__ import annotations

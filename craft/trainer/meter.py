@@ -1,7 +1,10 @@
 """Measures a run: step times, tokens, peak memory, and what its time goes into.
 
-A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read late, because
-reading an event makes the host wait for it.
+    step seconds      median wall time of an optimizer step with all its micro-batches; tokens a second: those without padding
+    peak memory       on CUDA `max_memory_allocated`; on a CPU the peak resident set, Python and its libraries included, while
+                      the run lasts, or since the process started where the system cannot reset that mark (other than Linux)
+
+A GPU works behind the host, so a step is timed by two events in its queue, read late: reading one makes the host wait.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`. Who follows a run: `Listener`.
+"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`. What follows a run: `Listener`.
 
     seconds left  =  steps to go x seconds a step  +  examples to score x seconds an example
 
-Both rates are those of this process. Until an example is scored, it is taken to cost a third of an example in training, which
-goes forward and back; a step that only an earlier process did, three times the scoring of its examples. A run reports its
-outlook to the function that `report_outlooks` names, every few seconds.
+Both rates are those of this process. Until an example is scored, it is taken to cost a third of one in training, which goes
+forward and back; a step that only an earlier process did, three times the scoring of its examples.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A few real steps of a run, timed: what a machine needs for a start, a step and a scored example.
 
-    start      from nothing to the first step: weights, tokens of a few examples, the task head's fit on them
-    step       an optimizer step, with its micro-batches
-    example    an example that is scored; where scoring was not reached, a third of an example in training
-
-A plan has as many of each as its trainings, steps and examples (`orchestrator.plan.work`).
+start      from nothing to the first step: weights, tokens of a few examples, the task head's fit on them
+step       an optimizer step, with its micro-batches
+example    an example that is scored; where scoring was not reached, a third of an example in training
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A run in a process that it shares with others: the same process state at every start.
 
-The workers of a sweep train one run after another in one process. Nothing that decides a run's numbers may be left over from
-the run before: the default dtype, deterministic algorithms, environment variables set by libraries, random states. Nor may a
-launcher decide them (`accelerate launch`, `torchrun`, `mpirun`): libraries read its variables, and no key holds those.
+Nothing that decides a run's numbers may be left over from the run before (default dtype, deterministic algorithms, random
+states, environment variables set by libraries). Nor may a launcher decide them (`accelerate launch`, `torchrun`, `mpirun`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A prepared run while it trains, its evaluations, its checkpoints, the weights selected so far; and its end: `finish`.
 
-    evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
-    leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
-    end         ->  best weights  ->  reported splits, one test after the other  ->  adapter, result
-    cuts        ->  the adapter cut to each size  ->  trained on  ->  scored  ->  its own adapter and result
-
-`craft.trainer.training` prepares it.
+evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
+leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
+end         ->  best weights  ->  reported splits, one test after the other  ->  adapter, result
+cuts        ->  the adapter cut to each size  ->  trained on  ->  scored  ->  its own adapter and result
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """One training in several processes: `train_together` in the first of them, `follow` in each other one.
 
-    first    opens a store, gives every other process its `Part`, waits until all are there, trains
-    others   join, train the same, and report nothing
-    any      fails: its error stays at the store, the connections break, and the first raises that error
-
-A try with smaller micro-batches is another call of `train_together`, with new connections between the same processes.
+first    opens a store, gives every other process its `Part`, waits until all are there, trains
+others   join, train the same, and report nothing
+any      fails: its error stays at the store, the connections break, and the first raises that error
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
                                               │                        keep the best trainable weights
                                               └── selected weights ──> reported splits, once ──> RunResult
 
-Selection sees the search split only. Under the `honest` protocol that split is carved from the training data and the reported
-split is scored once, after selection; under `customary` both are the public dev set. The same spec gives the same numbers
-in any process, warm or fresh, and a run resumed from one of its checkpoints ends where an undisturbed one does, bit for bit
-on the same kind of machine. A GPU may lack a deterministic form of an operation: then a note of the result names it.
+Selection sees the search split only: under the `honest` protocol it is carved from the training data, under `customary` both
+are the public dev set. The same spec gives the same numbers in any process, and after a resume, bit for bit on one machine.
 """
 
 from __future__ import annotations

@@ -1,22 +1,10 @@
-"""Changes of many weights as one tensor.
+"""Changes of many weights as one tensor: LoTR (arXiv 2402.01376) and SuperLoRA (arXiv 2403.11887). Both start as the base.
 
-LoTR: one Tucker-2 decomposition of the changes of all layers (Bershatsky et al. 2024, arXiv 2402.01376).
+    LoTR        ΔW_l = s A G_l Bᵀ                            A (d_out x r), B (d_in x r) shared by a stack, G_l (r x r)
+    SuperLoRA   [vec ΔW_1; ...; vec ΔW_n] = F(T_1), ..., F(T_G)        T_g = s C_g x_1 A_g1 x_2 ... x_M A_gM
 
-    ΔW_l = s A G_l Bᵀ        A (d_out x r), B (d_in x r) shared by the layers of a stack, G_l (r x r) each layer's own
-
-A and B start with orthonormal columns, G at 0: the model starts as the base model. A stack of L layers trains
-r (d_out + d_in) + L r² numbers. Modules of one projection and shape are one stack.
-
-SuperLoRA: groups of weights, joined and folded, changed by one Tucker tensor each (Chen et al. 2024, arXiv 2403.11887).
-
-    [vec ΔW_1; ...; vec ΔW_n]  =  F(T_1), ..., F(T_G)        T_g = s C_g x_1 A_g1 x_2 ... x_M A_gM
-
-The entries of all adapted weights are laid end to end and cut into G groups of equal length. A group is folded into an
-M-dimensional tensor, as near to a cube as possible (surplus entries are cut off), which is a Tucker tensor of rank r in
-every mode: C_g (r x ... x r), A_gm (n_m x r). M = 2 folds into a square matrix. C starts at 0: the model starts as the base
-model. A group trains r^M + r (n_1 + ... + n_M) numbers.
-
-The paper's shuffling and fixed projection are the identity here.
+SuperLoRA lays the entries of all weights end to end and cuts them into G groups, each folded into an M-dimensional tensor, as
+near to a cube as possible. The paper's shuffling and fixed projection are the identity here.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
-"""Adapters behind sublayers: dense bottlenecks, and LoRETTA's, whose two matrices are tensor trains.
-
-Bottleneck adapters: a small network with a skip connection behind a sublayer (Houlsby et al. 2019, arXiv 1902.00751).
+"""Adapters behind sublayers: dense bottlenecks (arXiv 1902.00751), and LoRETTA's of tensor trains (arXiv 2402.11417).
 
     y ← y + U σ(D y + d) + u        y: the output of the sublayer's last projection (..., d), D (m x d), U (d x m)
+    y ← y + U σ(D y)                D and U each a train of cores G_k (r_{k-1} x n_k x r_k):
+                                    W[i_1 ... i_K] = G_1[i_1] G_2[i_2] ... G_K[i_K],  r_0 = r_K = 1, all other r_k = r
 
-The network follows the projection to the model's width, before the residual sum and the layer norm. U starts at 0, D at
-N(0, 1 / d): the model starts as the base model. One adapter trains 2 d m + d + m numbers.
-
-LoRETTA_adp: bottleneck adapters whose two matrices are tensor trains (Yang et al. 2024, arXiv 2402.11417).
-
-    y ← y + U σ(D y)        D (m x d) and U (d x m), each a train of cores G_k (r_{k-1} x n_k x r_k):
-    W[i_1 ... i_K] = G_1[i_1] G_2[i_2] ... G_K[i_K],  r_0 = r_K = 1, all other r_k = r
-
-Rows and columns are each split into factors as equal as possible (768 = 12·8·8, 64 = 8·8), which together index the
-train, rows first. U's first core starts at 0: the model starts as the base model. A train trains Σ r_{k-1} n_k r_k numbers; the
-matrices have no biases.
+They follow the projection before the residual sum and the layer norm. U, or its first core, starts at 0: the base model.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """The base of our own tuners: one module holds all that an adapter trains, and every adapted layer asks it for its change.
 
-::
-
     JointTuner ── parts: adapter name -> JointAdapter     every trained tensor of the adapter, shared or a layer's own
       └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
 
-A method is a configuration, a `JointAdapter` with its equation, and a `JointTuner` that names the two. Trained tensors are
-float32 under any base; products have the format of the base layer's output. CRAFT has layers and
-adapters of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
+Trained tensors are float32 under any base; products have the format of the base layer's output. CRAFT has layers and adapters
+of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
     W = U S Vᵀ        B = U_r (S_r / s)^½,  A = (S_r / s)^½ V_rᵀ of the r smallest singular values;  W loses s B A
 
-The principal components, which hold what was learnt in pre-training, stay frozen. PiSSA trains the principal components instead
-and is made in the same way: the base weights are changed in the model, and again whenever an adapter is loaded, so that A and B
-always meet the same remainder of W. The model starts as the base model, up to rounding.
+As with PiSSA, the base weights are changed in the model, and again whenever an adapter is loaded.
 """
 
 from __future__ import annotations

@@ -1,23 +1,9 @@
-"""AdamW that does a method's part of every step.
+"""AdamW that does a method's part of every step: AdaLoRA's (arXiv 2303.10512, 3.2 and 3.3) and GaLore's (arXiv 2403.03507).
 
-`AdaLoraAdam`: AdamW that also does AdaLoRA's part of every step (Zhang et al. 2023, sections 3.2 and 3.3).
-
-    before the step    gradients of γ · mean ‖PᵀP - I‖_F, ‖QQᵀ - I‖_F are added
-    after the step     I ← β1 I + (1 - β1) |w ∂w|,  Ū ← β2 Ū + (1 - β2) ||w ∂w| - I|
-                       score of a λ: its I·Ū + the mean I·Ū of its column of P + the same of its row of Q
-                       the λ with the lowest scores are set to 0
-
-The number of λ that stay, the budget, falls along PEFT's cubic schedule from all triplets to the target.
-
-`GaLoreAdam`: AdamW that keeps its moments of large gradients in a small subspace (Zhao et al. 2024, arXiv 2403.03507).
-
-For a weight W (m x n, m <= n; transposed otherwise) with gradient G::
-
-    P ← first r left singular vectors of G, every T steps       R = Pᵀ G  (r x n)
-    N = Adam(R)                                                 W ← W - η α P N
-
-The weight trains whole, at full rank over time. GaLore saves memory: it keeps two moments of r x n and P (m x r) instead of two
-moments of m x n. Parameters that are not projected take plain AdamW steps.
+AdaLoRA   before a step: gradients of γ · mean ‖PᵀP - I‖_F, ‖QQᵀ - I‖_F are added
+          after it:      I ← β1 I + (1 - β1) |w ∂w|,  Ū ← β2 Ū + (1 - β2) ||w ∂w| - I|;  the λ of the lowest scores are 0
+GaLore    P ← first r left singular vectors of the gradient G (m x n, m <= n), every T steps
+          N = Adam(Pᵀ G)         W ← W - η α P N
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 `config` configures an adapter; `model` puts it on a base model, with one `layer` around every adapted module. `find_stacks`
 picks the weights that are decomposed together; `stack` holds their factors and the trained J, `equation` is the arithmetic.
-`fingerprint` guards a saved adapter's factors, `lora` writes the adapter as LoRA, `rates` scales learning rates by rank.
+`fingerprint` guards a saved adapter's factors, and `lora` writes the adapter as LoRA.
 """

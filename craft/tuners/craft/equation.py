@@ -1,16 +1,10 @@
 """The arithmetic of CRAFT: the change of every layer's core, and how it enters a layer's forward pass.
 
-With C_l = sum_k (U1 J1)[l, k] G[k] the core of layer l, and C0_l the same at J = I, the paper's weight is
+    Ŵ_l = W_l + s U2 M_l U3ᵀ          M_l = J2 C_l J3ᵀ - C0_l          C_l = sum_k (U1 J1)[l, k] G[k],  C0_l at J = I
+    X = D2 G + (G + D2 G) D3ᵀ         M_l = sum_k (U1 D1)[l, k] G[k] + sum_k (U1 J1)[l, k] X[k],        D = J - I
 
-    Ŵ_l = W_l + s U2 M_l U3ᵀ          M_l = J2 C_l J3ᵀ - C0_l          (r2 x r3)
-
-The difference is never formed from its two nearly equal halves. With D = J - I it is a sum of products, each with a factor
-that is zero at J = I, so that there M is exactly zero and the adapted model is the base model bit for bit in every dtype::
-
-    X = D2 G + (G + D2 G) D3ᵀ        M_l = sum_k (U1 D1)[l, k] G[k] + sum_k (U1 J1)[l, k] X[k]
-
-The layers are mixed last, so that the products with J2 and J3 run over r1 slices and not over L. No d x d matrix is ever
-built, and W stays as it is: it may be quantized or half precision.
+Each product of the second form has a factor that is zero at J = I, so there the model is the base model bit for bit in every
+dtype. The layers are mixed last: the products with J2 and J3 run over r1 slices. No d x d matrix is built, and W stays.
 """
 
 from __future__ import annotations

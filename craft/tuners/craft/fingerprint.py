@@ -1,15 +1,11 @@
 """The record of the factors that an adapter was trained with, and its check when the adapter is loaded.
 
-J have a meaning only in one basis: the columns of U1, U2, U3. So the adapter's file keeps with J, for each stack::
+    craft_fingerprint.<stack>_weights _shape      SHA-256 of the stacked weights, 32 bytes; L, d_out, d_in and r1, r2, r3
+    craft_fingerprint.<stack>_algorithm _sketch   `craft.factors.hosvd.ALGORITHM`, as bytes; `TuckerFactors.sketch`
+    craft_factors.<stack>_core _u1 _u2 _u3        only with save_factors
 
-    craft_fingerprint.<stack>_weights      SHA-256 of the stacked weights, 32 bytes
-    craft_fingerprint.<stack>_shape        L, d_out, d_in and r1, r2, r3
-    craft_fingerprint.<stack>_algorithm    `craft.factors.hosvd.ALGORITHM`, as bytes
-    craft_fingerprint.<stack>_sketch       `TuckerFactors.sketch`, float32
-    craft_factors.<stack>_core _u1 _u2 _u3 only with save_factors
-
-An adapter is refused if its factors come out differently here. It is also refused on other base weights, even if it carries its
-factors, because the change that it learnt belongs to the weights on which it was learnt.
+J have a meaning only in one basis, so an adapter is refused if its factors come out differently here. It is also refused on
+other base weights, even if it carries its factors: the change that it learnt belongs to the weights on which it was learnt.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""`CraftModel`: CRAFT as a PEFT tuner (paper, Algorithm 1).
+"""`CraftModel`: CRAFT as a PEFT tuner (paper, Algorithm 1). It holds J under `craft_J.<adapter>`, which belong to all layers.
 
-::
-
-    inject_adapter     projections -> stacks -> factors (store) -> CraftAdapter -> CraftLinear around every module
-    forward            pre-hook on the base model: M of all layers of every active stack, one contraction each
-                       every CraftLinear: y + s U2 M_l U3ᵀ x
-    save / load        J and what identifies the factors (`craft.tuners.craft.fingerprint`)
-
-The tuner holds J under `craft_J.<adapter>`, because they belong to all layers. Only `merge` ever writes into the base model's
-weights.
-
-AdamW moves every entry of an r x r matrix by about the learning rate, so the matrix moves by up to r times that, and the best
-rate falls like 1 / r. So J2 and J3 learn at the rate times `reference` / r (`scale_by_rank`), and J1, whose rank is nearly
-always the number of layers, at the rate itself.
+inject_adapter     projections -> stacks -> factors (store) -> CraftAdapter -> CraftLinear around every module
+forward            pre-hook on the base model: M of all layers of every active stack, one contraction each
+                   every CraftLinear: y + s U2 M_l U3ᵀ x
+save / load        J and what identifies the factors (`craft.tuners.craft.fingerprint`)
 """
 
 from __future__ import annotations
@@ -181,7 +172,11 @@ def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
 
 
 def scale_by_rank(groups: list[dict[str, Any]], adapter: CraftAdapter, reference: float) -> list[dict[str, Any]]:
-    """Divides an optimizer's groups so that J2 and J3 learn at `reference` / their rank times the rate of their group."""
+    """Divides an optimizer's groups so that J2 and J3 learn at `reference` / their rank times the rate of their group.
+
+    AdamW moves every entry of an r x r matrix by about the rate, so the matrix by up to r times that: the best rate falls like
+    1 / r. J1 learns at the rate itself, because its rank is nearly always the number of layers.
+    """
     factors = {j: reference / len(j) for stack in adapter.stacks.values() for j in adapter.js(stack)[1:]}
     by_rate: list[dict[str, Any]] = []
     for group in groups:

@@ -1,13 +1,10 @@
 """`CraftAdapter`: one CRAFT adapter, its trainable J; `Stack`: one projection of all layers, its frozen factors.
 
-::
-
     CraftModel.craft_J["default"]: CraftAdapter     parameters q_J1 q_J2 q_J3 v_J1 ...         in the state dict
       .stacks["q"]: Stack                           buffers core u1 u2 u3                      not in the state dict
         .prepare() -> .cores[l]                     M_l of every layer, once a forward pass    read by the layers
 
-J and factors are never narrower than float32: casting the model to half precision leaves them as they are, and only a model
-cast to float64 widens them.
+Neither is ever narrower than float32: only a model cast to float64 widens them.
 """
 
 from __future__ import annotations
