@@ -81,6 +81,11 @@ class CustomTask(Settings):
         description="Under `kind: generation`, the column of chats (lists of role and content) in place of those two.",
     )
 
+    @property
+    def parts(self) -> list[str]:
+        """Its files."""
+        return [part for part in (self.train, self.validation) if part is not None]
+
     @model_validator(mode="after")
     def _columns_of_its_kind(self) -> CustomTask:
         if self.reported and self.validation:

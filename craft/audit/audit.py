@@ -30,8 +30,8 @@ from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.predictions import PREDICTIONS_FILE, Scorer, read_file
+from craft.scoring.predictions import PREDICTIONS_FILE, read_file
+from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.spec import BUDGET, RECOVERY
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts

@@ -7,7 +7,7 @@ from typing import Any
 
 from craft.audit.folder import CRAFT, Folder
 from craft.data_settings import CustomTask, DataSettings
-from craft.scoring.choose import splits_of
+from craft.scoring.scorer import splits_of
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task

@@ -11,7 +11,7 @@ rows that train too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from craft.models.files import model_digest
 from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
-from craft.tasks.splits import Splits, cut, remembered
+from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -223,7 +223,6 @@ def _pieces(split: Any) -> Iterator[Any]:
     return (split[begin : begin + _PIECE] for begin in range(0, len(split), _PIECE))
 
 
-_SAMPLE, _MOST_ROWS = 1000, 50_000
 _TOLD = 0.01
 """From this share on, unknown tokens and texts that are read as one are named."""
 
@@ -260,17 +259,3 @@ def describe_reading(splits: Splits, data: EncodedSplits, tokenizer: PreTrainedT
 def _rows(split: Encoded) -> Sequence[bytes]:
     tokens = split.columns["input_ids"]
     return [tokens[begin:end].tobytes() for begin, end in zip(split.offsets[:-1], split.offsets[1:], strict=True)]
-
-
-def doubt_reading(task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[str]:
-    """Describes how the tokenizer reads the rows before there is a run: all of a file of some size, a sample of the training
-    rows of a larger one, for unknown tokens alone."""
-    from craft.scoring.encoding import encode
-
-    if task.kind == "generation":
-        ids = tokenizer([str(cell) for cell in cut(splits.train, _SAMPLE)["response"]], add_special_tokens=False)["input_ids"]
-        return [*describe_unknown(np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]), tokenizer)]
-    if len(splits.train) > _MOST_ROWS:
-        splits = replace(splits, train=cut(splits.train, _SAMPLE), reported={}, search=cut(splits.search, 1))
-    key = "doubts", tokenizer.name_or_path, len(splits.train), len(splits.reported)
-    return [*describe_reading(splits, encode(splits, task, tokenizer, max_length, key=key), tokenizer)]

@@ -90,7 +90,7 @@ def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
 
 
 class HeadScorer:
-    """`craft.scoring.predictions.Scorer` for tasks that a head answers.
+    """`craft.scoring.scorer.Scorer` for tasks that a head answers.
 
     Outputs go to `predictions.safetensors`, the answers in them to `predictions/` (`craft.scoring.predictions`).
     """

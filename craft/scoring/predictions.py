@@ -1,4 +1,4 @@
-"""What a scorer gives a run (`Scorer`), and the predictions behind a reported score, kept next to the adapter.
+"""The predictions behind a reported score, kept next to the adapter.
 
     predictions/reported.jsonl.gz   a task head's answers (MNLI: matched.jsonl.gz, mismatched.jsonl.gz)
     predictions/boolq.jsonl         answers in words (`craft.scoring.words`)
@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,9 +27,7 @@ from craft.disk import replacing
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from torch import nn
 
-    from craft.scoring.encoding import Encoded
     from craft.tasks.task import Task
 
 
@@ -46,29 +44,6 @@ class Reported:
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
-
-
-class Scorer(Protocol):
-    """One run's data, ready for its model. `examples` and `facts` go into the run's facts, `notes` into its notes.
-
-    `passes` holds the number of examples of each split, by the name that watchers get: `search`, and the reported ones.
-    `searched` has the fact SEARCH_CREDITS of the last call of `search`.
-    """
-
-    train: Encoded
-    examples: dict[str, int]
-    passes: dict[str, int]
-    notes: list[str]
-    facts: dict[str, Any]
-    searched: dict[str, str]
-
-    def search(self, model: nn.Module) -> dict[str, float]:
-        """Computes `search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""
-        ...
-
-    def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        """Scores the reported splits, and writes the outputs behind the scores into `directory`, or reads those there."""
-        ...
 
 
 def split_name(suffix: str) -> str:

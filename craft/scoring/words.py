@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class WordScorer:
-    """`craft.scoring.predictions.Scorer` for questions with a right answer (commonsense) and for own instructions."""
+    """`craft.scoring.scorer.Scorer` for questions with a right answer (commonsense) and for own instructions."""
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
         """Encodes the training texts. `model` is the base, whose positions bound a text."""

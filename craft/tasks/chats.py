@@ -7,9 +7,6 @@
     turns, reply --template--> <user>Colour?<end><assistant>Red.<end>
                                ───────── prompt ─────────────╴reply╴     the prompt ends where another reply would differ
 
-`text` holds the turns before a reply as JSON. Rows that open with the same question are one group, which no cut separates: the
-turns of a chat, a question with several answers. `ChatForm` writes rows in the model's own chat template, if it has one.
-
 A template is a program of others. What it would leave out of a chat is refused, not lost: a turn, a key of a turn
 (`tool_calls`), a thought of the reply. A date in it is that of the settings, so a prompt is the same on every day.
 """
@@ -27,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from craft.data_settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
 from craft.tasks.prompts import PROMPTS, Option, Texts
-from craft.tasks.rows import check_text, fold, is_blank, numbered
+from craft.tasks.rows import fold, is_blank, numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,11 +39,6 @@ OPTIONS = ("tools", "documents", "chat_template_kwargs")
 Turn = dict[str, Any]
 
 
-def columns(settings: CustomTask) -> tuple[str, ...]:
-    """Returns the columns of the file that are read."""
-    return tuple(name for name in (*settings.prompt, settings.response, settings.messages) if name is not None)
-
-
 class Example(NamedTuple):
     """A reply that is learnt: the number of its row (from 0), the turns before it, and what else the template is given."""
 
@@ -56,62 +48,59 @@ class Example(NamedTuple):
     options: dict[str, Any]
 
 
+def columns(settings: CustomTask) -> tuple[str, ...]:
+    """Returns the columns of the file that are read."""
+    return tuple(name for name in (*settings.prompt, settings.response, settings.messages) if name is not None)
+
+
 def to_dataset(rows: Rows, settings: CustomTask) -> Dataset:
-    """Makes a row for each response: `text`, `response`, `extras` (the reply's other keys, `tools`) and `row`."""
+    """Makes a row for each response: `text` (the turns before it as JSON), `response`, `extras` (other keys of it, `tools`)."""
     from datasets import Dataset, Features, Value
 
     examples = list(read_examples(rows, settings))
     if not examples:
         raise DataError(f"{rows.source}: no reply of the assistant is marked as one to learn; there is nothing to learn here")
-    columns: dict[str, list[str]] = {
-        "text": [_to_json(example.turns) for example in examples],
-        "response": [example.reply["content"] for example in examples],
-        "extras": [_to_json({"reply": _extra_keys(example.reply), **example.options}) for example in examples],
-    }
+    columns: dict[str, list[str]] = {"text": [], "response": [], "extras": []}
+    for _, turns, reply, options in examples:
+        more = {key: value for key, value in reply.items() if key not in ("role", "content")}
+        columns["text"].append(_to_json(turns))
+        columns["response"].append(reply["content"])
+        columns["extras"].append(_to_json({"reply": more, **options}))
     split = Dataset.from_dict(columns, features=Features(dict.fromkeys(columns, Value("string"))))
     return numbered(split, (rows.number(example.row) for example in examples))
 
 
 def read_examples(rows: Rows, settings: CustomTask) -> Iterator[Example]:
-    """Yields the replies of the file that are learnt, in its order. Raises DataError with the place of what cannot be read."""
+    """Yields the replies of the file that are learnt, in its order. Raises DataError for what cannot be read."""
     for row in range(len(rows)):
         yield from read_row(rows, settings, row)
 
 
 def read_row(rows: Rows, settings: CustomTask, row: int) -> Iterator[Example]:
     """Yields the replies of one row (from 0) that are learnt. Raises DataError if it cannot be read."""
-    names = columns(settings)
-    cells = [rows.column(name)[row] for name in names]
+    cells = {name: rows.column(name)[row] for name in columns(settings)}
     if settings.messages is None:
-        turn = {"role": "user", "content": cells[0]}
-        for at, (column, cell) in enumerate(zip(names, cells, strict=True)):
-            if not (optional := 0 < at < len(names) - 1) or cell is not None:
-                check_text(cell, rows, row, column, optional)
-            if optional and cell and not is_blank(cell):
-                turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
-        yield Example(row, [turn], {"role": "assistant", "content": cells[-1]}, {})
+        question, *between, response = cells.values()
+        turn = {"role": "user", "content": question}
+        for text in between:
+            if text and not is_blank(text):
+                turn |= {"content": f"{question}\n\n{text}", "instruction": question, "input": text}
+        yield Example(row, [turn], {"role": "assistant", "content": response}, {})
         return
-    (chat,) = cells
-    place = f"{rows.place(row)}: column {settings.messages!r}"
+    place, chat = f"{rows.place(row)}: column {settings.messages!r}", cells[settings.messages]
     options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
     if rows.source.endswith(".parquet"):  # its records have every key that any record has
         chat, options = _without_nulls(chat), _without_nulls(options)
     options = {name: _read_option(cell, f"{rows.place(row)}: column {name!r}") for name, cell in options.items() if cell}
     options = {name: option for name, option in options.items() if option}
-    turns, learnt = _checked(chat, place)
-    for at, turn in enumerate(turns):
-        if turn["role"] == "assistant" and at and learnt[at]:
-            yield Example(row, turns[:at], turn, options)
-
-
-def _checked(chat: Any, place: str) -> tuple[list[Turn], list[bool]]:
-    """Reads the turns of a chat as templates expect them, and which of them are learnt if they are replies."""
     if not isinstance(chat, list) or not all(isinstance(turn, Mapping) for turn in chat):
         raise DataError(f"{place}: a chat is a list of {{role: ..., content: ...}}; got {str(chat)[:60]!r}")
     read = [_read_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(chat, 1)]
-    if not any(turn["role"] == "assistant" for turn, _ in read[1:]):
+    turns = [turn for turn, _ in read]
+    replies = [at for at, turn in enumerate(turns) if at and turn["role"] == "assistant"]
+    if not replies:
         raise DataError(f"{place}: a chat holds a reply of the assistant to something; there is nothing to learn here")
-    return [turn for turn, _ in read], [learnt for _, learnt in read]
+    yield from (Example(row, turns[:at], turns[at], options) for at in replies if read[at][1])
 
 
 def _read_turn(record: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
@@ -152,10 +141,6 @@ def _read_option(option: Any, place: str) -> Any:
     return parsed
 
 
-def _extra_keys(turn: Turn) -> Turn:
-    return {key: value for key, value in turn.items() if key not in ("role", "content")}
-
-
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
@@ -167,7 +152,7 @@ def _to_json(value: Any) -> str:
 
 
 def same_opening(texts: Sequence[str]) -> list[int]:
-    """Finds for each row the first row that opens with the same turns, up to the first of the user."""
+    """Finds for each row the first row that opens with the same turns, up to the first of the user. No split separates them."""
     first: dict[str, int] = {}
     groups = []
     for row, text in enumerate(texts):
@@ -192,9 +177,7 @@ _PLAIN = {"role", "content", "instruction", "input"}
 @dataclass(frozen=True)
 class ChatForm:
     """`craft.tasks.prompts.Form` of chats: the tokenizer's own template, or for a single question that of the settings.
-
-    `answers` are those among which the metric `cloze` chooses.
-    """
+    `answers` are those among which the metric `cloze` chooses."""
 
     tokenizer: PreTrainedTokenizerBase
     settings: GenerationSettings
@@ -211,7 +194,7 @@ class ChatForm:
         return bool(self.tokenizer.chat_template) and self.settings.prompt != "none"
 
     def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
-        """Writes what comes before the response to the turns in `text`, with the tools in `extras`."""
+        """Writes what comes before the response to the turns in `text`."""
         turns, options = json.loads(text), json.loads(extras)
         reply = options.pop("reply", {})
         if self.templated:
@@ -226,11 +209,8 @@ class ChatForm:
         return (template.for_training if training else template.for_evaluation)(*question)
 
     def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts:
-        """Returns the texts of rows, the template's end of a turn with the response.
-
-        Raises:
-            ValueError: the template refuses a chat, or leaves something of a reply out.
-        """
+        """Returns the texts of rows, the template's end of a turn with the response. Raises ValueError if the template refuses
+        a chat, or leaves something of a reply out."""
         columns = [rows[name] for name in ("text", "response", "extras")]
         if not self.templated:
             contexts = [self.prompt(text, extras, training=True) for text, _, extras in zip(*columns, strict=True)]
@@ -278,7 +258,7 @@ class ChatForm:
         """Raises ValueError if the example cannot be written, or not with all that it holds."""
         turns, reply, options = example.turns, example.reply, example.options
         chat = [*turns, reply]
-        if token := self._control.search(json.dumps([chat, options], ensure_ascii=False)):
+        if token := self._control_tokens.search(json.dumps([chat, options], ensure_ascii=False)):
             raise ValueError(
                 f"a text holds {token[0]!r}, which the tokenizer reads as a control token and not as text: take it out, or "
                 "write it in another way"
@@ -298,7 +278,7 @@ class ChatForm:
             self._shapes.add(shape)
 
     @cached_property
-    def _control(self) -> re.Pattern[str]:
+    def _control_tokens(self) -> re.Pattern[str]:
         return control_tokens(self.tokenizer)
 
     @property
@@ -330,11 +310,7 @@ class ChatForm:
 
 
 def check_chats(rows: Rows, settings: CustomTask, form: ChatForm) -> None:
-    """Checks that a model reads every row of a file of instructions as it is.
-
-    Raises:
-        DataError: it does not; with the place.
-    """
+    """Raises DataError, with the place, unless a model reads every row of a file of instructions as it is."""
     for example in read_examples(rows, settings):
         try:
             form.check(example)

@@ -8,39 +8,34 @@
 
 The training file is opened when the row is made, because the number of classes decides the size of the head: a missing file
 or column is thus found while the sweep file is checked. Without a validation file a seeded share of the training rows is what
-gets reported. `describe_classes` writes the labels and doubts about them for a plan.
+gets reported.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
-from craft.tasks.files import DataError, Faults, Rows, is_number, read_rows
+from craft.tasks.files import DataError, Faults, Rows, read_rows
 from craft.tasks.rows import (
-    check_text,
     class_index,
     fingerprint,
     fold,
-    is_blank,
     label_name,
-    number_in,
+    read_cells,
     read_label,
+    read_number,
+    read_text,
     to_dataset,
 )
 from craft.tasks.task import RawData, Task
-from craft.words import list_some, printable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,14 +43,13 @@ if TYPE_CHECKING:
 _REPORTED_SHARE = 0.1
 _REPORTED_SEED = 20260118  # not the search split's: the two cuts must be drawn apart
 _MOST_CLASSES, _MOST_ANSWERS = 1000, 32
-_FEW, _SHOWN = 5, 12
 _NAMES = 10
 """So many labels, each of one row, are names of rows and no classes."""
 
 
 def row(name: str, settings: CustomTask) -> Task:
     """Makes the task `custom/NAME`."""
-    return _row(name, settings, *map(_stamp, _parts(settings)))  # the stamps are part of the cache's key
+    return _row(name, settings, *map(_stamp, settings.parts))  # the stamps are part of the cache's key
 
 
 @lru_cache(maxsize=64)
@@ -82,15 +76,11 @@ def _row(name: str, settings: CustomTask, *_stamps: tuple[int, int] | None) -> T
     )  # fmt: skip
 
 
-def _parts(settings: CustomTask) -> list[str]:
-    return [part for part in (settings.train, settings.validation) if part is not None]
-
-
 def _answers(settings: CustomTask) -> tuple[str, ...]:
     """Returns the different answers of the files, among which the metric `cloze` chooses."""
     if settings.response is None:
         raise ValueError("the metric cloze compares the answers of a column: give the columns prompt and response")
-    parts = _parts(settings)
+    parts = settings.parts
     answers = sorted({answer for part in parts for answer in usable_rows(settings, part).column(settings.response)})
     if not 2 <= len(answers) <= _MOST_ANSWERS:
         raise ValueError(
@@ -105,15 +95,12 @@ def load(task: Task, data: DataSettings) -> RawData:
     from craft.tasks.splits import groups_of, set_apart
 
     settings = data.custom[task.name.removeprefix("custom/")]
-    parts = _parts(settings)
+    parts = settings.parts
     tables = [usable_rows(settings, part) for part in parts]
-    named = settings.labels is not None
-    splits = [
-        chats.to_dataset(table, settings)
-        if task.kind == "generation"
-        else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named, empty=False)
-        for table in tables
-    ]
+    if task.kind == "generation":
+        splits = [chats.to_dataset(table, settings) for table in tables]
+    else:
+        splits = [to_dataset(table, task, positions=settings.labels is not None, empty=False) for table in tables]
     digest = fingerprint(splits)
     if settings.validation is None:
         share, rows = settings.reported or _REPORTED_SHARE, splits[0]
@@ -123,13 +110,12 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
     assert settings.label is not None, "checked with the settings"
-    cells = rows.column(settings.label)
     if settings.labels is not None:
         return _named_labels(settings.labels)
-    names = {read_label(cell, rows, at, settings.label) for at, cell in enumerate(cells)}
+    names = {*read_cells(rows, settings.label, read_label)}
     place, scale = f"{rows.source}: column {settings.label!r} holds", "For numbers on a scale set kind: regression"
-    if len(names) == len(cells) >= _NAMES:
-        raise DataError(f"{place} {len(names)} different labels in {len(cells)} rows: is it the label? {scale}")
+    if len(names) == len(rows) >= _NAMES:
+        raise DataError(f"{place} {len(names)} different labels in {len(rows)} rows: is it the label? {scale}")
     if not 2 <= len(names) <= _MOST_CLASSES:
         raise DataError(f"{place} {len(names)} different labels; classification needs 2 to {_MOST_CLASSES}. {scale}")
     try:
@@ -143,22 +129,6 @@ def _named_labels(names: Sequence[str]) -> tuple[str, ...]:
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise DataError(f"labels: {', '.join(labels)}: two or more different names are needed")
     return labels
-
-
-def unread_columns(settings: CustomTask) -> tuple[str, ...]:
-    """Returns the columns of the training file that the task does not use."""
-    options = chats.OPTIONS if settings.messages else ()
-    used = {*settings.text, settings.label, *chats.columns(settings), *options}
-    return tuple(name for name in usable_rows(settings, settings.train).columns if name not in used)
-
-
-def describe_skipped(settings: CustomTask) -> Iterator[str]:
-    """Says how many rows of each file are left out under `skip_bad`."""
-    for part in _parts(settings):
-        rows = usable_rows(settings, part)
-        if rows.skipped:
-            total = len(rows) + rows.skipped
-            yield f"{rows.skipped:,} of {total:,} rows of {rows.source} are left out, because they cannot be used"
 
 
 def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
@@ -177,40 +147,16 @@ def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
 
 def count_classes(labels: Sequence[str], settings: CustomTask) -> dict[str, int]:
     """Counts the rows of the training file of each class."""
-    rows, column = usable_rows(settings, settings.train), settings.label or ""
-    cells = enumerate(rows.column(column))
-    counts = Counter(class_index(cell, labels, rows, at, column, settings.labels is not None) for at, cell in cells)
+    read = partial(class_index, labels=labels, positions=settings.labels is not None)
+    counts = Counter(read_cells(usable_rows(settings, settings.train), settings.label or "", read))
     return {name: counts[place] for place, name in enumerate(labels)}
 
 
-def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
-    """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
-    counts, spellings = count_classes(task.labels, settings), dict[str | Decimal, list[str]]()
-    positive = f"; f1 is that of {task.labels[task.positive]!r}" if len(counts) == 2 else ""
-    yield f"{len(counts)} classes: {_listed(counts)}{positive}"
-    for name in counts:
-        spellings.setdefault(_plain(name), []).append(name)
-    for names in spellings.values():
-        if len(names) > 1:
-            yield f"{' and '.join(map(repr, names))} are different classes here: correct the labels if they should be one"
-    if rare := {name: count for name, count in counts.items() if count < _FEW}:
-        yield f"of fewer than {_FEW} rows, too few to learn and score: {_listed(rare)}"
-    for name in counts:
-        parts = [part.strip() for part in re.split(r"[,;|/+&]", name)]
-        if len(parts) > 1 and counts.keys() >= {*parts}:
-            yield f"{name!r} joins other classes ({', '.join(parts)}): a classification has one label a row"
-        if _plain(name) in ("none", "missing"):
-            yield f"class {name!r}: leave these rows out if it says that there is no label"
-
-
 def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
-    """Checks that the tokenizer reads the texts of the files as texts.
-
-    Raises:
-        DataError: a text holds a control token, or instructions would not be read as they are; with the place.
-    """
+    """Checks that the tokenizer reads the texts of the files as texts. Raises DataError with the place of a control token, or
+    of instructions that it would not read as they are."""
     form, tokens = ChatForm(tokenizer, settings), control_tokens(tokenizer)
-    for part in _parts(task):
+    for part in task.parts:
         rows = usable_rows(task, part)
         if task.kind == "generation":
             check_chats(rows, task, form)
@@ -224,56 +170,33 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
                 )
 
 
-def _plain(name: str) -> str | Decimal:
-    """Removes what may differ between spellings of a word or a number: blanks, case, forms of Unicode, zeros."""
-    letters = "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if not is_blank(letter))
-    with suppress(InvalidOperation):  # Decimal compares all digits; a float has 16 of them
-        return Decimal(letters) if is_number(letters) else letters
-    return letters
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    return list_some([f"{printable(name)} {count}" for name, count in most], _SHOWN)
-
-
 def usable_rows(settings: CustomTask, part: str) -> Rows:
-    """Reads one of the task's files and checks each cell that the task uses.
-
-    Raises:
-        DataError: the file, or some of its cells, cannot be used; all of them are named together. Under `skip_bad` their rows
-            are left out.
-    """
+    """Reads one of the task's files and checks each cell that the task uses. Raises DataError that names all cells that cannot
+    be used; under `skip_bad` their rows are left out."""
     return _usable(settings, part, _stamp(settings.train), _stamp(part))
 
 
 @lru_cache(maxsize=8)
 def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -> Rows:
     rows = read_rows(part, settings.encoding, settings.skip_bad)
-    faults, label, named = Faults(rows.source, settings.skip_bad), settings.label or "", settings.labels is not None
-    if settings.kind == "generation":
-        names = chats.columns(settings)
-        for name in names:
-            rows.column(name)
+    faults, readers = Faults(rows.source, settings.skip_bad), dict[str, Callable[[Any], Any]]()
+    if settings.messages is not None:
+        rows.column(settings.messages)
         for row in range(len(rows)):
-            with faults.catch(row, " or ".join(f"column {name!r}" for name in names)):
+            with faults.catch(row, f"column {settings.messages!r}"):
                 list(chats.read_row(rows, settings, row))
-        return faults.without(rows)
-    labels = _named_labels(settings.labels) if settings.labels is not None else ()
-    if settings.kind == "classification" and not named and part != settings.train:
-        labels = _labels(settings, usable_rows(settings, settings.train))
-    texts = {column: rows.column(column) for column in settings.text}
-    for row, cell in enumerate(rows.column(label)):
-        for column, text in texts.items():
-            with faults.catch(row, f"column {column!r}"):
-                check_text(text[row], rows, row, column)
-        with faults.catch(row, f"column {label!r}"):
-            if settings.kind == "regression":
-                number_in(cell, rows, row, label)
-            elif labels:
-                class_index(cell, labels, rows, row, label, named)
-            else:
-                read_label(cell, rows, row, label)
+    elif settings.response is not None:
+        readers = dict.fromkeys((*settings.prompt, settings.response), read_text)
+        readers |= dict.fromkeys(settings.prompt[1:], lambda cell: cell is None or read_text(cell, empty=True))
+    elif settings.label is not None:
+        labels = _named_labels(settings.labels) if settings.labels is not None else ()
+        if settings.kind == "classification" and settings.labels is None and part != settings.train:
+            labels = _labels(settings, usable_rows(settings, settings.train))
+        read = partial(class_index, labels=labels, positions=settings.labels is not None) if labels else read_label
+        readers = dict.fromkeys(settings.text, read_text)
+        readers |= {settings.label: read_number if settings.kind == "regression" else read}
+    for column, read in readers.items():
+        read_cells(rows, column, read, faults)
     return faults.without(rows)
 
 

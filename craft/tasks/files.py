@@ -41,6 +41,10 @@ _DECIMAL = re.compile(r"\d,\d")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
+SHOWN = 5
+"""So many mistakes of a kind are shown with their place."""
+
+
 class DataError(ValueError):
     """Data that cannot be used: the message names the file, the row, and what is expected there."""
 
@@ -74,14 +78,9 @@ class Rows:
         return row + 1 if self.lines is None else self.lines[row]
 
     def column(self, name: str) -> list[Any]:
-        """Returns the column called `name`. Raises DataError with the columns that are there."""
         if name not in self.columns:
             raise DataError(f"{self.source} has no column {name!r}; its columns are: {', '.join(self.columns) or 'none'}")
         return self.columns[name]
-
-
-SHOWN = 5
-"""So many mistakes of a kind are shown with their place."""
 
 
 @dataclass
@@ -138,16 +137,8 @@ class Faults:
 
 
 def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None = None) -> Rows:
-    """Reads a file by its suffix.
-
-    Args:
-        encoding: of a text file; UTF-8 if absent.
-        skip: whether to leave out lines that are no rows; None where this and the encoding cannot be chosen.
-
-    Raises:
-        DataError: the file is malformed or empty.
-        DataUnavailable: it is missing.
-    """
+    """Reads a file by its suffix. `skip`: whether to leave out lines that are no rows; None where that and the encoding of a
+    text file (UTF-8 if None) cannot be chosen. Raises DataError for a file that is malformed, empty or missing."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: files of rows end in {', '.join(SUFFIXES)}; save a spreadsheet as CSV")
@@ -166,7 +157,7 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None =
         if path.suffix.lower() == ".parquet":
             rows = _read_parquet(path)
         else:
-            read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json}[path.suffix.lower()]
+            read = _read_csv if path.suffix.lower() in (".csv", ".tsv") else _read_json
             rows = read(path, encoding or "utf-8-sig", faults)
     except UnicodeError as error:
         raise DataError(describe_no_text(path, encoding, skip is not None)) from error
@@ -180,12 +171,13 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None =
 
 def _refuse_strange(path: Path, encoding: str | None) -> None:
     """Raises DataError for a file that is of another kind than its name says, UnicodeError for one with zeros."""
+    parquet = path.suffix.lower() == ".parquet"
     with path.open("rb") as file:
         start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if encoding is None and b"\0" in start and path.suffix.lower() != ".parquet":
+    if encoding is None and b"\0" in start and not parquet:
         raise UnicodeError("zeros are no letters of UTF-8")
     for pattern, sentence in _STRANGE.items():
-        if re.match(pattern, start, re.DOTALL) and not (start.startswith(b"PAR1") and path.suffix.lower() == ".parquet"):
+        if re.match(pattern, start, re.DOTALL) and not (parquet and start.startswith(b"PAR1")):
             raise DataError(f"{path} is {sentence}")
 
 
@@ -232,13 +224,14 @@ def _read_csv(path: Path, encoding: str, faults: Faults) -> Rows:
 
 def _refuse_swallowed(rows: Rows, delimiter: str) -> None:
     """Raises DataError for a quoted cell that took in the rows after it, because its quote was meant as a letter."""
-    columns = list(rows.columns.values())
+    columns, lines = list(rows.columns.values()), rows.lines or ()
     several = [(row, at) for at, cells in enumerate(columns) for row, cell in enumerate(cells) if _LINE_END.search(cell)]
-    fits = [_fits({cell for cell in cells if not _LINE_END.search(cell)}) for cells in columns] if several else []
+    usual = [{cell for cell in cells if not _LINE_END.search(cell)} for cells in columns] if several else []
+    fits = [is_number if cells and all(map(is_number, cells)) else cells.__contains__ for cells in usual]
     for row, at in sorted(several):
         cells = [column[row] for column in columns]
-        if rows.lines is not None and _swallows(cells, at, delimiter, fits):
-            opened, closed = (rows.lines[row] - len(_LINE_END.findall(" ".join(cells[end:]))) for end in (at, at + 1))
+        if _swallows(cells, at, delimiter, fits):
+            opened, closed = (lines[row] - len(_LINE_END.findall(" ".join(cells[end:]))) for end in (at, at + 1))
             raise DataError(
                 f"{rows.source}, line {opened}: the quote that opens column {list(rows.columns)[at]!r} closes in line {closed} "
                 "and the lines between are rows of this file. A cell that holds a quote is written in quotes, and each quote "
@@ -262,10 +255,6 @@ def _swallows(cells: Sequence[str], at: int, delimiter: str, fits: Sequence[Call
     )
 
 
-def _fits(usual: set[str]) -> Callable[[str], bool]:
-    return is_number if usual and all(map(is_number, usual)) else usual.__contains__
-
-
 def is_number(cell: str) -> bool:
     try:
         return math.isfinite(float(cell))
@@ -273,43 +262,53 @@ def is_number(cell: str) -> bool:
         return False
 
 
-def _read_jsonl(path: Path, encoding: str, faults: Faults) -> Rows:
-    records: list[dict[str, Any]] = []
-    lines: list[int] = []
-    with path.open(encoding=encoding) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            if not records and not faults.found and _LIST.match(line):
-                return _read_json(path, encoding, faults)
-            with faults.catch(number, "broken lines"):
-                try:
-                    record = parse_json(line)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(_broken(error, path, number)) from error
-                if not isinstance(record, dict):
-                    raise DataError(f"{path}, line {number}: expected an object, found {type(record).__name__}")
-                records.append(record)
-                lines.append(number)
-    return Rows(str(path), _columns(records), lines)
+def _read_json(path: Path, encoding: str, faults: Faults) -> Rows:
+    """Reads a list of records, or a record a line, whichever the file holds."""
+    text, records, lines = path.read_text(encoding=encoding), list[dict[str, Any]](), list[int]()
+    if not _LIST.match(text) and (path.suffix.lower() == ".jsonl" or _holds_several(text)):
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                with faults.catch(number, "broken lines"):
+                    records.append(_record(_parse(line, path, number), f"{path}, line {number}"))
+                    lines.append(number)
+        return Rows(str(path), _columns(records), lines)
+    values = _parse(text, path)
+    if not isinstance(values, list):
+        raise DataError(f"{path}: expected a list of records, found {type(values).__name__}")
+    for number, value in enumerate(values, 1):
+        with faults.catch(number, "broken records"):
+            records.append(_record(value, f"{path}, record {number}"))
+    return Rows(str(path), _columns(records))
+
+
+def _holds_several(text: str) -> bool:
+    """Returns whether a text has more after the first value of JSON in it."""
+    with suppress(ValueError, RecursionError):
+        start = text.lstrip()
+        return bool(start[json.JSONDecoder().raw_decode(start)[1] :].strip())
+    return False
+
+
+def _record(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: expected an object, found {type(value).__name__}")
+    return value
+
+
+class KeyTwiceError(ValueError):
+    """A key that an object of JSON has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise KeyTwiceError(f"the key {name!r} is given twice in one object, so one of its values would be lost")
+    return dict(pairs)
 
 
 def parse_json(text: str) -> Any:
     """Reads JSON in which no object, at any depth, has a key twice. Raises ValueError."""
     return json.loads(text, object_pairs_hook=_object)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        name = next(name for name in names if names.count(name) > 1)
-        raise KeyTwiceError(f"the key {name!r} is given twice in one object, so one of its values would be lost")
-    return record
-
-
-class KeyTwiceError(ValueError):
-    """A key that an object of JSON has twice."""
 
 
 def _place_in_list(text: str) -> int:
@@ -322,39 +321,20 @@ def _place_in_list(text: str) -> int:
     return text.count("\n", 0, at) + 1
 
 
-def _broken(error: ValueError | RecursionError, path: Path, line: int | None = None) -> str:
-    """Says what is wrong with the JSON of a file, or of one of its lines."""
-    if isinstance(error, UnicodeError):
-        raise error
-    if isinstance(error, json.JSONDecodeError):
-        return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
+def _parse(text: str, path: Path, line: int | None = None) -> Any:
+    """Reads the JSON of a file, or of one of its lines. Raises DataError."""
     place = f"{path}, line {line}" if line else str(path)
-    if isinstance(error, KeyTwiceError):
-        return f"{place}: {error}"
-    if isinstance(error, RecursionError):
-        return f"{place}: lists or objects are nested too deeply; a record is one object with plain values"
-    return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
-
-
-def _read_json(path: Path, encoding: str, faults: Faults) -> Rows:
-    text = path.read_text(encoding=encoding)
     try:
-        records = parse_json(text)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, KeyTwiceError) and _LIST.match(text):
-            raise DataError(_broken(error, path, _place_in_list(text))) from error
-        if isinstance(error, KeyTwiceError):
-            return _read_jsonl(path, encoding, faults)
-        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and not _LIST.match(error.doc):
-            return _read_jsonl(path, encoding, faults)
-        raise DataError(_broken(error, path)) from error
-    if not isinstance(records, list):
-        raise DataError(f"{path}: expected a list of records, found {type(records).__name__}")
-    for number, record in enumerate(records, 1):
-        with faults.catch(number, "broken records"):
-            if not isinstance(record, dict):
-                raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
-    return Rows(str(path), _columns([record for record in records if isinstance(record, dict)]))
+        return parse_json(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})") from error
+    except KeyTwiceError as error:
+        place = f"{path}, line {_place_in_list(text)}" if line is None and _LIST.match(text) else place
+        raise DataError(f"{place}: {error}") from error
+    except RecursionError as error:
+        raise DataError(f"{place}: lists or objects are nested too deeply; a record is one object with plain values") from error
+    except ValueError as error:
+        raise DataError(f"{place}: a number is too long to be read ({str(error).split(';')[0]})") from error
 
 
 def _read_parquet(path: Path) -> Rows:

@@ -37,8 +37,7 @@ def load(task: Task, data: DataSettings) -> RawData:
         tables = [read_rows(path) for path in paths]
     else:
         paths, tables = (), _from_hub(name, splits)
-    checked = [to_dataset(table, text=task.text, label=task.label, labels=task.labels, span=task.span) for table in tables]
-    train, *reported = checked
+    train, *reported = [to_dataset(table, task) for table in tables]
     return RawData(train, dict(zip(suffixes, reported, strict=True)), fingerprint([train, *reported]), paths)
 
 

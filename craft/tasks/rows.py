@@ -9,16 +9,19 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from unicodedata import category, normalize
 
-from craft.tasks.files import DataError, Rows, is_number
+from craft.tasks.files import DataError, Faults, Rows, is_number
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from craft.tasks.task import Task
 
+T = TypeVar("T")
 ROW = "row"
 _MISSING = ("", "-", "--", "nan", "nat", "null", "n/a", "<na>", "#n/a")
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0+")
@@ -31,23 +34,11 @@ _LARGEST = 3.4028234e38
 """The largest number in float32."""
 
 
-def to_dataset(
-    rows: Rows,
-    *,
-    text: Sequence[str],
-    label: str,
-    labels: Sequence[str],
-    span: tuple[float, float] | None = None,
-    positions: bool = True,
-    empty: bool = True,
-) -> Dataset:
-    """Checks rows and makes a dataset of them in memory.
+def to_dataset(rows: Rows, task: Task, *, positions: bool = True, empty: bool = True) -> Dataset:
+    """Checks the columns of a task, and makes a dataset of them in memory.
 
     Args:
-        text: one column of text, or two for pairs.
-        labels: class names in order; none for regression.
-        span: the least and the largest value of a regression.
-        positions: whether a cell may hold the place of a name in this order instead of the name.
+        positions: whether a label cell may hold a class's number instead of its name.
         empty: whether a text may be empty, as some of published data are.
 
     Returns:
@@ -55,21 +46,28 @@ def to_dataset(
     """
     from datasets import Dataset, Features, Value
 
-    columns = {}
-    for name, column in zip(("text", "text_pair"), text, strict=False):
-        columns[name] = rows.column(column)
-        for row, cell in enumerate(columns[name]):
-            check_text(cell, rows, row, column, empty)
-    answers = rows.column(label)
+    names = zip(("text", "text_pair"), task.text, strict=False)
+    columns = {name: read_cells(rows, column, partial(read_text, empty=empty)) for name, column in names}
+    read: Callable[[Any], Any] = partial(class_index, labels=task.labels, positions=positions)
+    columns["label"] = read_cells(rows, task.label, read if task.labels else partial(read_number, span=task.span))
     if not len(rows):
         raise DataError(f"{rows.source} holds no rows; at least one is needed")
-    columns["label"] = (
-        [class_index(cell, labels, rows, row, label, positions) for row, cell in enumerate(answers)]
-        if labels
-        else [number_in(cell, rows, row, label, span) for row, cell in enumerate(answers)]
-    )
-    kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if labels else "float32")}
+    kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if task.labels else "float32")}
     return numbered(Dataset.from_dict(columns, features=Features(kinds)), map(rows.number, range(len(rows))))
+
+
+def read_cells(rows: Rows, column: str, read: Callable[[Any], T], faults: Faults | None = None) -> list[T]:
+    """Reads the cells of a column. An error of `read` gets its place: it is raised, or noted where `faults` are collected."""
+    values = []
+    for row, cell in enumerate(rows.column(column)):
+        try:
+            values.append(read(cell))
+        except DataError as error:
+            message = f"{rows.place(row)}: column {column!r} {error}"
+            if faults is None:
+                raise DataError(message) from error
+            faults.found.append((row, f"column {column!r}", message))
+    return values
 
 
 def numbered(split: Dataset, numbers: Iterable[int] | None = None) -> Dataset:
@@ -79,12 +77,12 @@ def numbered(split: Dataset, numbers: Iterable[int] | None = None) -> Dataset:
     return split.add_column(ROW, list(range(1, len(split) + 1) if numbers is None else numbers))
 
 
-def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str, positions: bool) -> int:
+def class_index(cell: Any, labels: Sequence[str], positions: bool) -> int:
     """Finds the place of a label in `labels`: by name, or with `positions` as a number. Raises DataError.
 
     Where a name is a number itself, a number is never a position: label 1 of a file may be the second or the third class.
     """
-    name = cell.strip() if isinstance(cell, str) and cell.strip() in labels else read_label(cell, rows, row, column)
+    name = cell.strip() if isinstance(cell, str) and cell.strip() in labels else read_label(cell)
     if name in labels:
         return labels.index(name)
     positions = positions and not any(is_number(label) for label in labels)
@@ -92,10 +90,10 @@ def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: 
         return places.index(name)
     allowed = ", ".join(f"{at} ({label})" if positions else label for at, label in enumerate(labels))
     read = "" if positions else " (the labels of the training file, or those under `labels`)"
-    raise _refusal(cell, rows, row, column, f"allowed are: {allowed}{read}")
+    raise _refusal(cell, f"allowed are: {allowed}{read}")
 
 
-def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
+def read_label(cell: Any) -> str:
     """Reads the name in a label cell. Raises DataError for a cell that holds none, or several."""
     name = label_name(cell)
     several = isinstance(cell, list | tuple | dict | bytes) or (isinstance(cell, str) and _SEVERAL.fullmatch(cell.strip()))
@@ -106,7 +104,7 @@ def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
         advice = ", one for each row. Give the row a name for the combination, or write a row for each label"
     elif cell is not None and str(cell).strip():
         advice = f". If {cell} is a class and no missing value, name all classes under `labels`"
-    raise _refusal(cell, rows, row, column, f"a label is expected{advice}")
+    raise _refusal(cell, f"a label is expected{advice}")
 
 
 def label_name(cell: Any) -> str | None:
@@ -119,14 +117,15 @@ def label_name(cell: Any) -> str | None:
     return None if name in ("None", "NA") or name.lower() in _MISSING else name
 
 
-def check_text(cell: Any, rows: Rows, row: int, column: str, empty: bool = False) -> None:
+def read_text(cell: Any, empty: bool = False) -> str:
     """Raises DataError for a cell that is no text, or, unless it may be `empty`, has no letter that is seen."""
     if not isinstance(cell, str):
-        raise _refusal(cell, rows, row, column, "text is expected")
+        raise _refusal(cell, "text is expected")
     if not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
-        raise DataError(f"{rows.place(row)}: column {column!r} holds half a surrogate pair, which is no character")
+        raise DataError("holds half a surrogate pair, which is no character")
     if not empty and is_blank(cell):
-        raise _refusal(cell, rows, row, column, "text is expected, and this cell is empty")
+        raise _refusal(cell, "text is expected, and this cell is empty")
+    return cell
 
 
 def is_blank(text: str) -> bool:
@@ -154,7 +153,7 @@ def fingerprint(splits: Iterable[Dataset]) -> str:
     return digest.hexdigest()
 
 
-def number_in(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, float] | None = None) -> float:
+def read_number(cell: Any, span: tuple[float, float] | None = None) -> float:
     """Reads the number of a regression's label. Raises DataError for a cell that holds none, or one out of `span`."""
     try:
         value = float(cell)
@@ -164,17 +163,17 @@ def number_in(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, f
         value = math.inf
     in_digits = not isinstance(cell, float) and any(map(str.isdecimal, _shown(cell)))
     if isinstance(cell, bool | bytes) or math.isnan(value) or (math.isinf(value) and not in_digits):
-        raise _refusal(cell, rows, row, column, "a finite number is expected")
+        raise _refusal(cell, "a finite number is expected")
     if abs(value) > _LARGEST:
         limit = f"a model computes in float32, which holds numbers up to {_LARGEST:.1e}"
-        raise _refusal(cell, rows, row, column, f"{limit}. Divide the column, or take its logarithm")
+        raise _refusal(cell, f"{limit}. Divide the column, or take its logarithm")
     if span is not None and not span[0] <= value <= span[1]:
-        raise _refusal(cell, rows, row, column, f"allowed is {span[0]:g} to {span[1]:g}")
+        raise _refusal(cell, f"allowed is {span[0]:g} to {span[1]:g}")
     return value
 
 
-def _refusal(cell: Any, rows: Rows, row: int, column: str, expected: str) -> DataError:
-    return DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; {expected}")
+def _refusal(cell: Any, expected: str) -> DataError:
+    return DataError(f"holds {_shown(cell)}; {expected}")
 
 
 def _shown(cell: Any) -> str:

@@ -154,7 +154,7 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[Ex
 def _dataset(task: Task, examples: list[Example]) -> Dataset:
     columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
     columns[task.label] = [example.label for example in examples]
-    return to_dataset(Rows(task.name, columns), text=task.text, label=task.label, labels=task.labels)
+    return to_dataset(Rows(task.name, columns), task)
 
 
 TASKS: tuple[Task, ...] = (

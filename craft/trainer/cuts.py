@@ -31,9 +31,8 @@ from craft.models.compute import compute_device
 from craft.models.heads import head_names, is_head
 from craft.models.quiet import quiet_libraries
 from craft.results import TEXT_DIGEST, Counts, RunResult
-from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
-from craft.scoring.predictions import Scorer
+from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.spec import BUDGET, RunSpec
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record

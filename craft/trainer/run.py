@@ -35,7 +35,7 @@ from craft.results import (
     RunResult,
 )
 from craft.scoring.forgetting import Forgetting
-from craft.scoring.predictions import Scorer
+from craft.scoring.scorer import Scorer
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks.task import Task
 from craft.trainer import cuts

@@ -44,10 +44,9 @@ from craft.results import (
     RunResult,
     Unavailable,
 )
-from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
-from craft.scoring.predictions import Scorer
+from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS
 from craft.tasks.task import Task

@@ -119,8 +119,9 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
     from craft.models.files import model_digest
-    from craft.scoring.choose import check_texts
+    from craft.models.loading import load_tokenizer
     from craft.scoring.forgetting import text_digest
+    from craft.tasks.custom import check_texts
 
     for name in () if elsewhere else needs.methods:
         refuse_elsewhere(METHODS[name])
@@ -128,7 +129,9 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
     digests = {text.name: text_digest(text) for text in texts}
     fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
     for run in needs.tasks:
-        check_texts(run)
+        if run.task.startswith("custom/"):
+            own = run.data.custom[run.task.removeprefix("custom/")]
+            check_texts(own, load_tokenizer(run.model, revision=run.revision), run.data.generation)
     for base in needs.bases:
         _prepare_base(base, elsewhere)
     models = {base.run.model: model_digest(base.run.model, base.run.revision) for base in needs.bases}

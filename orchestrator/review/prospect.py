@@ -33,6 +33,7 @@ from orchestrator.plan.work import Work, at_hand, count_work, planned_steps, rem
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_name
+from orchestrator.review.own_data import LONGEST, describe_classes, describe_skipped, doubt_reading, token_lengths
 from orchestrator.state.log import read_state
 from orchestrator.state.state import State
 from orchestrator.sweepfile.resources import times
@@ -188,11 +189,11 @@ def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         if not at_hand(task, data.root):
             continue
         if task.suite == "custom" and task.labels:
-            first, *doubts = custom.describe_classes(task, data.custom[task.name.removeprefix("custom/")])
+            first, *doubts = describe_classes(task, data.custom[task.name.removeprefix("custom/")])
             yield f"{task.name}: {first}", ""
             yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in doubts)
         splits = load_splits(task, data, protocol=plan.sweep.protocol)
-        skipped = custom.describe_skipped(data.custom[task.name.removeprefix("custom/")]) if task.suite == "custom" else ()
+        skipped = describe_skipped(data.custom[task.name.removeprefix("custom/")]) if task.suite == "custom" else ()
         yield from ((f"{task.name}: {note}", DOUBT) for note in (*skipped, *splits.notes))
         if task.suite == "custom":
             yield from ((f"{task.name}: {line}", style) for line, style in describe_rows(task, splits))
@@ -226,8 +227,7 @@ def _tokenizer(plan: Plan) -> Any:
 def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[tuple[str, str]]:
     from craft.models.base import Base
     from craft.models.loading import meta_model
-    from craft.scoring.choose import LONGEST, token_lengths
-    from craft.scoring.encoding import doubt_reading, longest_input
+    from craft.scoring.encoding import longest_input
 
     sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
     model = meta_model(Base(sweep.model, task.kind, task.labels, revision=sweep.revision))

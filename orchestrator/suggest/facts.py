@@ -17,6 +17,7 @@ from craft.tasks.task import Kind, Task
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, usable_gpus
 from orchestrator.record.manifest import cores
+from orchestrator.review.own_data import describe_classes, describe_skipped, doubt_reading, token_lengths, unread_columns
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -98,12 +99,12 @@ def describe_data(name: str, custom_task: CustomTask, model: str, choices: Seque
     task = find_task(f"custom/{name}", data)
     splits = load_splits(task, data)
     lengths, max_length, texts = _read_tokens(task, data, splits, model)
-    labels = [*[*custom.describe_classes(task, custom_task)][1:], *_contradictions(file)] if task.labels else []
-    doubts = (*custom.describe_skipped(custom_task), *labels, *splits.notes, *texts)
+    labels = [*[*describe_classes(task, custom_task)][1:], *_contradictions(file)] if task.labels else []
+    doubts = (*describe_skipped(custom_task), *labels, *splits.notes, *texts)
     return DataFacts(
         name, custom_task, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
         sum(map(len, splits.reported.values())), classes, lengths, max_length, doubts,
-        custom.unread_columns(custom_task), tuple(choices),
+        unread_columns(custom_task), tuple(choices),
     )  # fmt: skip
 
 
@@ -132,8 +133,7 @@ def _read_tokens(
 
     from craft.models.base import Base
     from craft.models.loading import load_tokenizer, meta_model
-    from craft.scoring.choose import token_lengths
-    from craft.scoring.encoding import doubt_reading, positions
+    from craft.scoring.encoding import positions
 
     tokenizer = load_tokenizer(model)
     custom.check_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation)

@@ -21,7 +21,7 @@ from craft.audit.folder import read_folder
 from craft.models.adapters import WEIGHTS_FILE
 from craft.models.base import Base
 from craft.models.loading import load_model
-from craft.scoring.choose import splits_of
+from craft.scoring.scorer import splits_of
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task

@@ -24,7 +24,7 @@ def count_words(task: Task, data: DataSettings) -> RawData:
     for first in (0, 40):
         texts = [" ".join(f"w{number}" for number in range(first, first + size % 2 + 1)) for size in range(20)]
         rows = Rows("made here", {"sentence": texts, "words": [len(text.split()) - 1 for text in texts]})
-        splits.append(to_dataset(rows, text=task.text, label=task.label, labels=task.labels))
+        splits.append(to_dataset(rows, task))
     return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
 
 

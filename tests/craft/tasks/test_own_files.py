@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from craft.tasks.custom import describe_skipped
 from craft.tasks.files import DataError, read_rows
 from craft.tasks.splits import load_splits
+from orchestrator.review.own_data import describe_skipped
 from tests.craft.tasks.tickets import ROWS, tickets, write
 
 

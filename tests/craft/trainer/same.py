@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from craft.models.compute import compute_device
 from craft.results import RunResult
-from craft.scoring.choose import make_scorer, splits_of
+from craft.scoring.scorer import make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
