@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -88,30 +87,6 @@ class Settings(BaseModel):
         if wanted := number_instead(value, cls.model_fields[str(info.field_name)].annotation):
             raise PydanticCustomError("number_type", "Input should be {wanted}", {"wanted": wanted})
         return value
-
-
-def spellings(model: type[BaseModel]) -> dict[str, str]:
-    """Maps every name that a file may use for a field of `model` to the field's own name. The name to show comes first."""
-    names: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        choices = alias.choices if isinstance(alias, AliasChoices) else [name]
-        names |= {str(choice): name for choice in choices}
-    return names
-
-
-def shown_names(model: type[BaseModel]) -> list[str]:
-    """Lists the name to show of every field of `model`."""
-    first: dict[str, str] = {}
-    for spelling, name in spellings(model).items():
-        first.setdefault(name, spelling)
-    return list(first.values())
-
-
-def by_field(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces names by the fields' own names; names that `model` does not know stay."""
-    names = spellings(model)
-    return {names.get(key, key): value for key, value in values.items()}
 
 
 class TrainingSettings(Settings):

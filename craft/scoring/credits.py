@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import base64
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-from craft.results import EXAMPLES, METRIC
-from craft.tasks.metrics import METRICS
 
 Numbers = NDArray[np.float64]
 CREDITS, SEARCH_CREDITS = "credits", "search_credits"
@@ -46,28 +41,6 @@ def read_credits(fact: str) -> Numbers:
     """Reads the fact: each block's credit less their mean, `(blocks,)`."""
     scale, _, letters = fact.partition(" ")
     return float(scale) * np.frombuffer(base64.b64decode(letters), dtype=np.int8).astype(float)
-
-
-def shared_variance(credits: Numbers) -> float:
-    """Estimates the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
-    luck. The estimate is free of bias, so it may be below 0.
-
-    Args:
-        credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
-    """
-    seeds, blocks = credits.shape
-    residuals = credits - credits.mean(axis=1, keepdims=True)
-    mean = residuals.mean(axis=0)
-    variance = float((mean**2).sum()) / (blocks - 1)
-    if seeds > 1:
-        variance -= float(((residuals - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
-    return variance / blocks
-
-
-def graded_rows(facts: Mapping[str, Any]) -> float:
-    """Returns how many scored examples are each right or wrong, from a result's facts; infinity if they have values."""
-    row = METRICS.get(str(facts.get(METRIC)))
-    return float(facts.get(EXAMPLES, math.inf)) if row is None or row.graded else math.inf
 
 
 def draw_luck(gaps: Numbers, graded: float, counts: Sequence[int] = ()) -> Numbers:

@@ -21,7 +21,6 @@ from torch.utils.data import Dataset
 
 from craft.data_settings import GenerationSettings
 from craft.models.files import model_digest
-from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered
@@ -79,13 +78,23 @@ class EncodedSplits:
     reported: dict[str, Encoded]
 
 
+def places_in_loss(labels: torch.Tensor) -> torch.Tensor:
+    """Returns the positions whose next token is in the loss, (b, k), in order; `labels` are (b, tokens), on the CPU.
+
+    A text with fewer than k has others of its own, whose targets the loss leaves out, so no position comes twice.
+    """
+    taught = labels[:, 1:] != IGNORED
+    most = max(1, int(taught.sum(dim=1).max()))
+    return (~taught).int().argsort(dim=1, stable=True)[:, :most].sort(dim=1).values
+
+
 @dataclass(frozen=True)
 class Collator:
     """Examples to a batch of tensors (b, longest), padded on the right; `attention_mask` tells tokens from padding.
 
     Labels are (b,), or (b, longest) where every token has one, padded with a value that the loss ignores. Two options spare a
     training step questions to its device: with `chooses`, `places` (b, k) are the positions that the loss sees
-    (`craft.scoring.positions`); with `omits_masks` a batch without padding has no `attention_mask`.
+    (`craft.scoring.passes`); with `omits_masks` a batch without padding has no `attention_mask`.
     """
 
     pad_token_id: int

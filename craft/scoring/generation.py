@@ -18,8 +18,7 @@ from torch import nn
 
 from craft.data_settings import GenerationSettings
 from craft.processes import current
-from craft.scoring.passes import compute_by_length, eval_mode
-from craft.scoring.positions import can_choose
+from craft.scoring.passes import can_choose, compute_by_length, eval_mode
 from craft.tasks.prompts import TaughtText
 
 if TYPE_CHECKING:

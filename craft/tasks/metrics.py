@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,47 +20,29 @@ if TYPE_CHECKING:
     from craft.tasks.task import Task
 
 
-def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the share of equal entries."""
+def accuracy(predictions: Any, labels: Any) -> float:
     return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
 
 
-def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the F1 of class 1 against all others; 0 without a true positive."""
+def f1(predictions: np.ndarray, labels: np.ndarray, of: Sequence[int] | None = None) -> float:
+    """Computes the mean F1 of classes, those that occur if `of` is None; that of a class without a true positive is 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(labels, predictions, labels=[1], average="macro", zero_division=0))
-
-
-def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the unweighted mean of the F1 of every class that occurs in predictions or labels."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predictions, average="macro", zero_division=0))
+    return float(f1_score(labels, predictions, labels=of, average="macro", zero_division=0))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side contains a single class."""
     from sklearn.metrics import matthews_corrcoef
 
-    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
-        return 0.0
-    return float(matthews_corrcoef(labels, predictions))
+    return 0.0 if 0 in (np.ptp(predictions), np.ptp(labels)) else float(matthews_corrcoef(labels, predictions))
 
 
-def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the Pearson correlation in float64; 0 if either side is constant up to rounding."""
-    from scipy.stats import pearsonr
+def correlation(predictions: np.ndarray, labels: np.ndarray, by: str = "pearsonr") -> float:
+    """Computes a correlation of `scipy.stats` in float64; 0 if either side is constant up to rounding."""
+    from scipy import stats
 
     sides = [np.asarray(side, dtype=np.float64) for side in (predictions, labels)]
-    return 0.0 if any(map(is_constant, sides)) else float(pearsonr(*sides).statistic)
-
-
-def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the Pearson correlation of the ranks, equal values with their mean rank; 0 if either side is constant."""
-    from scipy.stats import spearmanr
-
-    return 0.0 if is_constant(predictions) or is_constant(labels) else float(spearmanr(predictions, labels).statistic)
+    return 0.0 if any(map(is_constant, sides)) else float(getattr(stats, by)(*sides).statistic)
 
 
 def is_constant(values: np.ndarray) -> bool:
@@ -83,11 +66,11 @@ CLOZE = "cloze"
 """The metric of the likeliest of all answers that the rows have, each likelihood divided by the answer's characters."""
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(accuracy, "classification", percent=True),
-    "f1": Metric(f1, "classification", one_class=True),
-    "macro_f1": Metric(macro_f1, "classification"),
+    "f1": Metric(partial(f1, of=[1]), "classification", one_class=True),
+    "macro_f1": Metric(f1, "classification"),
     "matthews": Metric(matthews, "classification", signed=True),
-    "pearson": Metric(pearson, "regression", signed=True),
-    "spearman": Metric(spearman, "regression", signed=True),
+    "pearson": Metric(correlation, "regression", signed=True),
+    "spearman": Metric(partial(correlation, by="spearmanr"), "regression", signed=True),
     "likelihood": Metric(likelihood, "generation", percent=True, reads=("log_likelihood", "tokens"), by_token=True),
     "exact_match": Metric(accuracy, "generation", percent=True),
     "chrf": Metric(chrf, "generation", by_token=True, credits=False, package="sacrebleu"),
@@ -128,10 +111,8 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
     """Computes the metrics of a task's reported splits.
 
     A single split gives its own metrics. Several splits (MNLI) give the metrics of all rows taken together under the plain
-    names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`.
-
-    Args:
-        outputs: suffix of a split -> (predictions, labels).
+    names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`. `outputs` holds the
+    predictions and the labels of each, by its suffix.
     """
     if len(outputs) == 1:
         return compute_metrics(task, *next(iter(outputs.values())))

@@ -27,7 +27,7 @@ from craft.processes import current
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator
 from craft.scoring.head_scorer import LOSSES
-from craft.scoring.positions import can_choose, loss_at
+from craft.scoring.passes import can_choose, loss_at
 from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind

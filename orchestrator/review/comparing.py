@@ -18,8 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from craft.scoring.credits import graded_rows
-from orchestrator.judging.luck import difference, luck_of_both
+from orchestrator.judging.luck import difference, graded_rows, luck_of_both
 from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.metrics import sized

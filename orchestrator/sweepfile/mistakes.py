@@ -8,15 +8,14 @@ them for programmers; `from_pydantic` rewrites its messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from craft.settings import shown_names
 from craft.words import nearest
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.tools.secrets import redact
@@ -47,6 +46,28 @@ class SweepError(ValueError):
 
 class NothingMeets(ValueError):
     """The call is right, but the sweep has no such configuration or trial (yet)."""
+
+
+def spellings(model: type[BaseModel]) -> dict[str, str]:
+    """Maps every name that a file may use for a field of `model` to the field's own name. The name to show comes first."""
+    names: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [name]
+        names |= {str(choice): name for choice in choices}
+    return names
+
+
+def shown_names(model: type[BaseModel]) -> list[str]:
+    """Lists the name to show of every field of `model`."""
+    first = {name: spelling for spelling, name in reversed(spellings(model).items())}
+    return [first[name] for name in model.model_fields]
+
+
+def by_field(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces names by the fields' own names; names that `model` does not know stay."""
+    names = spellings(model)
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 def dotted(path: Iterable[str | int]) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from craft.methods import METHODS
-from craft.settings import TrainingSettings, shown_names, spellings
+from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
+from orchestrator.sweepfile.mistakes import shown_names, spellings
 from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE
 from orchestrator.sweepfile.space.dimensions import CONFIG

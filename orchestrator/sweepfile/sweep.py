@@ -15,9 +15,9 @@ import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
 from craft.data_settings import DataSettings
-from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings, by_field
+from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks, find_task
-from orchestrator.sweepfile.mistakes import shown
+from orchestrator.sweepfile.mistakes import by_field, shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources

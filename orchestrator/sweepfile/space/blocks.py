@@ -24,9 +24,9 @@ from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.methods.method import Method
-from craft.settings import Settings, TrainingSettings, by_field, shown_names, spellings
+from craft.settings import Settings, TrainingSettings
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, by_field, from_pydantic, shown, shown_names, spellings, unknown
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, Range, covering
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from craft.data_settings import GenerationSettings
 from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator, encode_texts
-from craft.scoring.passes import mean_token_loss, token_loss
-from craft.scoring.positions import loss_at
+from craft.scoring.passes import loss_at, mean_token_loss, token_loss
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.commonsense import QuestionForm, extract

@@ -12,9 +12,8 @@ from torch import nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.scoring.encoding import Collator, Encoded
-from craft.scoring.passes import mean_token_loss, token_loss
-from craft.scoring.positions import can_choose, loss_at, places_in_loss
+from craft.scoring.encoding import Collator, Encoded, places_in_loss
+from craft.scoring.passes import can_choose, loss_at, mean_token_loss, token_loss
 from tests.craft.methods.cases import CASES
 
 IGNORED = -100

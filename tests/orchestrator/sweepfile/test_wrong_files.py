@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from craft.methods import METHODS
-from craft.settings import TrainingSettings, shown_names
+from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.mistakes import SweepError, shown_names
 from orchestrator.sweepfile.objectives import METRICS
 from orchestrator.sweepfile.yaml_source import MAX_BYTES
 
