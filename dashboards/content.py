@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from craft.words import format_duration
 from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, spec_of
-from dashboards.panels.progress import STATE_COLOURS, trial_counts
 from dashboards.store import DEFAULT_URI, Feed, Store, SweepEntry
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
@@ -39,12 +37,9 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
     """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
     reports = [frame.progress() for frame in view.sweeps]
-    counts = [trial_counts(now) for now in reports]
-    states = {state: sum(tally[state] for tally in counts) for state in STATE_COLOURS}
-    parts = [f"{states['finished']} of {sum(states.values())} trainings done"]
-    parts += [f"{states[state]} {state}" for state in ("running", "failed", "stopped") if states[state]]
-    left = reports[0].seconds_left if len(reports) == 1 else None
-    parts += [] if left is None else [f"about {format_duration(left)} left"]
+    parts = [", ".join([now.counts, *(now.times if now.phase == "running" else [])]) for now in reports]
+    if len(parts) > 1:
+        parts = [f"{name}: {part}" for name, part in zip(view.names, parts, strict=True)]
     parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],

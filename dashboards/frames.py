@@ -16,13 +16,13 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.judging.answer import Answer, find_answer
-from orchestrator.judging.front import Verdict, judge_state, judge_summaries
+from orchestrator.judging.front import judge_state
 from orchestrator.plan.parameters import flatten
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
-from orchestrator.state.entry import Entry
+from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.state.events import Refused
 from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
@@ -34,7 +34,7 @@ class Row:
     """A configuration. `id` is unique among the sweeps of a page."""
 
     id: str
-    sweep: str
+    sweep: Frames
     state: str
     summary: Summary
 
@@ -62,29 +62,35 @@ class Row:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial that has begun. `configuration` is the `id` of its configuration's row, `run` names the trial in all sweeps."""
+    """A trial that has begun. `configuration` is the `id` of its configuration's row."""
 
     configuration: str
-    sweep: str
-    run: str
+    sweep: Frames
     entry: Entry
 
     @property
+    def run(self) -> str:
+        """Its name among the trials of all sweeps."""
+        return f"{self.sweep.state.sweep_id}/{self.entry.key}"
+
+    @property
+    def result(self) -> TrialResult | None:
+        """Its result; None while it runs again."""
+        return self.entry.result if self.entry.phase != "running" else None
+
+    @property
     def state(self) -> str:
-        result = self.entry.result if self.entry.phase != "running" else None
-        return result.status if result else "running" if self.entry.phase == "running" else "interrupted"
+        return "running" if self.entry.phase == "running" else self.result.status if self.result else "interrupted"
 
     @property
     def facts(self) -> dict[str, Any]:
-        return self.entry.result.facts if self.entry.result is not None and self.entry.phase != "running" else {}
+        return self.result.facts if self.result else {}
 
     def value(self, name: str) -> float:
         """Returns a metric or count of its result, or of its last evaluation; NaN where it has none."""
-        result, report = self.entry.result if self.entry.phase != "running" else None, self.entry.report
-        for numbers in (result.metrics, result.counts) if result else ():
-            if name in numbers:
-                return numbers[name]
-        return report.metrics.get(name, math.nan) if report else math.nan
+        result, report = self.result, self.entry.report
+        numbers = (result.counts | result.metrics if result else {}).get(name)
+        return numbers if numbers is not None else report.metrics.get(name, math.nan) if report else math.nan
 
 
 @dataclass(frozen=True)
@@ -144,38 +150,20 @@ class Frames:
         refused = map(_refused, self.state.refused.values())
         return {summary.configuration: summary for summary in (*summaries, *refused)}
 
-    @cached_property
-    def configurations(self) -> list[Row]:
-        """A row for each of `summaries`."""
+    def rows(self, prefix: str = "") -> list[Row]:
+        """Returns a row for each of `summaries`; `prefix` stands in front of the ids."""
         trials: dict[str, list[Entry]] = {}
         for entry in self.state.requested:
             trials.setdefault(entry.trial.configuration, []).append(entry)
-        states = {
-            name: _state(summary, trials[name], self.state) if name in trials else "infeasible"
+        return [
+            Row(prefix + name, self, _state(summary, trials[name], self.state) if name in trials else "infeasible", summary)
             for name, summary in self.summaries.items()
-        }
-        return [Row(name, self.name, states[name], summary) for name, summary in self.summaries.items()]
+        ]
 
-    @cached_property
-    def trials(self) -> list[TrialRow]:
-        """A row for each trial that has begun."""
+    def trials(self, prefix: str = "") -> list[TrialRow]:
+        """Returns a row for each trial that has begun."""
         begun = [entry for entry in self.state.requested if entry.begun]
-        return [TrialRow(entry.trial.configuration, self.name, f"{self.state.sweep_id}/{entry.key}", entry) for entry in begun]
-
-    @cached_property
-    def done(self) -> list[Summary]:
-        """The configurations that have ended with a score."""
-        return [row.summary for row in self.configurations if row.state == "done"]
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """Which configurations are on the front, which may be on it, and which one is the knee."""
-        return judge_summaries(self.done, self.objectives)
-
-    @property
-    def enough(self) -> str | None:
-        """The id of the smallest configuration that is enough."""
-        return next((summary.configuration for summary in self.done if summary.enough), None)
+        return [TrialRow(prefix + entry.trial.configuration, self, entry) for entry in begun]
 
 
 def _results(state: State) -> tuple[Any, ...]:

@@ -19,14 +19,16 @@ Points carry configuration ids as `customdata`; through these the script links s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from craft.results import name_score
 from craft.scoring.predictions import Prediction
+from craft.words import points
 from dashboards.frames import Frames, Row, TrialRow
+from orchestrator.judging.answer import REASONS
 from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
 from orchestrator.results.summary import shared_metric
 from orchestrator.tools.markup import shorten
@@ -35,6 +37,7 @@ Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
 Answers = Callable[[str], dict[str, list[Prediction]]]
 
+WAYS = {"maximize": "more is better", "minimize": "less is better"}
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
 
 
@@ -58,19 +61,11 @@ class View:
 
     @cached_property
     def configurations(self) -> list[Row]:
-        if len(self.sweeps) == 1:
-            return self.sweeps[0].configurations
-        rows = ((self.prefix(number), row) for number, sweep in enumerate(self.sweeps) for row in sweep.configurations)
-        return [replace(row, id=prefix + row.id) for prefix, row in rows]
+        return [row for number, sweep in enumerate(self.sweeps) for row in sweep.rows(self.prefix(number))]
 
     @cached_property
     def trials(self) -> list[TrialRow]:
-        rows = ((self.prefix(number), row) for number, sweep in enumerate(self.sweeps) for row in sweep.trials)
-        return [replace(row, configuration=prefix + row.configuration) for prefix, row in rows]
-
-    @cached_property
-    def by_name(self) -> dict[str, Frames]:
-        return {sweep.name: sweep for sweep in self.sweeps}
+        return [row for number, sweep in enumerate(self.sweeps) for row in sweep.trials(self.prefix(number))]
 
     @property
     def names(self) -> list[str]:
@@ -78,8 +73,21 @@ class View:
 
     @property
     def tasks(self) -> list[str]:
-        tasks = {task for sweep in self.sweeps for summary in sweep.summaries.values() for task in summary.tasks}
-        return sorted(task for task in tasks if has(self.configurations, f"score/{task}"))
+        tasks = {task for row in self.configurations for task in row.summary.tasks}
+        return sorted(task for task in tasks if values_of(self.configurations, f"score/{task}"))
+
+    @property
+    def objectives(self) -> str:
+        """The objectives of the sweeps in words, once where several sweeps share them."""
+        names = [[f"{titled(name)} ({WAYS[way]})" for name, way in sweep.objectives.items()] for sweep in self.sweeps]
+        return "; ".join(dict.fromkeys(map(", ".join, names)))
+
+    def recommended(self) -> Iterator[tuple[Row, str]]:
+        """Yields the configuration that each sweep's answer recommends, and the reason in words."""
+        for row in self.configurations:
+            reply = row.sweep.answer
+            if reply is not None and reply.kind in REASONS and reply.configuration == row.summary.configuration:
+                yield row, REASONS[reply.kind].format(within=points(row.sweep.rule.within))
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def metrics_of(view: View) -> list[Column]:
     score = replace(COLUMNS["score"], label=label_of("score", score_metric(view)))
     rows = [row for row in COLUMNS.values() if row.is_number and row.place not in ("objective", "record")]
     every = [score, *tasks, *(row for row in rows if row.name != "score"), *unlisted]
-    measured = [metric for metric in every if has(view.configurations, metric.name)]
+    measured = [metric for metric in every if values_of(view.configurations, metric.name)]
     return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 
 
@@ -121,11 +129,6 @@ def column(rows: Iterable[Row], name: str) -> list[float]:
     return [row.value(name) for row in rows]
 
 
-def has(rows: Iterable[Row], name: str) -> bool:
-    """Returns whether any configuration has the number."""
-    return any(not math.isnan(row.value(name)) for row in rows)
-
-
 def values_of(rows: Iterable[Row], name: str) -> set[float]:
     """Returns the distinct values of a number."""
     return {value for value in column(rows, name) if not math.isnan(value)}
@@ -133,8 +136,7 @@ def values_of(rows: Iterable[Row], name: str) -> set[float]:
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
     """Sorts configurations by their scores; those without one come last."""
-    scored = [(row, row.value("score")) for row in rows]
-    return [row for row, _ in sorted(scored, key=lambda pair: -math.inf if math.isnan(pair[1]) else pair[1], reverse=True)]
+    return sorted(rows, key=lambda row: math.inf if math.isnan(score := row.value("score")) else -score)
 
 
 def done(rows: Iterable[Row]) -> list[Row]:
@@ -175,9 +177,9 @@ def numbers(values: Iterable[Any]) -> list[float | int | None]:
 
 def scalar(value: Any) -> Any:
     """Returns a parameter's value for JSON: numbers stay numbers, missing becomes None, everything else its text."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return None if value is None else str(value)
 
 
 def parameter(rows: Iterable[Row], name: str) -> list[Any]:
@@ -221,7 +223,7 @@ def focus_trace(colour: str) -> Plain:
 
 def intervals_of(rows: Sequence[Row]) -> str:
     """Returns what the scores' intervals are, in words."""
-    one_seed, examples = max(values_of(rows, "seeds"), default=0) == 1, has(rows, "examples")
+    one_seed, examples = max(values_of(rows, "seeds"), default=0) == 1, bool(values_of(rows, "examples"))
     if one_seed:
         return "95 % intervals over examples alone: there is one seed" if examples else "no intervals: there is one seed"
     return f"95 % intervals over seeds{' and examples' if examples else ''}"
@@ -235,14 +237,14 @@ def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plai
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 
 
-def table(heads: Sequence[tuple[str, Any]], rows: Sequence[Sequence[Any]], ids: Sequence[str]) -> Plain:
-    """Returns a table without tools: its columns as pairs of label and kind, its rows, and an id for each row."""
+def draw_table(plain: Plain) -> Plain:
+    """Draws a table without tools: `heads` are pairs of a column's label and kind, `rows` have a cell for each."""
     columns = []
-    for place, (label, kind) in enumerate(heads):
-        values, write = [row[place] for row in rows], Column(label, label, kind=kind).write
+    for place, (label, kind) in enumerate(plain["heads"]):
+        values, write = [row[place] for row in plain["rows"]], Column(label, label, kind=kind).write
         texts = [value if isinstance(value, str) else "" if value is None else write(value) for value in values]
         columns.append({"key": f"c{place}", "label": label, "kind": kind, "values": values, "texts": texts})
-    return {"table": {"columns": columns, "id": [*ids], "plain": True}}
+    return {"table": {"columns": columns, "id": [str(row) for row in range(len(plain["rows"]))], "plain": True}}
 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:

@@ -37,7 +37,7 @@ def data(view: View) -> Plain:
         lines[metric] = [
             {
                 "id": trial.configuration,
-                "label": f"{named.label} · {trial.sweep}" if len(view.sweeps) > 1 else named.label,
+                "label": f"{named.label} · {trial.sweep.name}" if len(view.sweeps) > 1 else named.label,
                 "method": named.method,
                 "task": named.task,
                 "seed": str(named.seed),

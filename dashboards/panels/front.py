@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dashboards.frames import Row
-from dashboards.panels.base import Panel, Plain, View, column, done, has, intervals_of, metrics_of, number, numbers, values_of
+import numpy as np
+
+from dashboards.frames import Frames, Row
+from dashboards.panels.base import Panel, Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
-from dashboards.panels.verdicts import finished, front_over, fronts, in_words
-from orchestrator.judging.front import axes
+from orchestrator.judging.front import axes, judge
 from orchestrator.results.metrics import Column
 
 STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
-OF_METRIC = ("name", "label", "better", "kind", "digits")
 
 
 def data(view: View) -> Plain:
@@ -35,13 +35,13 @@ def data(view: View) -> Plain:
     x, y = axes(view.sweeps[0].objectives)
     levels = {row.value("random_guessing") for row in ready}
     return {
-        "metrics": [{name: getattr(metric, name) for name in OF_METRIC} for metric in metrics],
+        "metrics": metrics,
         "axes": [x, y],
         "sweeps": view.names,
         "id": [row.id for row in ready],
         "label": [row.label for row in ready],
         "method": [row.method for row in ready],
-        "sweep": [view.names.index(row.sweep) for row in ready],
+        "sweep": [view.sweeps.index(row.sweep) for row in ready],
         "values": {metric.name: numbers(column(ready, metric.name)) for metric in metrics},
         "bars": intervals_of(ready),
         "intervals": {metric.name: _interval(ready, metric.name) for metric in metrics},
@@ -56,7 +56,7 @@ def data(view: View) -> Plain:
         "answers": _recommended(view),
         "scored": _scored(ready),
         "guessing": number(*levels) if len(levels) == 1 else None,
-        "objectives": in_words(view.sweeps),
+        "objectives": view.objectives,
         "published": published(view, metrics),
     }
 
@@ -68,18 +68,28 @@ def _fronts(view: View, ready: list[Row], metrics: list[Column]) -> tuple[Plain,
         `{x: {y: [front of each sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`.
     """
     places = {row.id: place for place, row in enumerate(ready)}
-    groups = list(zip(finished(view), fronts(view), strict=True))
+    groups = [(sweep, [row for row in ready if row.sweep is sweep]) for sweep in view.sweeps]
     lines: Plain = {metric.name: {} for metric in metrics}
     possible: Plain = {metric.name: {} for metric in metrics}
     for number_x, x in enumerate(metrics):
         for y in metrics[number_x + 1 :]:
-            pair = [front_over(sweep, front, rows, x, y) for (sweep, rows), front in groups]
-            open_ = [places[name] for front in pair for name in sorted(front.possible)]
-            members = [sorted(places[name] for name in front.members) for front in pair]
+            pair = [_front_over(sweep, rows, x, y) for sweep, rows in groups]
+            own = [row for sweep, rows in groups if {x.name, y.name} == {*axes(sweep.objectives)} for row in rows]
+            open_ = [places[row.id] for row in own if row.summary.possible]
             for a, b in ((x.name, y.name), (y.name, x.name)):
-                lines[a][b] = [sorted(line, key=lambda place, name=a: ready[place].value(name)) for line in members]  # type: ignore[misc]
+                fronts = [sorted(front, key=lambda row, name=a: row.value(name)) for front in pair]  # type: ignore[misc]
+                lines[a][b] = [[places[row.id] for row in front] for front in fronts]
                 possible[a][b] = open_
     return lines, possible
+
+
+def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Row]:
+    """Returns the sweep's own front over its own axes, and over any others that of these two metrics alone."""
+    if {x.name, y.name} == {*axes(sweep.objectives)}:
+        return [row for row in rows if row.summary.on_front]
+    objectives = {metric.name: sweep.objectives.get(metric.name) or metric.better or "minimize" for metric in (y, x)}
+    members = judge([row.id for row in rows], np.column_stack([column(rows, name) for name in objectives]), objectives).on_front
+    return [row for row in rows if row.id in members]
 
 
 def _why_empty(counts: dict[str, int]) -> str:
@@ -101,7 +111,7 @@ def _scored(ready: list[Row]) -> str:
 
 def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | None:
     """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
-    if not (has(rows, f"{name}_low") and has(rows, f"{name}_high")):
+    if not (values_of(rows, f"{name}_low") and values_of(rows, f"{name}_high")):
         return None
     ends = [(row.value(name), row.value(f"{name}_low"), row.value(f"{name}_high")) for row in rows]
     return [numbers(high - value for value, _, high in ends), numbers(value - low for value, low, _ in ends)]
@@ -111,9 +121,8 @@ def _recommended(view: View) -> list[list[str]]:
     """Returns the id of the configuration that each sweep's answer recommends, and the reason in words."""
     several = len(view.sweeps) > 1
     return [
-        [front.answer, front.reason[0].upper() + front.reason[1:] + (f" ({sweep.name})" if several else "")]
-        for sweep, front in zip(view.sweeps, fronts(view), strict=True)
-        if front.answer
+        [row.id, reason[0].upper() + reason[1:] + (f" ({row.sweep.name})" if several else "")]
+        for row, reason in view.recommended()
     ]
 
 

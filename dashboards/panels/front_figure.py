@@ -16,7 +16,7 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 def draw(plain: Plain) -> Plain:
     """Draws the figure with its choices: horizontal metric, vertical metric, published rows, vertical range."""
-    metrics = [Column(**row) for row in plain["metrics"]]
+    metrics = plain["metrics"]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
     traces = _method_traces(plain, values, by_method)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from craft.scoring.predictions import Prediction, worst
-from dashboards.panels.base import Panel, Plain, View, table
-from dashboards.panels.verdicts import fronts
+from dashboards.panels.base import Panel, Plain, View, draw_table
 from orchestrator.review.mistakes import confusions
 
 CONFIGURATIONS = 6
@@ -21,17 +20,16 @@ Answers = tuple[str, str, str, list[Prediction]]
 
 def _answers(view: View) -> Iterator[Answers]:
     """Yields the configuration's id, its label, the task with its split, and the answers."""
-    labels = {row.id: row.label for row in view.configurations}
-    for front in fronts(view):
-        members = front.members | ({front.answer} if front.answer else set())
-        ordered = sorted(members, key=lambda identity: (identity != front.answer, identity))
-        for identity in islice(ordered, CONFIGURATIONS):
-            rows = [row for row in view.trials if row.configuration == identity and row.state == "finished"]
-            first = {row.entry.trial.task: row for row in sorted(rows, key=lambda row: -row.entry.trial.seed)}
-            for task in dict.fromkeys(row.entry.trial.task for row in rows):
+    best = {row.id for row, _ in view.recommended()}
+    for sweep in view.sweeps:
+        members = [row for row in view.configurations if row.sweep is sweep and (row.summary.on_front or row.id in best)]
+        for row in islice(sorted(members, key=lambda row: (row.id not in best, row.id)), CONFIGURATIONS):
+            trials = [trial for trial in view.trials if trial.configuration == row.id and trial.state == "finished"]
+            first = {trial.entry.trial.task: trial for trial in sorted(trials, key=lambda trial: -trial.entry.trial.seed)}
+            for task in dict.fromkeys(trial.entry.trial.task for trial in trials):
                 for split, lines in view.predictions(first[task].run).items():
                     if all("answer" in line and "label" in line for line in lines):
-                        yield identity, labels[identity], f"{task}{'' if split == 'reported' else f' ({split})'}", lines
+                        yield row.id, row.label, f"{task}{'' if split == 'reported' else f' ({split})'}", lines
 
 
 def confused(view: View) -> Plain:
@@ -45,7 +43,10 @@ def confused(view: View) -> Plain:
                 wrong = sorted(((count, other) for count, other in zip(row, names, strict=True) if count and other != name))
                 said = ", ".join(f"{other or 'none'} {count}" for count, other in reversed(wrong))
                 rows.append([task, name, sum(row), row[names.index(name)] / sum(row) if sum(row) else None, said])
-    return {"label": every[0][1], "rows": rows} if rows else {"empty": "No classes are on record.", "hidden": True}
+    if not rows:
+        return {"empty": "No classes are on record.", "hidden": True}
+    heads = [("task", "text"), ("label", "text"), ("rows", "count"), ("right", "share"), (f"{every[0][1]} answers", "text")]
+    return {"heads": heads, "rows": rows}
 
 
 def surest(view: View) -> Plain:
@@ -61,18 +62,9 @@ def surest(view: View) -> Plain:
                 rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, text])
     if not rows:
         return {"empty": f"{every[0][1]} makes no mistake." if every else "No answers of the front's members are on record."}
-    return {"label": every[0][1], "of": len({row[0] for row in every}), "rows": rows}
-
-
-def draw_confused(plain: Plain) -> Plain:
-    heads = [("task", "text"), ("label", "text"), ("rows", "count"), ("right", "share"), (f"{plain['label']} answers", "text")]
-    return table(heads, plain["rows"], [f"{row[0]}/{row[1]}" for row in plain["rows"]])
-
-
-def draw_surest(plain: Plain) -> Plain:
-    heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{plain['label']} answers", "text")]
-    heads += [("probability", "probability"), (f"wrong of {plain['of']}", "count"), ("text", "text")]
-    return table(heads, plain["rows"], [f"{row[0]}/{row[1]}" for row in plain["rows"]])
+    heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{every[0][1]} answers", "text")]
+    heads += [("probability", "probability"), (f"wrong of {len({row[0] for row in every})}", "count"), ("text", "text")]
+    return {"heads": heads, "rows": rows}
 
 
 CONFUSIONS = Panel(
@@ -81,7 +73,7 @@ CONFUSIONS = Panel(
     "mistakes",
     "How often the recommended configuration answers each label right, and what else.",
     confused,
-    draw_confused,
+    draw_table,
 )
 SUREST = Panel(
     "mistakes",
@@ -89,6 +81,6 @@ SUREST = Panel(
     "mistakes",
     "Reported rows that the recommended configuration answers wrong, by their line or number; for values, the largest errors.",
     surest,
-    draw_surest,
+    draw_table,
     wide=True,
 )

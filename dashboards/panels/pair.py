@@ -10,17 +10,13 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import Panel, Plain, View, best_first, done, number, table
+from dashboards.panels.base import Panel, Plain, View, best_first, done, draw_table, number
 from dashboards.panels.table import COMPARE, sides, store_of
-from dashboards.panels.verdicts import fronts
 from orchestrator.judging.probabilities import spreads
-from orchestrator.results.intervals import Comparison, Scores
-from orchestrator.review.comparing import Spreads, compare_scores
-from orchestrator.state.entry import Entry
+from orchestrator.review.comparing import Spreads, compare_summaries
 
 LIMIT = 40
 """With more configurations the members of the front and the best scores have pairs; the command compares any two."""
-SpreadOf = Callable[[tuple[str, ...]], Spreads]
 
 
 def data(view: View) -> Plain:
@@ -28,15 +24,14 @@ def data(view: View) -> Plain:
     ready = done(view.configurations)
     if len(ready) < 2:
         return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
-    members = frozenset[str]().union(*(front.members for front in fronts(view)))
-    rows = sorted(best_first(ready), key=lambda row: row.id not in members)[:LIMIT]
+    rows = sorted(best_first(ready), key=lambda row: not row.summary.on_front)[:LIMIT]
     spread_of = {sweep.name: _spread_of(sweep) for sweep in view.sweeps}
-    trials = {row.id: _trials(view.by_name[row.sweep], row) for row in rows}
 
     def sentence(first: Row, second: Row) -> str:
-        if first.sweep != second.sweep:
-            return f"They are of {first.sweep} and {second.sweep}. The command compares them if their scores mean the same."
-        both = compare_rows(first, second, trials[first.id], trials[second.id], spread_of[first.sweep])
+        names = [row.sweep.name for row in (first, second)]
+        if names[0] != names[1]:
+            return f"They are of {names[0]} and {names[1]}. The command compares them if their scores mean the same."
+        both = compare_summaries(first.summary, second.summary, [spread_of[names[0]]])
         return both.sentence(first.label, second.label)
 
     return {
@@ -45,58 +40,37 @@ def data(view: View) -> Plain:
         "beyond": f"The page has the differences of {len(rows)} configurations; this command compares any two.",
         "incomplete": "They can be compared when both are complete.",
         "command": COMPARE + store_of(view),
-        "sides": sides({row.id: (row.sweep, row.summary.configuration) for row in ready}),
+        "sides": sides({row.id: (row.sweep.name, row.summary.configuration) for row in ready}),
     }
 
 
-def _spread_of(sweep: Frames) -> SpreadOf:
+def _spread_of(sweep: Frames) -> Callable[[tuple[str, ...]], Spreads]:
     return cache(partial(spreads, [*sweep.summaries.values()]))
-
-
-def _trials(sweep: Frames, row: Row) -> list[Entry]:
-    name = row.summary.configuration
-    return [trial.entry for trial in sweep.trials if trial.configuration == name and trial.state == "finished"]
-
-
-def _scores(entries: list[Entry]) -> Scores:
-    pairs = [(entry.trial, entry.finished.metrics) for entry in entries if entry.finished]
-    return {(trial.task, trial.seed): metrics["score"] for trial, metrics in pairs if "score" in metrics}
-
-
-def compare_rows(first: Row, second: Row, trials: list[Entry], others: list[Entry], *spread_of: SpreadOf) -> Comparison:
-    """Compares the scores of two configurations; how seeds spread is `spread_of` of one sweep, or of two."""
-    return compare_scores((first.summary, second.summary), (_scores(trials), _scores(others)), trials, spread_of)
 
 
 def of_two_sweeps(view: View) -> Plain:
     """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
-    first, second = ({row.label: row for row in sweep.configurations} for sweep in view.sweeps)
+    first, second = ({row.label: row.summary for row in sweep.rows()} for sweep in view.sweeps)
     spread_of = [_spread_of(sweep) for sweep in reversed(view.sweeps)]
     rows = []
     for label in (label for label in first if label in second):
-        trials = [_trials(sweep, side[label]) for sweep, side in zip(view.sweeps, (first, second), strict=True)]
-        gap = compare_rows(second[label], first[label], trials[1], trials[0], *spread_of).difference
+        gap = compare_summaries(second[label], first[label], spread_of).difference
         if gap.n:
             better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
             verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
-            means = [number(sum(scores.values()) / len(scores)) for scores in map(_scores, trials)]
+            means = [number(sum(scores.values()) / len(scores)) for scores in (first[label].scores, second[label].scores)]
             rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
     if not rows:
         return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
-    return {"names": view.names, "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
+    heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]
+    heads += [(f"{view.names[1]} minus {view.names[0]}", "score"), ("95 % from", "score"), ("to", "score"), ("seeds", "count")]
+    return {"heads": [*heads, (f"{view.names[1]} is", "text")], "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
 
 
 def draw(plain: Plain) -> Plain:
     return {"pairs": plain}
-
-
-def draw_two_sweeps(plain: Plain) -> Plain:
-    first, second = plain["names"]
-    heads = [("configuration", "text"), (first, "score"), (second, "score"), (f"{second} minus {first}", "score")]
-    heads += [("95 % from", "score"), ("to", "score"), ("seeds", "count"), (f"{second} is", "text")]
-    return table(heads, plain["rows"], [row[0] for row in plain["rows"]])
 
 
 PANEL = Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.", data, draw, wide=True)
@@ -106,6 +80,6 @@ VERSUS = Panel(
     "front",
     "Configurations of the same label, compared seed by seed.",
     of_two_sweeps,
-    draw_two_sweeps,
+    draw_table,
     wide=True,
 )

@@ -26,7 +26,6 @@ from dashboards.panels.base import (
     parameters_that_differ,
     values_of,
 )
-from dashboards.panels.verdicts import fronts, in_words
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
@@ -55,21 +54,20 @@ def data(view: View) -> Plain:
     rows = best_first(view.configurations)
     differ = [name for name in parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
     differ += ["ranks"] if "ranks" not in differ and len({*parameter(rows, "ranks")} - {None}) > 1 else []
-    marks = fronts(view)
     return {
         "columns": _columns(view, rows, differ),
         "id": [row.id for row in rows],
         "label": [row.label for row in rows],
-        "front": sorted(name for front in marks for name in front.members),
-        "enough": [front.enough for front in marks if front.enough],
+        "front": [row.id for row in rows if row.summary.on_front],
+        "enough": [row.id for row in rows if row.summary.enough],
         "rule": "within {0.within:g} of the best with a probability of at least {0.sure:g}".format(view.sweeps[0].rule),
-        "possible": sorted(name for front in marks for name in front.possible),
-        "objectives": in_words(view.sweeps),
+        "possible": [row.id for row in rows if row.summary.possible],
+        "objectives": view.objectives,
         "intervals": intervals_of(rows),
         "complete": [row.state == "done" for row in rows],
-        "folder": [view.by_name[row.sweep].folder for row in rows],
-        "commands": [commands_of(view, row.sweep, row.summary) for row in rows],
-        "link": [view.link(view.by_name[row.sweep].experiment_id, row.summary.configuration) for row in rows],
+        "folder": [row.sweep.folder for row in rows],
+        "commands": [commands_of(view, row) for row in rows],
+        "link": [view.link(row.sweep.experiment_id, row.summary.configuration) for row in rows],
         "shared": _shared(rows, differ),
     }
 
@@ -82,7 +80,7 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     metrics = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
     summaries = [row.summary for row in rows]
     columns: list[Plain] = [_text("label", "Configuration", [row.label for row in rows])]
-    columns += [_text("sweep", "Sweep", [row.sweep for row in rows])] if len(view.names) > 1 else []
+    columns += [_text("sweep", "Sweep", [row.sweep.name for row in rows])] if len(view.sweeps) > 1 else []
     columns += [_metric(metric, summaries) for metric in metrics]
     protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
     columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
@@ -153,24 +151,25 @@ def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
     return lines
 
 
-def commands_of(view: View, sweep: str, summary: Summary) -> list[tuple[str, str]]:
+def commands_of(view: View, row: Row) -> list[tuple[str, str]]:
     """Returns the commands for a configuration, each with its purpose; none while it has no adapter, or if it never has one, as
     in somebody's table of trainings."""
-    if not summary.finished or not view.by_name[sweep].state.sweep_id:
+    if not row.summary.finished or not row.sweep.state.sweep_id:
         return []
-    size, name = summary.value("trainable_parameters"), summary.configuration
-    row = METHODS.get(summary.method)
-    rows = [("Take its adapter", TAKE)]
-    rows += [("Cut it to half its parameters", CUT)] if size >= 2 and row is not None and row.cutting is not None else []
-    rows += [("Run what would settle it", MORE)]
+    size, name, method = row.value("trainable_parameters"), row.summary.configuration, METHODS.get(row.method)
+    commands = [("Take its adapter", TAKE)]
+    commands += (
+        [("Cut it to half its parameters", CUT)] if size >= 2 and method is not None and method.cutting is not None else []
+    )
+    commands.append(("Run what would settle it", MORE))
     fields = {
-        "sweep": shlex.quote(sweep),
+        "sweep": shlex.quote(row.sweep.name),
         "configuration": shlex.quote(name),
         "folder": shlex.quote(f"adapters/{name}") if name.isalnum() else "adapter",
         "half": f"{size / 2:.0f}",
         "store": store_of(view),
     }
-    return [(purpose, template.format(**fields)) for purpose, template in rows]
+    return [(purpose, template.format(**fields)) for purpose, template in commands]
 
 
 def sides(names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:

@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from craft.results import EXAMPLES, METRIC
 from craft.scoring.credits import Numbers, draw_luck
-from craft.tasks.metrics import METRICS
 from orchestrator.plan.work import FEW, more_rows
 from orchestrator.results.summary import Credits, Summary
 
@@ -39,12 +37,6 @@ def shared_variance(credits: Numbers) -> float:
     if seeds > 1:
         variance -= float(((residuals - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
     return variance / blocks
-
-
-def graded_rows(facts: Mapping[str, Any]) -> float:
-    """Returns how many scored examples are each right or wrong, from a result's facts; infinity if they have values."""
-    row = METRICS.get(str(facts.get(METRIC)))
-    return float(facts.get(EXAMPLES, math.inf)) if row is None or row.graded else math.inf
 
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
@@ -75,7 +67,7 @@ def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> 
     seeds share, over the tasks and seeds of both, as an audit has it (`craft.scoring.credits.draw_luck`); None without credits.
 
     Args:
-        graded: `graded_rows` of each task.
+        graded: `orchestrator.results.summary.graded_rows` of each task.
     """
     keys = first.keys() & second.keys()
     tasks = {task for task, _ in keys}

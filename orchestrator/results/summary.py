@@ -11,6 +11,7 @@ same time, so that all are ranked by the same seeds; where it failed, the config
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
+from craft.tasks.metrics import METRICS
 from orchestrator.plan.parameters import text
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
@@ -46,7 +48,8 @@ class Summary:
     marks the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty
     without sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the
     configuration from whose adapters its own are cut. `planned` and `finished` are the trials by which it is judged; `to_come`
-    are trials added later that do not count yet, and `lost` the added seeds that failed or were stopped.
+    are trials added later that do not count yet, and `lost` the added seeds that failed or were stopped. `graded` has
+    `graded_rows` of each task.
     """
 
     configuration: str
@@ -80,6 +83,7 @@ class Summary:
     lost: tuple[int, ...] = ()
     keys: tuple[str, ...] = field(default=(), repr=False)
     credits: Credits = field(default_factory=dict, repr=False, compare=False)
+    graded: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -276,7 +280,14 @@ def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning | None) ->
             for entry, result in finished
             if result.facts.get(CREDITS) and first.is_reported
         },
+        graded={task: graded_rows(result.facts) for task, result in reported},
     )
+
+
+def graded_rows(facts: Mapping[str, Any]) -> float:
+    """Returns how many scored examples are each right or wrong, from a result's facts; infinity if they have values."""
+    row = METRICS.get(str(facts.get(METRIC)))
+    return float(facts.get(EXAMPLES, math.inf)) if row is None or row.graded else math.inf
 
 
 def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -11,14 +11,14 @@ different things (another model, protocol or other data) are not compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.judging.luck import difference, graded_rows, luck_of_both
+from orchestrator.judging.luck import difference, luck_of_both
 from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.metrics import sized
@@ -140,35 +140,32 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
 
 def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
     """Compares two sides over all their tasks, or over one."""
-    scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
-    summaries = (sides[0].summary, sides[1].summary)
+    first, second = sides
     if metric != "score":
-        return compare(scores[0], scores[1], rounding=max(summary.rounding for summary in summaries))
+        scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
+        return compare(scores[0], scores[1], rounding=max(side.summary.rounding for side in sides))
     spread_of = [partial(spreads, side.record.summaries) for side in sides]
-    one_sweep = sides[0].record.where == sides[1].record.where
-    return compare_scores(summaries, (scores[0], scores[1]), sides[0].entries, spread_of[:1] if one_sweep else spread_of)
+    one_sweep = first.record.where == second.record.where
+    return compare_summaries(first.summary, second.summary, spread_of[:1] if one_sweep else spread_of, task)
 
 
-def compare_scores(
-    summaries: tuple[Summary, Summary],
-    scores: tuple[Scores, Scores],
-    entries: Iterable[Entry],
-    spread_of: Sequence[Callable[[tuple[str, ...]], Spreads]],
+def compare_summaries(
+    first: Summary, second: Summary, spread_of: Sequence[Callable[[tuple[str, ...]], Spreads]], task: str | None = None
 ) -> Comparison:
-    """Compares the scores of two configurations: with the luck of the examples, over the trials that have stored answers, and
-    with that of both tunings.
+    """Compares the scores of two configurations over all their tasks, or over one: with the luck of the examples, over the
+    trials that have stored answers, and with that of both tunings.
 
     Args:
-        entries: trials of the first, which say how each task was scored.
         spread_of: says how seeds spread over some tasks in their sweep, or in each of both sweeps.
     """
-    graded = {entry.trial.task: graded_rows(result.facts) for entry in entries if (result := entry.finished)}
+    rows = (first, second)
+    scores = [{key: score for key, score in row.scores.items() if task in (None, key[0])} for row in rows]
     shared = (*sorted({task for task, _ in scores[0].keys() & scores[1].keys()}),)
-    credits = [{key: values for key, values in row.credits.items() if key[0] in shared} for row in summaries]
-    spread = [of(shared).get(row.configuration) for of, row in zip((spread_of[0], spread_of[-1]), summaries, strict=True)]
+    credits = [{key: values for key, values in row.credits.items() if key[0] in shared} for row in rows]
+    spread = [of(shared).get(row.configuration) for of, row in zip((spread_of[0], spread_of[-1]), rows, strict=True)]
     pooled = spread_between(spread[0], spread[1], len(spread_of) == 1)
-    luck, choice = difference(credits[0], credits[1], graded), luck_of_both(*summaries, shared)
-    return compare(*scores, luck, choice, max(row.rounding for row in summaries), pooled)
+    luck, choice = difference(credits[0], credits[1], first.graded), luck_of_both(first, second, shared)
+    return compare(scores[0], scores[1], luck, choice, max(row.rounding for row in rows), pooled)
 
 
 def _differences(*sides: Side) -> Iterator[str]:
@@ -201,6 +198,8 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
     """Returns a configuration's finished trials by (task, seed)."""
+    if metric == "score":
+        return summary.scores
     finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
     return {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
 

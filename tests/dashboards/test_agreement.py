@@ -224,7 +224,7 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
     store = Store(uri)
     feed = store.feed("memory")
     feed.refresh()
-    trials = feed.snapshot()[1].trials
+    trials = feed.snapshot()[1].trials()
     assert sorted((trial.entry.trial.label, trial.entry.trial.seed) for trial in trials) == [
         (f"LoRA r{rank}, q v", seed) for rank in (16, 2, 4) for seed in (0, 1)
     ]

@@ -48,7 +48,7 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
     plain = front_data(full_view())
-    better = {metric["name"]: metric["better"] for metric in plain["metrics"]}
+    better = {metric.name: metric.better for metric in plain["metrics"]}
     assert len(plain["fronts"]) == len(better) >= 7
     for x, y in itertools.permutations(better, 2):
         costs = np.array(

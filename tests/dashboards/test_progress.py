@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dashboards.content import state_of
 from dashboards.frames import Frames
 from dashboards.panels import View
 from dashboards.panels.front import data as front_data
-from dashboards.panels.progress import failures_data, progress_data, progress_draw, time_data, time_draw
+from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
 from orchestrator.state.log import read_state
 from orchestrator.state.trial import Why
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
@@ -53,33 +54,33 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
         "craft b": "stopped",
         "craft c": "failed",
     }
-    counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
-    assert progress_data(view)["groups"][0]["counts"] == counts
-    assert state_of([], [], view)["status"] == "4 of 9 trainings done · 1 failed · 4 stopped"
+    assert progress_data(view)["rows"] == [["ranks", "finished", 4, 0, 4, 1, 0, "", None]]
+    said = "4/9 trainings done, 0 running, 1 failed, 4 stopped"
+    assert state_of([], [], view)["status"] == said
     more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
-    assert (
-        state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "8 of 13 trainings done · 1 failed · 4 stopped"
-    )
+    status = state_of([], [], view_of(("ranks", runs), ("more", more)))["status"]
+    assert status.startswith(f"ranks: {said} · more: 4/4 trainings done, 0 running, 0 failed, ")
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     told = {"left": 300.0, "doing": "scoring 300/872 (reported)", "time": time.time() * 1000 - 60_000}
     runs = [sweep_run("ranks", planned=9), *configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})]
     runs[0].tags["underway"] = json.dumps(told)
-    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
-    assert group["left_s"] == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    note = progress_draw({"groups": [group | {"left_s": 240.0}]})["note"]
-    assert "1 running, 8 to come; scoring 300/872 (reported); about 4 min 00 s left." in note
+    view = view_of(("ranks", runs))
+    ((*row, left),) = progress_data(view)["rows"]
+    assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
+    assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
+    status = state_of([], [], view)["status"]
+    assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
+    assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
-    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
-    assert (group["left_s"], group["doing"]) == (None, ""), "a driver that has been silent for an hour is gone"
+    ((*_, doing, left),) = progress_data(view_of(("ranks", runs)))["rows"]
+    assert (left, doing) == (None, ""), "a driver that has been silent for an hour is gone"
 
 
 def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
     view = full_view()
-    counts = progress_data(view)["groups"][0]["counts"]
-    trials = 22 * 6 + 1 + 2
-    assert counts == {"finished": 22 * 6 + 1, "running": 1, "stopped": 0, "failed": 1, "to come": max(0, 80 - trials)}
+    assert progress_data(view)["rows"] == [["ranks", "running", 22 * 6 + 1, 1, 0, 1, 0, "", pytest.approx(25.0)]]
     assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
 
 
@@ -93,8 +94,9 @@ def test_cuts_that_end_with_their_training_are_no_trainings_and_no_failures_of_t
         log.end(trial, status, error="its machine is gone" if status == "failed" else None)
     log.finish(other)
     view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
-    (group,) = progress_data(view)["groups"]
-    assert group["counts"] == {"finished": 1, "running": 0, "stopped": 0, "failed": 0, "to come": 0} | {status: 1}
+    ((_, _, finished, running, stopped, failed, to_come, *_),) = progress_data(view)["rows"]
+    assert (finished, running, to_come) == (1, 0, 0)
+    assert {"stopped": stopped, "failed": failed} == {"stopped": 0, "failed": 0} | {status: 1}
     failures = failures_data(view)
     assert [row[:3] for row in failures.get("rows", [])] == [[1, "trial", "its machine is gone"]] * (status == "failed")
 

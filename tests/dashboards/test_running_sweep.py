@@ -116,7 +116,7 @@ def watch(browser: Browser, url: str, sweep: subprocess.Popen[str]) -> None:
 
 def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     """The page when the sweep is over, held against the files that the sweep wrote by itself."""
-    browser.wait(f"Craft.page.lastState.status.startsWith('{PLANNED} of {PLANNED}')", 300)
+    browser.wait(f"Craft.page.lastState.status.startsWith('{PLANNED}/{PLANNED} trainings done')", 300)
     browser.wait("!Craft.page.lastState.running", 120)
     rows = {row["configuration"]: row for row in csv.DictReader((folder / "front.csv").open())}
     assert len(rows) == CONFIGURATIONS

@@ -46,7 +46,7 @@ def frames(store_at: Callable[..., Store]) -> Frames:
 
 
 def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
-    row = next(row for row in frames.configurations if row.id == "aaaaaaaaaa")
+    row = next(row for row in frames.rows() if row.id == "aaaaaaaaaa")
     assert (row.state, row.method, row.summary.protocol) == ("done", "craft", "honest")
     assert row.value("score") == pytest.approx((89 + 72) / 2)
     assert (row.value("score/mrpc"), row.value("score/rte")) == (89.0, 72.0)
@@ -58,7 +58,7 @@ def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) ->
 
 
 def test_unfinished_configurations_have_the_state_of_their_trials(frames: Frames) -> None:
-    table = {row.id: row for row in frames.configurations}
+    table = {row.id: row for row in frames.rows()}
     assert {name: row.state for name, row in table.items()} == {
         "aaaaaaaaaa": "done",
         "bbbbbbbbbb": "incomplete",
@@ -70,7 +70,7 @@ def test_unfinished_configurations_have_the_state_of_their_trials(frames: Frames
 
 
 def test_trials_carry_task_seed_state_and_reason(frames: Frames) -> None:
-    trials = frames.trials
+    trials = frames.trials()
     assert len(trials) == 9
     assert {trial.entry.result.error for trial in trials if trial.state == "failed"} == {"NaN loss at step 3"}
     (first,) = (trial for trial in trials if trial.entry.key == "aaaaaaaaaa-rte-1")
@@ -84,10 +84,10 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     client, feed = MlflowClient(store.uri), store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
-    (key,) = (trial.entry.key for trial in feed.snapshot()[1].trials if trial.state == "running")
+    (key,) = (trial.entry.key for trial in feed.snapshot()[1].trials() if trial.state == "running")
 
     def trial() -> TrialRow:
-        return next(trial for trial in feed.snapshot()[1].trials if trial.entry.key == key)
+        return next(trial for trial in feed.snapshot()[1].trials() if trial.entry.key == key)
 
     judged = feed.snapshot()[1].judged
     row = {"step": 3, "search_score": 99.0}
@@ -100,7 +100,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().state == "finished"
-    assert [row.state for row in feed.snapshot()[1].configurations] == ["done"]
+    assert [row.state for row in feed.snapshot()[1].rows()] == ["done"]
     assert feed.snapshot()[1].judged is not judged
 
 
@@ -108,7 +108,7 @@ def test_curves_come_by_step_and_are_read_once(store_at: Callable[..., Store], t
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
     feed = store.feed("ranks")
     feed.refresh()
-    trial = feed.snapshot()[1].trials[0]
+    trial = feed.snapshot()[1].trials()[0]
     run, key = trial.run, trial.entry.key
     assert store.curves([(run, 1)], "search_score") == {run: [(0, 74.0), (1, 78.0)]}
     report = Reported(key=key, rows=[{"step": 3, "search_score": 82.0}], epoch=3.0, total_steps=4)
@@ -122,7 +122,7 @@ def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[.
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
-    trial = feed.snapshot()[1].trials[0]
+    trial = feed.snapshot()[1].trials()[0]
     run, key = trial.run, trial.entry.key
     assert store.predictions(run) == {}
     client, lines = MlflowClient(store.uri), [{"row": 1, "label": "a", "answer": "b", "right": False}]
@@ -179,7 +179,7 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[...
     assert feed.wait_s(2.0) == pytest.approx(62.0)
     assert sweeps.pace([feed]) == "read about every 65 s, because reading it takes so long"
     report = Reported(
-        key=feed.snapshot()[1].trials[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9
+        key=feed.snapshot()[1].trials()[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9
     )
     write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
     assert sweeps.view([])[1] == revision, "it was read a moment ago"

@@ -12,10 +12,10 @@ from scipy.special import stdtrit
 from craft.audit.paired import Answers, compare_answers
 from craft.scoring.credits import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
-from orchestrator.judging.luck import by_seed, difference, graded_rows, luck, shared_variance
+from orchestrator.judging.luck import by_seed, difference, luck, shared_variance
 from orchestrator.judging.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
 from orchestrator.results.intervals import compare
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, graded_rows
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.compared import found
