@@ -34,11 +34,8 @@ _REFUSALS = ("inline_container", "os error", "No space left on device")
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a name next to `path`, `.STEM.….tmp`, to write a file or folder to; it replaces `path` if the block succeeds.
-
-    Raises:
-        OSError: the disk refuses it. `path` is then as it was, and nothing is left next to it.
-    """
+    """Gives a name next to `path` to write a file or folder to; it replaces `path` if the block succeeds. Raises OSError if the
+    disk refuses it; `path` is then as it was, and nothing is left next to it."""
     aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         try:
@@ -63,9 +60,8 @@ def _exchange(first: Path, second: Path) -> bool:
     """Exchanges two names, since a rename cannot replace a folder that has content; returns False where `second` is removed
     instead: on systems other than Linux a folder is absent for a moment."""
     with contextlib.suppress(AttributeError, OSError):  # no such function in the C library
-        if (
-            ctypes.CDLL(None).renameat2(-100, os.fsencode(first), -100, os.fsencode(second), 2) == 0
-        ):  # AT_FDCWD, RENAME_EXCHANGE
+        at_fdcwd, exchange = -100, 2
+        if ctypes.CDLL(None).renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), exchange) == 0:
             return True
     shutil.rmtree(second)
     return False
@@ -110,7 +106,7 @@ RECENT_SECONDS = 5.0
 
 
 def file_digests(files: Iterable[Path]) -> list[str]:
-    """Returns the SHA-256, in hexadecimal, of each file; several are read at the same time."""
+    """Returns the SHA-256 of each file; several are read at the same time."""
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(file_digest, file) for file in files]
         while wait(futures, timeout=1.0).not_done:
@@ -119,7 +115,6 @@ def file_digests(files: Iterable[Path]) -> list[str]:
 
 
 def file_digest(file: Path) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal."""
     stamp = _stamp(file)
     if time.time() - max(stamp[-2:]) / 1e9 < RECENT_SECONDS:
         return _read(file)

@@ -46,7 +46,7 @@ _HASH, _SIGNATURE = "sha256", 32
 
 @dataclass(frozen=True)
 class Group:
-    """The processes of a run, as one of them sees them. `rank` 0 is the first process, which decides."""
+    """The processes of a run, as one of them sees them."""
 
     way: Way = "replicate"
     rank: int = 0
@@ -58,18 +58,17 @@ class Group:
         return self.rank == 0
 
     def share(self, rows: Sequence[T]) -> Sequence[T]:
-        """Returns this process's part of `rows`; parts differ by at most one row."""
+        """Returns this process's part; parts differ by at most one row."""
         size = len(rows)
         return rows[size * self.rank // self.count : size * (self.rank + 1) // self.count]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sums `tensor` over the processes, in place."""
+        """Sums in place."""
         if self.count > 1:
             torch.distributed.all_reduce(tensor)
         return tensor
 
     def count_all(self, number: Any) -> Any:
-        """Sums a number, or a tensor that holds one, over the processes."""
         if self.count == 1:
             return number
         return self.sum(number) if isinstance(number, Tensor) else int(self.sum(torch.tensor(number)))
@@ -170,7 +169,6 @@ _current = Group()
 
 
 def current() -> Group:
-    """Returns the group of this process."""
     return _current
 
 
@@ -181,8 +179,7 @@ def is_part(weight: Any) -> bool:
 
 def gather_parts(weight: Any) -> Tensor:
     """Returns a weight whole, in every process."""
-    tensor: Tensor = weight.full_tensor() if is_part(weight) else weight
-    return tensor
+    return weight.full_tensor() if is_part(weight) else weight  # type: ignore[no-any-return]
 
 
 def part_of(values: Tensor, weight: Any) -> Tensor:
@@ -207,8 +204,8 @@ def _buckets(weights: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the processes of one try meet: the address of the first one's store, how they share the work, how long one waits
-    for the others in an exchange (`seconds`), and the secret by which they know each other."""
+    """Where the processes of one try meet: the address of the first one's store, and how long one waits for the others in an
+    exchange (`seconds`)."""
 
     host: str
     port: int
@@ -218,7 +215,7 @@ class Meeting:
     secret: bytes = field(repr=False)
 
     def open_store(self) -> Any:
-        """Returns the store at which the processes meet, as one that is not the first sees it."""
+        """Returns the store as a process that is not the first sees it."""
         return torch.distributed.TCPStore(self.host, self.port, None, False, timedelta(seconds=self.seconds))
 
 
@@ -299,7 +296,7 @@ def leave_cause(store: Any, meeting: Meeting, rank: int, error: Exception) -> Ex
 
 
 def find_cause(store: Any, meeting: Meeting, rank: int | None = None) -> Exception | None:
-    """Returns the first error that was left at the store, if any was: by any process, or by that of `rank` too."""
+    """Returns the first error that was left at the store, if any was."""
     if not store.check([_FAILURE] if rank is None else [_FAILURE, f"{_FAILURE} {rank}"]):
         return None
     try:

@@ -1,19 +1,10 @@
 """What a training run reports while it trains and when it has ended, as plain data. No torch.
 
-Names of metrics, everywhere from the trainer to the dashboard:
-
-=====================  ==========================================================================================
-`search_score`         the task's primary metric x 100 on the split that selection may see, one value an evaluation
-`search_<metric>`      every other metric (and `search_loss`) there
-`train_loss`           mean training loss since the last logged step
-`learning_rate`        the adapter's, at that step
-`score`                the task's primary metric x 100 on the reported split: the number a result stands for
-`<metric>`             every other metric on the reported split
-`accuracy_<test>`      answers in words: one test's accuracy x 100; `answered` is the share of outputs with an answer
-`energy_kept`          CRAFT: share of the stacked weights' squared norm that the ranks keep, over all projections
-`forgetting`           language models, where `measure` asks for it: `text_loss_after` - `text_loss_before`, the mean loss on
-                       the tokens of a text in nats, of the trained model and of its base (`craft.scoring.forgetting`)
-=====================  ==========================================================================================
+search_score, search_<metric>   x 100 on the split that selection may see; search_loss
+train_loss, learning_rate       the mean since the last logged step; the adapter's rate there
+score, <metric>                 x 100 on the reported split; accuracy_<test>, answered: of answers in words
+energy_kept                     CRAFT: share of the stacked weights' squared norm that the ranks keep
+forgetting                      text_loss_after - text_loss_before (`craft.scoring.forgetting`)
 """
 
 from __future__ import annotations
@@ -127,7 +118,7 @@ class Unavailable(ValueError):
 
 
 class ModelUnavailable(Unavailable):
-    """A model or a part of it is not available here; the message says what is missing and what to do."""
+    """A model or a part of it is not available here."""
 
 
 class ModelUnsuited(ValueError):
@@ -135,14 +126,11 @@ class ModelUnsuited(ValueError):
 
 
 class Leave(Exception):
-    """What `on_step` raises to end a run early without loss: the run first writes and reports a checkpoint of the very step.
-
-    The message says why the run has to leave its machine.
-    """
+    """What `on_step` raises to end a run early without loss: the run first writes and reports a checkpoint of the very step."""
 
 
 class RunFailed(RuntimeError):
-    """The run would fail again if it were repeated (NaN loss, a rank above a dimension); the message is the reason."""
+    """The run would fail again if it were repeated (NaN loss, a rank above a dimension)."""
 
 
 class RunPrevented(RunFailed):

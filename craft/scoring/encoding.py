@@ -1,11 +1,7 @@
 """Text to tokens: each process tokenizes a split once, keeps it as flat arrays and pads it batch by batch.
 
 A sweep trains hundreds of times on the same few splits, so `encode` and `encode_texts` remember them. Tokens are end to end in
-one int32 array, which takes a tenth of the memory of Python lists and costs nothing to share. Batches are padded to their own
-longest example.
-
-`describe_reading` says how a tokenizer reads a task's rows: words that it does not know, texts that it does not tell apart,
-rows that train too.
+one int32 array, which takes a tenth of the memory of Python lists and costs nothing to share.
 """
 
 from __future__ import annotations
@@ -129,7 +125,6 @@ def token_key(spec: RunSpec) -> tuple[object, ...]:
 
 
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """Returns the tokens an input is cut to: `max_length`, or the most that tokenizer and model allow if that is less."""
     return min(max_length, positions(tokenizer, model))
 
 
@@ -157,10 +152,7 @@ def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: b
 
 
 def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, *, key: object) -> EncodedSplits:
-    """Tokenizes `splits`, or takes them from this process's memory.
-
-    `key` is all else that decides the tokens: the tokenizer's name and revision, and how the splits were cut.
-    """
+    """Tokenizes `splits`, or takes them from this process's memory. `key` is all else that decides the tokens."""
 
     def make() -> EncodedSplits:
         different = {id(split): split for split in (splits.train, splits.search, *splits.reported.values())}
@@ -194,18 +186,9 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
 
 
 def encode_texts(
-    split: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    settings: GenerationSettings,
-    max_length: int,
-    *,
-    key: object,
-    form: Form,
+    split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int, *, key: object, form: Form
 ) -> Encoded:
-    """Encodes the training texts of a split, or takes them from memory.
-
-    `key` is all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
-    """
+    """Encodes the training texts of a split, or takes them from memory. `key` is all else that decides the tokens."""
 
     def make() -> Encoded:
         arrays, starts = list[np.ndarray](), list[int]()

@@ -3,10 +3,8 @@
     forgetting = loss after - loss before                in nats a token; below 0 the model reads the text better than before
     loss       = - sum of log p(token | those before it in its window) / number of tokens that are predicted
 
-The text is read in windows that do not overlap, each of at most `WINDOW` tokens. A tokenizer that puts a token in front of
-every text (LLaMA's) puts one in front of every window, so each token of the text is predicted once; without such a token the
-first of a window is not predicted. The sums run over all windows, so neither their order nor how they are batched matters.
-
+The text is read in windows that do not overlap. A tokenizer that puts a token in front of every text (LLaMA's) puts one in
+front of every window, so each token of the text is predicted once; without such a token the first of a window is not predicted.
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
 """
 
@@ -45,12 +43,12 @@ class Forgetting:
         model: nn.Module,
         loss_before: float | None = None,
     ) -> None:
-        """Reads the text. `loss_before` is the loss before training, if a record of a run on the same base has it."""
+        """`loss_before` is the loss before training, if a record of a run on the same base has it."""
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._loss_before = loss_before
-        self.facts = {TEXT: settings.name, TEXT_DIGEST: _digest(text)}
+        self.facts = {TEXT: settings.name, TEXT_DIGEST: hashlib.sha256(text.encode()).hexdigest()}
 
     def measure_before(self, base: nn.Module) -> None:
         self._loss_before = self._loss(base)
@@ -79,12 +77,7 @@ def refuse_under_task_head(spec: RunSpec, kind: Kind) -> None:
 
 
 def text_digest(settings: ForgettingSettings) -> str:
-    """Computes the SHA-256 of the text. Raises what `read_text` raises."""
-    return _digest(read_text(settings))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(read_text(settings).encode()).hexdigest()
 
 
 def read_text(settings: ForgettingSettings) -> str:

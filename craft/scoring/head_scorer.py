@@ -20,7 +20,7 @@ from torch.nn import functional
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
-from craft.scoring.encoding import Collator, Encoded, EncodedSplits, describe_reading, encode, longest_input, token_key
+from craft.scoring.encoding import Collator, Encoded, describe_reading, encode, longest_input, token_key
 from craft.scoring.passes import compute_by_length, eval_mode, token_loss
 from craft.scoring.predictions import (
     PREDICTIONS_FILE,
@@ -41,17 +41,8 @@ if TYPE_CHECKING:
     from craft.tasks.splits import Splits
 
 
-Weights = list[tuple[nn.Parameter, int]]
-"""The weights of a model, each with its version, which every change in place raises."""
-
-
 def predict(
-    model: nn.Module,
-    split: Encoded,
-    collator: Collator,
-    batch_size: int,
-    name: str = "",
-    group: Group | None = None,
+    model: nn.Module, split: Encoded, collator: Collator, batch_size: int, name: str = "", group: Group | None = None
 ) -> np.ndarray:
     """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order."""
     device = next(model.parameters()).device
@@ -80,7 +71,7 @@ LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
-    """Notes that a model gives the same answer to every example; returns None for other models."""
+    """Notes that a model gives the same answer to every example."""
     decided = decide(np.concatenate([*outputs.values()]), task.kind)
     if len(decided) < 2 or not is_constant(decided):
         return None
@@ -96,7 +87,6 @@ class HeadScorer:
     """
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
-        """Encodes the splits. `model` is the base model, whose positions bound a text."""
         length = longest_input(spec.training.max_length, tokenizer, model)
         self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
         self._task, self._rows, self._batch_size = task, splits.reported, spec.training.eval_batch_size
@@ -104,11 +94,23 @@ class HeadScorer:
         self.train = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
-        self._last: tuple[Encoded, Weights, np.ndarray] | None = None
-        self.notes: list[str] = _cut_note(data)
+        self._last: tuple[Encoded, list[tuple[nn.Parameter, int]], np.ndarray] | None = None
+        lost = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
+        shares = [
+            f"{100 * split.lost / len(split):.0f} % of the {name} split"
+            for name, split in lost.items()
+            if 100 * split.lost >= len(split)
+        ]
+        cut = f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"
+        self.notes = [cut] if shares else []
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
-        self.facts: dict[str, Any] = _random_guessing(task, data)
+        self.facts: dict[str, Any] = {}
+        if task.kind == "classification":  # the score of always answering the training split's most frequent class
+            classes, counts = np.unique(data.train.labels, return_counts=True)
+            answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
+            guesses = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
+            self.facts["random_guessing"] = compute_reported(task, guesses)["score"]
         self.searched: dict[str, str] = {}
 
     def search(self, model: nn.Module) -> dict[str, float]:
@@ -141,33 +143,12 @@ class HeadScorer:
     def _predict(self, model: nn.Module, split: Encoded, name: str) -> np.ndarray:
         """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
         the end of a run under `customary`."""
+        # A weight is the tensor itself, which is kept so that no other can be at its place in memory, and the version that
+        # every change in place raises.
         weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
-        if self._last is None or self._last[0] is not split or not _same_weights(self._last[1], weights):
-            self._last = split, weights, predict(model, split, self._collator, self._batch_size, name)
-        return self._last[2]
-
-
-def _same_weights(old: Weights, new: Weights) -> bool:
-    """Compares tensors by identity. `old` keeps its tensors alive, so no new one can be at the same place in memory."""
-    return len(old) == len(new) and all(a is b and m == n for (a, m), (b, n) in zip(old, new, strict=True))
-
-
-def _random_guessing(task: Task, data: EncodedSplits) -> dict[str, float]:
-    """Computes the fact `random_guessing`: the reported score of always answering the training split's most frequent class."""
-    if task.kind != "classification":
-        return {}
-    classes, counts = np.unique(data.train.labels, return_counts=True)
-    answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
-    outputs = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
-    return {"random_guessing": compute_reported(task, outputs)["score"]}
-
-
-def _cut_note(data: EncodedSplits) -> list[str]:
-    """Notes the inputs that lose their end, if they are one in a hundred or more of a split."""
-    splits = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
-    shares = [
-        f"{100 * split.lost / len(split):.0f} % of the {name} split"
-        for name, split in splits.items()
-        if 100 * split.lost >= len(split)
-    ]
-    return [f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"] if shares else []
+        split_before, before, outputs = self._last or (None, [], None)
+        same = len(before) == len(weights) and all(a is b and m == n for (a, m), (b, n) in zip(before, weights, strict=True))
+        if outputs is None or split_before is not split or not same:
+            outputs = predict(model, split, self._collator, self._batch_size, name)
+            self._last = split, weights, outputs
+        return outputs

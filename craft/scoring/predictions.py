@@ -6,10 +6,9 @@
     {"row": 17, "label": "refund", "answer": "billing", "right": false, "probability": 0.93, "margin": 2.587}
     {"row": 17, "label": 3.2, "answer": 2.871}                                                     a regression's
 
-`row` is the number by which error messages name it: the line of a CSV, TSV or JSON Lines file, the row from 1 elsewhere.
-`probability` is that of the answer, `margin` the distance of its logit to the next. The worst mistakes also hold their `text`
-(and `text_pair`), so that they can be read where the data are not. Lines are in the order in which rows were scored, which is
-the same for all trials of a sweep.
+`row` is the number by which error messages name it. `probability` is that of the answer, `margin` the distance of its logit to
+the next. The worst mistakes also hold their `text` (and `text_pair`), so that they can be read where the data are not. Lines
+are in the order in which rows were scored, which is the same for all trials of a sweep.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def split_name(suffix: str) -> str:
 
 
 def count_examples(train: int, search: int, reported: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Makes a scorer's `examples` and `passes` from the numbers of its examples."""
+    """Makes a scorer's `examples` and `passes`."""
     examples = {"train_examples": train, "search_examples": search, "reported_examples": sum(reported.values())}
     return examples, {"search": search, **reported}
 
@@ -116,7 +115,7 @@ def write_predictions(file: Path, lines: Sequence[Prediction]) -> None:
 
 
 def read_predictions(folder: Path) -> dict[str, list[Prediction]]:
-    """Reads the files of a folder of predictions, by the names of their splits or tests; none where there is no folder."""
+    """Reads the files of a folder of predictions, by the names of their splits or tests."""
     return {file.name.partition(".jsonl")[0]: read_file(file) for file in sorted(folder.glob("*.jsonl*"))}
 
 

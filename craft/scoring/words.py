@@ -6,12 +6,9 @@
                     chrf            chrF of the answers (Popović 2015), by sacrebleu
                     cloze           share of rows whose response is the likeliest of all answers that the rows have
 
-`likelihood` is the geometric mean of a token's probability in percent, so it rises from 0 to 100 as bits fall. Answers are
-written only where they decide the score. A likelihood of an option is divided by its characters.
-
-    predictions/boolq.jsonl     a line for each row, of questions: row, prompt, output, answer, label, right
-
-A split's file is written when it is scored; a resumed run reads the files that are there and continues with the next split.
+`likelihood` is the geometric mean of a token's probability in percent. Answers are written only where they decide the score. A
+likelihood of an option is divided by its characters. A split's file of predictions is written when it is scored; a resumed run
+reads the files that are there and continues with the next split.
 """
 
 from __future__ import annotations
@@ -47,7 +44,6 @@ class WordScorer:
     """`craft.scoring.scorer.Scorer` for questions with a right answer (commonsense) and for own instructions."""
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
-        """Encodes the training texts. `model` is the base, whose positions bound a text."""
         assert task.form is not None, "only tasks that are answered in words have this scorer"
         self._task, self._tokenizer, self._splits = task, tokenizer, splits
         self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size
@@ -111,7 +107,6 @@ class WordScorer:
         return Reported(metrics, notes, self._credits(predictions, groups, CREDITS))
 
     def _predict_reported(self, model: nn.Module, name: str, directory: Path) -> list[Prediction]:
-        """Makes the predictions of a reported split, or reads them if their file is there already."""
         split, file = self._reported[name], directory / PREDICTIONS_FOLDER / f"{name}.jsonl"
         if file.is_file() and len(predictions := read_file(file)) == len(split):
             return predictions
@@ -168,7 +163,6 @@ class WordScorer:
         return predictions
 
     def _read_responses(self, model: nn.Module, rows: Mapping[str, Sequence[str]], name: str) -> list[Prediction]:
-        """Measures how likely the model finds each response."""
         contexts, taught, asked = self._form.texts(rows)
         texts, fits, values = self._measure(model, contexts, taught, name)
         responses = rows["response"]
@@ -200,7 +194,7 @@ class WordScorer:
         return texts, fits, values
 
     def _write(self, model: nn.Module, predictions: Sequence[Prediction], name: str) -> None:
-        """Lets the model continue the prompts of `predictions`, and puts the texts there."""
+        """Puts what the model writes after each prompt into its prediction."""
         room = self._positions - self._settings.max_new_tokens
         prompts = [prediction["prompt"] for prediction in predictions]
         tokens = encode_prompts(self._tokenizer, prompts, not self._form.templated)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from craft.data_settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
-from craft.tasks.files import DataError, Faults, Rows, read_rows
+from craft.tasks.files import DataError, Faults, Rows, file_stamp, read_rows
 from craft.tasks.rows import (
     class_index,
     fingerprint,
@@ -49,7 +49,7 @@ _NAMES = 10
 
 def row(name: str, settings: CustomTask) -> Task:
     """Makes the task `custom/NAME`."""
-    return _row(name, settings, *map(_stamp, settings.parts))  # the stamps are part of the cache's key
+    return _row(name, settings, *map(file_stamp, settings.parts))  # the stamps are part of the cache's key
 
 
 @lru_cache(maxsize=64)
@@ -173,7 +173,7 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
 def usable_rows(settings: CustomTask, part: str) -> Rows:
     """Reads one of the task's files and checks each cell that the task uses. Raises DataError that names all cells that cannot
     be used; under `skip_bad` their rows are left out."""
-    return _usable(settings, part, _stamp(settings.train), _stamp(part))
+    return _usable(settings, part, file_stamp(settings.train), file_stamp(part))
 
 
 @lru_cache(maxsize=8)
@@ -198,9 +198,3 @@ def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -
     for column, read in readers.items():
         read_cells(rows, column, read, faults)
     return faults.without(rows)
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    # A file that is written again is read again.
-    place = Path(path).expanduser()
-    return (place.stat().st_mtime_ns, place.stat().st_size) if place.is_file() else None

@@ -169,6 +169,12 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None =
     return replace(rows, skipped=len(faults.rows))
 
 
+def file_stamp(file: str | Path) -> tuple[int, int] | None:
+    """Returns what a file changes when it is written again: its time and size; None where there is no file."""
+    path = Path(file).expanduser()
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+
+
 def _refuse_strange(path: Path, encoding: str | None) -> None:
     """Raises DataError for a file that is of another kind than its name says, UnicodeError for one with zeros."""
     parquet = path.suffix.lower() == ".parquet"

@@ -1,12 +1,8 @@
 """PROMPTS: the templates that put an instruction to a language model; and which tokens the loss sees.
 
-A task renders its own rows: its `Form` gives their texts, and the options of rows that have some.
-
-`none` is the question as it is. `alpaca` is the plain template.
-`llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
-commonsense_evaluate.py, as DoRA took them over): its lines are indented by the sixteen spaces of a Python literal, and its
-training text differs from its evaluation text (two blanks after the first sentence instead of one, an indented empty line
-before the response). Scores under the two are not comparable, so the variant is part of a run's settings.
+`llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and commonsense_evaluate.py, as DoRA took them
+over): its lines are indented by the sixteen spaces of a Python literal, and its training text differs from its evaluation text
+(two blanks after the first sentence instead of one, an indented empty line before the response).
 """
 
 from __future__ import annotations
@@ -50,16 +46,15 @@ class Option(NamedTuple):
 
 
 class Form(Protocol):
-    """How a task renders its rows for a tokenizer. `templated`: texts come from a chat template, with all special tokens.
-
-    `name` is that of the form; texts of the same rows, settings and form are equal.
-    """
+    """How a task renders its rows for a tokenizer. Texts of the same rows, settings and `name` are equal."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def templated(self) -> bool: ...
+    def templated(self) -> bool:
+        """Whether texts come from a chat template, with all special tokens."""
+        ...
 
     def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts: ...
 
@@ -80,11 +75,9 @@ class Prompt:
     evaluation_with_input: str
 
     def for_training(self, instruction: str, context: str = "") -> str:
-        """Writes what comes before the response in a training text."""
         return _filled(self.training_with_input if context else self.training, instruction, context)
 
     def for_evaluation(self, instruction: str, context: str = "") -> str:
-        """Writes what the model has to continue when it is evaluated."""
         return _filled(self.evaluation_with_input if context else self.evaluation, instruction, context)
 
 
@@ -154,13 +147,8 @@ def encode(
 
     A text is tokenized as a whole, as a model meets it; a token belongs to the response if any of its characters does.
     Longer texts are cut at the right, and the end-of-text token is only added where there is room, as the published trainer
-    does: a text whose response is cut away teaches nothing under `loss="response"`.
-
-    Args:
-        max_length: the most tokens, the special ones included; nothing is cut if None.
-        loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
-        ends: whether the end of text belongs to the response.
-        special: whether the tokenizer adds its special tokens, which texts of a chat template have already.
+    does: a text whose response is cut away teaches nothing under `loss="response"`. `ends`: whether the end of text belongs to
+    the response. `special`: whether the tokenizer adds its special tokens, which texts of a chat template have already.
     """
     full = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
     encoded: Any = tokenizer(

@@ -17,13 +17,12 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from craft.data_settings import DataSettings
 from craft.settings import Protocol
-from craft.tasks.files import DataError
+from craft.tasks.files import DataError, file_stamp
 from craft.tasks.rows import numbered
 from craft.tasks.task import RawData, Task
 
@@ -82,13 +81,8 @@ def load_splits(
     eval_examples: int | None = None,
     search_examples: int | None = None,
 ) -> Splits:
-    """Loads the splits of `task` under `protocol`.
-
-    Args:
-        train_examples: train on a seeded sample of this size; a smaller sample is the beginning of a larger one.
-        eval_examples: the same for the search split and for each reported split.
-        search_examples: for the search split alone; `eval_examples` if None.
-    """
+    """Loads the splits of a task. Training rows, and each split that is scored, are cut to a seeded sample, which is the
+    beginning of every larger one."""
     raw = _load(task, data)
     cuts = train_examples, eval_examples, eval_examples if search_examples is None else search_examples
     key = ("splits", task, str(data), raw.fingerprint, protocol, *cuts)
@@ -167,7 +161,7 @@ def carve(
 
 
 def cut(split: Dataset, examples: int | None) -> Dataset:
-    """Takes a seeded sample of `examples` rows, a beginning of every larger one; returns a split that has no more."""
+    """Takes a seeded sample of `examples` rows, a beginning of every larger one."""
     if examples is None or examples >= len(split):
         return split
     order = list(range(len(split)))
@@ -181,7 +175,6 @@ def _strata(task: Task, split: Dataset) -> Sequence[object]:
 
 
 def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
-    """Finds for each row the first row of its group."""
     if task.groups is not None:
         return task.groups(rows["text"][:])
     first: dict[tuple[str, ...], int] = {}
@@ -195,7 +188,6 @@ def read_texts(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
 
 
 def count_seen(task: Task, splits: Iterable[Dataset], taught: Collection[tuple[str, ...]]) -> int:
-    """Counts the rows of `splits` whose texts are among those that were `taught` (`read_texts`)."""
     return sum(texts in taught for split in splits for texts in read_texts(task, split))
 
 
@@ -217,19 +209,15 @@ def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
 def _load(task: Task, data: DataSettings) -> RawData:
     """Calls `task.load`, or takes its result from memory while the files it read keep their size and time of change."""
 
-    def load() -> tuple[RawData, tuple[object, ...]]:
+    def load() -> tuple[RawData, list[object]]:
         raw = task.load(task, data)
         raw = replace(raw, reported={suffix: numbered(split) for suffix, split in raw.reported.items()})
-        return raw, _stamps(raw.files)
+        return raw, [*map(file_stamp, raw.files)]
 
     key = ("raw", task, data.model_dump_json())
     raw, stamps = remembered(key, load)
-    if stamps != _stamps(raw.files):
+    if stamps != [*map(file_stamp, raw.files)]:
         with _lock:
             _computed["raw"].pop(key, None)
         raw, _ = remembered(key, load)
     return raw
-
-
-def _stamps(files: Sequence[Path]) -> tuple[object, ...]:
-    return tuple((path, path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else path for path in files)

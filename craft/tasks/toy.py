@@ -3,12 +3,9 @@
     toy/sentiment     negation and contrast (SST-2)
     toy/paraphrase    the same event or its roles exchanged (MRPC)
 
-Both have two balanced classes. Words alone do not give the answers away (a bag of words stays near guessing): a frozen encoder
-with a trained head gets part of the way, and adapting its attention gets further. No sentence of dev occurs in train.
-
 Each grammar draws a *family* of examples with one vocabulary and different answers: near-identical sentences, so that a word by
 itself says (almost) nothing about the label. It depends on the order of the words, on which of two people acts, and on the
-reach of a negation. All randomness is that of `random.Random`, whose sequence is the same on every machine.
+reach of a negation. No sentence of dev occurs in train.
 """
 
 from __future__ import annotations
@@ -131,14 +128,18 @@ GRAMMARS = {"toy/sentiment": sentiment, "toy/paraphrase": paraphrase}
 
 def load(task: Task, data: DataSettings) -> RawData:
     """Writes 2,000 examples to train on and 500 to report. Every label has its equal share. `data` is not used."""
-    draw = Random(f"{_SEED} {task.name}")
-    train = _examples(task, 2000, draw, set())
-    barred = {sentence for example in train for sentence in example[:2] if sentence is not None}
-    splits = _dataset(task, train), _dataset(task, _examples(task, 500, draw, barred))
+    draw, barred = Random(f"{_SEED} {task.name}"), set[str | None]()
+    splits: list[Dataset] = []
+    for count in (2000, 500):
+        examples = _examples(task, count, draw, barred)
+        columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
+        columns[task.label] = [example.label for example in examples]
+        splits.append(to_dataset(Rows(task.name, columns), task))
+        barred |= {sentence for example in examples for sentence in example[:2]} - {None}
     return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
 
 
-def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[Example]:
+def _examples(task: Task, count: int, draw: Random, barred: set[str | None]) -> list[Example]:
     remaining_counts = dict.fromkeys(range(len(task.labels)), count // len(task.labels))
     chosen: dict[Example, None] = {}
     while len(chosen) < count:
@@ -149,12 +150,6 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str]) -> list[Ex
     examples = list(chosen)
     draw.shuffle(examples)
     return examples
-
-
-def _dataset(task: Task, examples: list[Example]) -> Dataset:
-    columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
-    columns[task.label] = [example.label for example in examples]
-    return to_dataset(Rows(task.name, columns), task)
 
 
 TASKS: tuple[Task, ...] = (
