@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _register(_peft: Any) -> None:
-    import_module("craft.tuners.registration").register()
+    import_module("craft.tuners.joint").register()
 
 
 wrapt.register_post_import_hook(_register, "peft")

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from craft.data_settings import DataSettings
 from craft.methods import find_method
 from craft.methods.method import Method
-from craft.models.base import Base
+from craft.models import Base
 from craft.settings import (
     CutFrom,
     MeasureSettings,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 TUNERS: dict[str, tuple[str, str, str]] = {
     "CRAFT": ("craft.tuners.craft.model", "CraftConfig", "CraftModel"),
-    "MILORA": ("craft.tuners.milora", "MiloraConfig", "MiloraModel"),
-    "LOTR": ("craft.tuners.across_layers", "LotrConfig", "LotrModel"),
-    "SUPERLORA": ("craft.tuners.across_layers", "SuperLoraConfig", "SuperLoraModel"),
+    "MILORA": ("craft.tuners.low_rank", "MiloraConfig", "MiloraModel"),
+    "LOTR": ("craft.tuners.low_rank", "LotrConfig", "LotrModel"),
+    "SUPERLORA": ("craft.tuners.low_rank", "SuperLoraConfig", "SuperLoraModel"),
     "LORETTA": ("craft.tuners.bottleneck", "LorettaConfig", "LorettaModel"),
     "BOTTLENECK": ("craft.tuners.bottleneck", "BottleneckConfig", "BottleneckModel"),
 }

@@ -21,8 +21,8 @@ class Answerer:
     """A loaded adapter, or merged model, in a folder written by `craft-sweeps take`."""
 
     def __init__(self, folder: Path, base: str | None = None) -> None:
+        from craft.models import quiet_libraries
         from craft.models.loading import load_tokenizer
-        from craft.models.quiet import quiet_libraries
         from craft.results import RUN_FILE
         from craft.scoring.encoding import Collator, longest_input
         from craft.trainer.adapter_folder import load_adapter

@@ -36,7 +36,7 @@ def row_text(name: str) -> str:
 def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     from craft.methods import METHODS
     from craft.methods.method import BuildContext
-    from craft.models.base import Base
+    from craft.models import Base
     from craft.models.files import MINILM
     from craft.models.loading import meta_model
 

@@ -25,10 +25,9 @@ from craft.audit.data import NAME, Data, as_trained, describe
 from craft.audit.folder import CRAFT, Folder, read_folder
 from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
+from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
-from craft.models.base import Base
 from craft.models.loading import load_model
-from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import PREDICTIONS_FILE, read_file
 from craft.scoring.scorer import Scorer, make_scorer, splits_of

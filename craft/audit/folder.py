@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from peft import PeftModel, PeftType
 
+from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
-from craft.models.base import Base
 from craft.models.compute import compute_device
 from craft.models.files import resolve_model
 from craft.models.loading import load_model, load_tokenizer
-from craft.models.quiet import quiet_libraries
 from craft.settings import CutFrom
 from craft.spec import RunSpec
 from craft.tasks.task import Kind

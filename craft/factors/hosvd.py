@@ -17,6 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from craft.factors.store import Store, Tensors, default_store, hash_weights
 from craft.ranks import Ranks, resolve_ranks
 
 ALGORITHM = "hosvd-gram64-1"
@@ -233,3 +234,41 @@ def _probes(size: int) -> Tensor:
     """Returns (4, size) fixed probe vectors with entries of order one: cosines of incommensurable frequencies, not random."""
     frequencies = torch.tensor([0.6180339887, 1.4142135624, 2.2360679775, 2.6457513111], dtype=torch.float64)
     return torch.cos(frequencies[:, None] * torch.arange(1, size + 1, dtype=torch.float64))
+
+
+def stack_factors(
+    weights: Sequence[Tensor],
+    ranks: Sequence[int | str],
+    *,
+    name: str,
+    device: torch.device | str | None = None,
+    weights_hash: str | None = None,
+    store: Store | None = None,
+) -> TuckerFactors:
+    """Takes the factors of a stack at `ranks` from the store, on the CPU; decomposes on `device` if nothing is stored."""
+    shape = stack_shape(weights)
+    wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
+    origin = {
+        "projection": name,
+        "shape": shape,
+        "dtype": str(weights[0].dtype),
+        "weights": weights_hash or hash_weights(weights),
+        "algorithm": ALGORITHM,
+    }
+
+    def make(held: Tensors | None) -> Tensors:
+        larger = wanted if held is None else [max(pair) for pair in zip(_factors(held).ranks, wanted, strict=True)]
+        factors = hosvd(weights, larger, device=device)
+        parts = {part: getattr(factors, part) for part in ("core", "u1", "u2", "u3")}
+        return parts | dict(zip(("s1", "s2", "s3"), factors.singular_values, strict=True))
+
+    def covers(held: Tensors) -> bool:
+        return all(have >= want for have, want in zip(_factors(held).ranks, wanted, strict=True))
+
+    label = f"the factors of projection {name!r}"
+    return _factors((store or default_store()).get(label, origin, make, covers)).slice(wanted)
+
+
+def _factors(tensors: Tensors) -> TuckerFactors:
+    core, u1, u2, u3, *spectra = (tensors[part] for part in ("core", "u1", "u2", "u3", "s1", "s2", "s3"))
+    return TuckerFactors(core, u1, u2, u3, (spectra[0], spectra[1], spectra[2]))

@@ -11,9 +11,11 @@ from __future__ import annotations
 import typing
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import MISSING, fields
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from craft.methods.method import BuildContext, Method
+from craft.methods.method import BuildContext, Method, is_meta
 from craft.settings import Projections, Settings
 from craft.tuner_types import TUNERS
 from craft.words import nearest
@@ -233,7 +235,6 @@ class PeftParameters(Settings):
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:
     """Puts the tuner on `model`."""
-    from craft.methods.building import put_on
     from craft.models.heads import head_names, is_head
     from craft.models.projections import target_modules
 
@@ -258,6 +259,55 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         if weight.requires_grad and weight.itemsize < 4:
             weight.data = weight.data.float()
     return built
+
+
+def put_on(model: nn.Module, peft_type: str, config: Callable[[], Any]) -> nn.Module:
+    """Puts the tuner of a type on the model, with a new configuration in each try.
+
+    Some tuners need numbers (BOFT reads its permutations, FROD and AdaMSS decompose the weights). Their parameters are counted
+    on a copy whose adapted modules hold random weights.
+    """
+    import torch
+
+    if not is_meta(model):
+        return _put(model, config(), peft_type)
+    config()
+    for place, has_numbers in ((None, False), ("cpu", False), ("cpu", True)):
+        try:
+            with torch.device(place) if place else nullcontext():
+                copy = deepcopy(model)
+                if has_numbers:
+                    _draw_weights(copy, config())
+                return _put(copy, config(), peft_type)
+        except RuntimeError as error:  # NotImplementedError, too: a tensor without numbers was asked for one
+            last = error
+    raise ValueError(f"PEFT cannot put {peft_type} on this model: {last}") from last
+
+
+def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
+    import peft
+
+    put: Any = peft.get_peft_model
+    try:
+        return cast("nn.Module", put(model, config))
+    except (TypeError, KeyError, AttributeError, AssertionError, IndexError, ImportError, ZeroDivisionError) as error:
+        raise ValueError(f"PEFT cannot put {peft_type} on this model: {type(error).__name__}: {error}") from error
+
+
+def _draw_weights(model: nn.Module, config: Any) -> None:
+    """Gives the modules that `config` adapts random weights on the CPU."""
+    import torch
+    from peft.tuners.tuners_utils import check_target_module_exists
+    from transformers.pytorch_utils import Conv1D
+
+    targets: Any = getattr(config, "target_modules", None)
+    draw = torch.Generator().manual_seed(0)
+    for name, module in model.named_modules():
+        linear = isinstance(module, torch.nn.Linear | Conv1D)
+        if linear and targets and (targets == "all-linear" or check_target_module_exists(config, name)):
+            module.to_empty(device="cpu")
+            for weight in module.parameters():
+                torch.nn.init.normal_(weight.data, generator=draw)
 
 
 def label(parameters: Any) -> str:

@@ -24,7 +24,7 @@ from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from craft.models.quiet import quiet_libraries
+from craft.models import quiet_libraries
 from craft.words import format_bytes
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

@@ -56,7 +56,7 @@ def gguf_folder(name: str) -> Path:
     Raises ModelUnavailable, or ModelUnsuited for a part of a split model and a vocabulary of an unknown way to split text.
     """
     from craft.disk import default_root, locked
-    from craft.models.quiet import quiet_libraries
+    from craft.models import quiet_libraries
 
     path, folder = _path(name), default_root() / "gguf" / str(gguf_digest(name))
     if folder.is_dir():

@@ -17,12 +17,11 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 
-from craft.models.base import Base
+from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of, resolve_model
 from craft.models.gguf import gguf_notes
 from craft.models.heads import head_names, keep_head_in_float32, model_class, refuse_encoder
-from craft.models.quiet import quiet_libraries
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.task import Kind
 

@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models import quiet_libraries
 from craft.models.adapters import CONFIG_FILE, attach_adapter
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.files import model_digest
 from craft.models.gguf import is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
-from craft.models.quiet import quiet_libraries
 from craft.processes import current
 from craft.results import MODEL_DIGEST, RUN_FILE
 from craft.settings import WarmStart

@@ -21,11 +21,10 @@ from transformers.pytorch_utils import Conv1D
 
 from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_config, load_tokenizer, meta_model
-from craft.models.quiet import quiet_libraries
 from craft.results import Counts
 from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head

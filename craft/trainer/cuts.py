@@ -26,10 +26,10 @@ from torch import Tensor
 
 from craft.factors.low_rank import ranks_within
 from craft.methods import find_cutting
+from craft.models import quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.compute import compute_device
 from craft.models.heads import head_names, is_head
-from craft.models.quiet import quiet_libraries
 from craft.results import TEXT_DIGEST, Counts, RunResult
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.scorer import Scorer, make_scorer, splits_of

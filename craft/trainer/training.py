@@ -24,12 +24,11 @@ from torch import nn
 
 import craft
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
+from craft.models import quiet_libraries
+from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen, shard
 from craft.models.files import model_digest
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import SPREAD, load_model, load_tokenizer, refuse_other_words
-from craft.models.quiet import quiet_libraries
-from craft.models.sharding import shard
 from craft.processes import current
 from craft.results import (
     CUTS_FOLDER,

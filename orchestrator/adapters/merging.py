@@ -39,7 +39,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
     from craft import load_adapter
     from craft.methods import shown_method
-    from craft.models.quiet import quiet_libraries
+    from craft.models import quiet_libraries
 
     record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     model, tokenizer = load_adapter(adapter, base)

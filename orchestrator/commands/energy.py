@@ -62,8 +62,8 @@ def report(
     """
     import torch
 
-    from craft.factors.stacks import stack_factors
-    from craft.models.base import Base
+    from craft.factors.hosvd import stack_factors
+    from craft.models import Base
     from craft.models.loading import load_config, load_model
     from craft.models.projections import find_projections
     from craft.tuners.craft.find_stacks import base_weight

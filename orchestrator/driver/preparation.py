@@ -139,10 +139,10 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
 
 
 def _prepare_base(base: Base, elsewhere: bool) -> None:
+    from craft.models import quiet_libraries
     from craft.models.files import fetch_weights, resolve_model
     from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_config, load_model, load_tokenizer
-    from craft.models.quiet import quiet_libraries
 
     run, task = base.run, find_task(base.run.task, base.run.data)
     # Trials with another method may have the same base: as it is stored, whatever the method of this run is.

@@ -72,7 +72,7 @@ class Identity:
     @cached_property
     def _meta(self) -> Any:
         """The model without weights."""
-        from craft.models.base import Base
+        from craft.models import Base
         from craft.models.loading import meta_model
 
         task = find_task(self.sweep.task_names[0], self.sweep.data)

@@ -225,7 +225,7 @@ def _tokenizer(plan: Plan) -> Any:
 
 
 def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[tuple[str, str]]:
-    from craft.models.base import Base
+    from craft.models import Base
     from craft.models.loading import meta_model
     from craft.scoring.encoding import longest_input
 

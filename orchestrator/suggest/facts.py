@@ -131,7 +131,7 @@ def _read_tokens(
     """Returns lengths of a sample, the length at which inputs are cut, and doubts about the texts."""
     import numpy as np
 
-    from craft.models.base import Base
+    from craft.models import Base
     from craft.models.loading import load_tokenizer, meta_model
     from craft.scoring.encoding import positions
 
@@ -147,7 +147,7 @@ def _read_tokens(
 
 def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:
     """Reads layers and projections from `config.json`. Raises ValueError for a model that is not here or not suited."""
-    from craft.models.base import Base
+    from craft.models import Base
     from craft.models.layouts import find_layout
     from craft.models.loading import meta_model
     from craft.models.projections import find_projections, linear_modules

@@ -13,7 +13,7 @@ from peft import get_peft_model
 from safetensors.torch import load_file
 
 from craft import CraftConfig
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.compute import compute_device
 from craft.models.loading import load_model
 from craft.trainer.adapter_folder import load_adapter

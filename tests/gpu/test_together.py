@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.sharding import put_in_parts
+from craft.models.compute import put_in_parts
 from craft.processes import gather_parts, is_part
 from craft.settings import Way
 from craft.spec import RunSpec

@@ -15,7 +15,7 @@ from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.stacks import stack_factors
+from craft.factors.hosvd import stack_factors
 from craft.factors.store import hash_weights
 from craft.models.projections import Located, Stacks, find_projections, find_targets
 from craft.ranks import resolve_ranks

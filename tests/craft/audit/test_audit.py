@@ -18,8 +18,8 @@ from craft.audit.audit import audit_adapter
 from craft.audit.changes import changes_of, write_lora
 from craft.audit.data import Data, as_trained
 from craft.audit.folder import read_folder
+from craft.models import Base
 from craft.models.adapters import WEIGHTS_FILE
-from craft.models.base import Base
 from craft.models.loading import load_model
 from craft.scoring.scorer import splits_of
 from craft.settings import TrainingSettings

@@ -18,15 +18,14 @@ import torch
 from safetensors.torch import load_file
 
 from craft.factors import store as stores
-from craft.factors.hosvd import TuckerFactors, hosvd
-from craft.factors.stacks import stack_factors
+from craft.factors.hosvd import TuckerFactors, hosvd, stack_factors
 from craft.factors.store import Store, StoreWarning, default_store, hash_weights
 from orchestrator.commands.cache import clear_store, list_store
 
 _CHILDREN = """
 import hashlib, json, os, sys
 import torch
-from craft.factors.stacks import stack_factors
+from craft.factors.hosvd import stack_factors
 from craft.factors.store import Store
 torch.set_num_threads(1)
 folder = sys.argv[1]

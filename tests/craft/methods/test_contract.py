@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model
 from craft.spec import RunSpec
@@ -26,7 +26,7 @@ from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_t
 from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.steps import find_decaying
 from craft.tuner_types import TUNERS
-from craft.tuners.registration import register
+from craft.tuners.joint import register
 from tests.craft.methods import one_more
 from tests.craft.methods.cases import CASES, SUBJECTS, Case, D
 

@@ -14,8 +14,8 @@ from torch import nn
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.trainer.counting import optimizer_bytes
-from craft.tuners.across_layers import fold
 from craft.tuners.bottleneck import Train, factors
+from craft.tuners.low_rank import fold
 from craft.tuners.optimizers import AdaLoraAdam, GaLoreAdam
 
 CONTEXT = BuildContext("SEQ_CLS", total_steps=20)

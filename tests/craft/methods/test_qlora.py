@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification, LlamaConfig
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import SPREAD, load_model
 from craft.results import ModelUnavailable, RunFailed
 from craft.spec import RunSpec

@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as Format
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.gguf import gguf_digest, gguf_folder, gguf_notes
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
 from craft.results import ModelUnavailable, ModelUnsuited

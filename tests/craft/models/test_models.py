@@ -25,8 +25,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from craft.models import Base
 from craft.models import files as models
-from craft.models.base import Base
 from craft.models.files import MINILM, MINILM_SHA256
 from craft.models.heads import head_names
 from craft.models.loading import load_model, load_tokenizer, meta_model, refuse_other_words

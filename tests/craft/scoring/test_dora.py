@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.dora import DoraLinearLayer
 
 from craft.data_settings import GenerationSettings
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.generation import generate

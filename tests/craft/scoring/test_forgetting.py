@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from craft.data_settings import GenerationSettings
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import RunFailed, RunPrevented
 from craft.scoring.encoding import Collator, Encoded

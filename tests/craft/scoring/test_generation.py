@@ -12,7 +12,7 @@ import torch
 from craft.data_settings import GenerationSettings
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.tasks.prompts import PROMPTS, TaughtText, encode

@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model
 from craft.models.projections import find_projections
 from craft.results import RunResult

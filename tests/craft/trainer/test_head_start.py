@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from craft.factors.store import StoreWarning
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.head_scorer import predict

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model, meta_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter

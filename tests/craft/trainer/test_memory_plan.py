@@ -12,10 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from craft.factors.hosvd import TuckerFactors
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, multiply_as_base
 from craft.models.loading import meta_model
-from craft.models.quiet import quiet_libraries
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from craft.methods import METHODS
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.compute import compute_as_stored, computes_in_bfloat16
 from craft.models.loading import load_model
 from craft.results import Progress, RunFailed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from craft.methods import METHODS
-from craft.models import sharding
+from craft.models import compute
 from craft.processes import Group, current, is_part
 from craft.results import Leave, RunFailed, RunPrevented, RunResult
 from craft.settings import WarmStart, Way
@@ -48,7 +48,7 @@ class Watch:
             return train_run(*arguments, **calls)
 
     def shard(self, model: Any, *arguments: Any) -> None:
-        sharding.shard(model, *arguments)
+        compute.shard(model, *arguments)
         weights = [weight for weight in model.parameters() if is_part(weight) or not weight.requires_grad]
         weights = weights or [*model.parameters()]
         here = sum(weight.to_local().numel() if is_part(weight) else weight.numel() for weight in weights)

@@ -292,7 +292,7 @@ def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: 
     spec = tiny_spec(training={"head_start": "random", "head_learning_rate": 1e-30, "select": "last"})
     result = train_run(spec, tmp_path)
     model, _ = load_adapter(result.adapter)
-    from craft.models.base import Base
+    from craft.models import Base
     from craft.models.loading import load_model
 
     fresh = load_model(Base(spec.model, "classification", TASKS[spec.task].labels), seed=spec.seed)

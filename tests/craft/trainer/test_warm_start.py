@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.heads import head_names, is_head
 from craft.models.loading import load_model
 from craft.results import Progress, RunFailed

@@ -35,7 +35,7 @@ def test_registered_whatever_module_comes_first(module: str) -> None:
 
 
 def _run(first: str) -> None:
-    check = f"{first}; from peft import PeftConfig; from craft.tuners.registration import register; register(); register(); "
+    check = f"{first}; from peft import PeftConfig; from craft.tuners.joint import register; register(); register(); "
     check += "print(PeftConfig.from_peft_type(peft_type='CRAFT').peft_type.value)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "CRAFT", done.stderr

@@ -10,7 +10,7 @@ import transformers
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models.base import Base
+from craft.models import Base
 from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts

@@ -26,8 +26,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from craft.models.projections import target_modules
-from craft.tuners.across_layers import LotrConfig
 from craft.tuners.craft.config import FoundModules
+from craft.tuners.low_rank import LotrConfig
 from tests.craft.tuners.craft.test_peft_contract import TinyModel, adapted, close, config, hidden, two_adapters
 
 

@@ -1,10 +1,11 @@
-"""Changes of many weights as one tensor: LoTR (arXiv 2402.01376) and SuperLoRA (arXiv 2403.11887). Both start as the base.
+"""Tuners of low rank that PEFT lacks: LoTR (arXiv 2402.01376), SuperLoRA (2403.11887) and MiLoRA (2406.09044).
 
     LoTR        ΔW_l = s A G_l Bᵀ                            A (d_out x r), B (d_in x r) shared by a stack, G_l (r x r)
     SuperLoRA   [vec ΔW_1; ...; vec ΔW_n] = F(T_1), ..., F(T_G)        T_g = s C_g x_1 A_g1 x_2 ... x_M A_gM
+    MiLoRA      s B A = U_r S_r V_rᵀ of the r smallest singular values of W, which loses it, in the model and at every loading
 
 SuperLoRA lays the entries of all weights end to end and cuts them into G groups, each folded into an M-dimensional tensor, as
-near to a cube as possible. The paper's shuffling and fixed projection are the identity here.
+near to a cube as possible. The paper's shuffling and fixed projection are the identity here. All start as the base model.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+from peft import LoraConfig
+from peft.tuners.lora import LoraLayer, LoraModel
+from peft.utils.other import transpose
+from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -128,3 +133,43 @@ class SuperLoraAdapter(JointAdapter):
 class SuperLoraModel(JointTuner):
     prefix = "superlora_"
     adapter_cls: ClassVar[type[JointAdapter]] = SuperLoraAdapter
+
+
+@dataclass
+class MiloraConfig(LoraConfig):
+    """LoRA's configuration; `init_lora_weights` stays True."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType("MILORA")
+
+
+class MiloraModel(LoraModel):
+    """LoRA whose layers start at their minor singular components."""
+
+    def _create_and_replace(  # type: ignore[override]  # LoRA's own takes the parameter's name by keyword alone
+        self, lora_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        super()._create_and_replace(lora_config, adapter_name, target, target_name, parent, *args, **kwargs)
+        layer = getattr(parent, target_name)
+        assert isinstance(layer, LoraLayer)
+        start_minor(layer, adapter_name)
+
+
+def start_minor(layer: Any, adapter_name: str) -> None:
+    """Moves the minor singular components of the layer's weight into its adapter."""
+    weight, rank = layer.get_base_layer().weight, layer.r[adapter_name]
+    if weight.is_meta:
+        return
+    if not weight.is_floating_point():
+        raise ValueError("MiLoRA takes components out of the base weights, which a quantized base does not allow; use LoRA")
+    if rank > min(weight.shape):
+        sides = " x ".join(map(str, weight.shape))
+        raise ValueError(f"MiLoRA's rank is at most {min(weight.shape)} for a weight of {sides}; got {rank}")
+    scale, matrix = layer.scaling[adapter_name], transpose(weight.data, layer.fan_in_fan_out).to(torch.float32)
+    u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
+    root = (s[-rank:] / scale).sqrt()
+    a, b = (root[:, None] * vt[-rank:]).contiguous(), (u[:, -rank:] * root).contiguous()
+    layer.lora_A[adapter_name].weight.data, layer.lora_B[adapter_name].weight.data = a, b
+    residual = matrix - scale * b @ a
+    layer.get_base_layer().weight.data = transpose(residual.to(weight.dtype), layer.fan_in_fan_out)
