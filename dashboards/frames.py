@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from orchestrator.judging.answer import Answer, find_answer
-from orchestrator.judging.front import judge_state
 from orchestrator.plan.parameters import flatten
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Refused
+from orchestrator.record.state import State
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.front import judge_state
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import Refused
-from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.sweepfile.settings import Enough
 

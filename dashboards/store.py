@@ -15,11 +15,11 @@ from urllib.parse import quote
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import list_some, nearest
 from dashboards.frames import Frames
-from orchestrator.results.tags import KEY, STATUS, SWEEP, SWEEP_ID
-from orchestrator.state.log import LiveState, read_points
-from orchestrator.state.state import State
+from orchestrator.record.log import LiveState, read_points
+from orchestrator.record.state import State
 from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.reader import StoreReader
+from orchestrator.tracking.tags import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:

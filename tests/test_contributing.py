@@ -78,8 +78,8 @@ def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.plan.plan import make_plan
+    from orchestrator.record.state import State
     from orchestrator.search.stages import make_strategy
-    from orchestrator.state.state import State
     from orchestrator.sweepfile import algorithms
     from orchestrator.sweepfile.load import load_sweep
 
@@ -92,7 +92,7 @@ def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.state import events, state
+    from orchestrator.record import events, state
 
     (block,) = [block for block in blocks(CONTRIBUTING) if "class Noted(Event)" in block.text]
     scope = {**vars(events), "__name__": events.__name__}
@@ -105,9 +105,9 @@ def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_example_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from orchestrator.state.entry import TrialResult
-    from orchestrator.state.events import Ended
-    from orchestrator.state.log import read_state
+    from orchestrator.plan.trial import TrialResult
+    from orchestrator.record.events import Ended
+    from orchestrator.record.log import read_state
     from tests.orchestrator.recorded import over_seeds, record, write_log
 
     example("orchestrator/commands/failures.py", monkeypatch)

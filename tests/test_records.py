@@ -11,7 +11,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 
-from orchestrator.judging.posterior import DRAWS
+from orchestrator.results.posterior import DRAWS
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks import against_published, audited, chosen, cuts, enough, ranked, recorded_front, starts, tuned

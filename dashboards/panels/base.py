@@ -28,7 +28,7 @@ from craft.results import name_score
 from craft.scoring.predictions import Prediction
 from craft.words import points
 from dashboards.frames import Frames, Row, TrialRow
-from orchestrator.judging.answer import REASONS
+from orchestrator.results.answer import REASONS
 from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
 from orchestrator.results.summary import shared_metric
 from orchestrator.tools.markup import shorten

@@ -15,7 +15,7 @@ from dashboards.frames import Frames, Row
 from dashboards.panels.base import Panel, Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
-from orchestrator.judging.front import axes, judge
+from orchestrator.results.front import axes, judge
 from orchestrator.results.metrics import Column
 
 STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")

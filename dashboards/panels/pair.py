@@ -12,7 +12,7 @@ from functools import cache, partial
 from dashboards.frames import Frames, Row
 from dashboards.panels.base import Panel, Plain, View, best_first, done, draw_table, number
 from dashboards.panels.table import COMPARE, sides, store_of
-from orchestrator.judging.probabilities import spreads
+from orchestrator.results.probabilities import spreads
 from orchestrator.review.comparing import Spreads, compare_summaries
 
 LIMIT = 40

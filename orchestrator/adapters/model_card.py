@@ -24,10 +24,10 @@ from craft.models.files import base_name
 from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.tuner_types import TUNERS
-from orchestrator.judging.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
+from orchestrator.results.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label
 from orchestrator.tools.markup import plain

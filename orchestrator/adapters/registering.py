@@ -10,8 +10,8 @@ from craft.results import RUN_FILE
 from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE
 from orchestrator.adapters.taking import Taken, slug
-from orchestrator.desired.run import headline
 from orchestrator.results.metrics import SIZE
+from orchestrator.review.desired_run import headline
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import titles
 from orchestrator.tools.secrets import redact

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from craft.results import RUN_FILE
 from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
@@ -28,6 +30,8 @@ from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, model_card, peft_config, served_by
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
+from orchestrator.results.metrics import SIZE
+from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
@@ -222,3 +226,78 @@ def cut_adapters(
 def _parts(entry: Entry, entries: Sequence[Entry]) -> list[str]:
     tasks, seeds = ({getattr(entry.trial, name) for entry in entries} for name in ("task", "seed"))
     return [slug(entry.trial.task)] * (len(tasks) > 1) + [f"seed-{entry.trial.seed}"] * (len(seeds) > 1)
+
+
+class AdapterPart(Part):
+    """One adapter, or one merged model."""
+
+    task: str = Field(description="The task that it was trained on.")
+    seed: int = Field(description="The seed of its trial.")
+    trial: str = Field(description="The key of its trial.")
+    score: Number = Field(description="The reported score of this trial, in points.")
+    search_score: Number = Field(description="Its score on the split that may choose, in points.")
+    reasons: list[str] = Field(description="Why it is this configuration and this trial, in sentences.")
+    path: str | None = Field(description="The folder that has it. Null if it was registered only.")
+    files: list[str] = Field(description="The files in that folder.")
+    load: list[str] = Field(description="Lines of Python that load it from there.")
+
+
+class TakeReport(Report):
+    """Adapters that were written for one configuration."""
+
+    report: Literal["take"] = Field("take", description="The kind of this report.")
+    sweep: str = Field(description="The name of the sweep.")
+    configuration: str = Field(description="The id of the configuration.")
+    label: str = Field(description="Its name for people.")
+    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
+    form: Form = Field(description="What was written: the adapter, the same change of weights as a LoRA, or a merged model.")
+    adapters: list[AdapterPart] = Field(description="What was taken, one for each task.")
+    registered: list[str] = Field(description="What the model registry got, in sentences. Empty if nothing was registered.")
+
+
+def take_report(
+    record: PastSweep,
+    chosen: Pick,
+    adapters: Sequence[Taken],
+    *,
+    form: Form = "adapter",
+    written: bool = True,
+    registered: Sequence[str] = (),
+) -> TakeReport:
+    """Returns the report on adapters that have been taken."""
+    return TakeReport(
+        sweep=record.name,
+        configuration=chosen.summary.configuration,
+        label=full_label(chosen.summary),
+        trainable_parameters=chosen.summary.value(SIZE),
+        form=form,
+        adapters=[_adapter(adapter, form, written) for adapter in adapters],
+        registered=list(registered),
+    )
+
+
+def _adapter(adapter: Taken, form: Form, written: bool) -> AdapterPart:
+    entry, folder = adapter.entry, adapter.folder
+    metrics = entry.result.metrics if entry.result else {}
+    files = (path for path in folder.rglob("*") if path.is_file()) if written else ()
+    return AdapterPart.fill(
+        entry.trial,
+        trial=entry.key,
+        score=metrics.get("score"),
+        search_score=metrics.get("search_score"),
+        reasons=list(adapter.reasons),
+        path=str(folder) if written else None,
+        files=sorted(str(path.relative_to(folder)) for path in files),
+        load=how_to_load(adapter, form) if written else [],
+    )
+
+
+class CutReport(Report):
+    """Adapters of a configuration that were cut."""
+
+    report: Literal["cut"] = Field("cut", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    configuration: str = Field(description="The id of the configuration whose adapters were cut.")
+    reason: str = Field(description="Why it is this one, in a sentence.")
+    path: str = Field(description="The folder that has a folder for each size.")
+    sizes: dict[str, Count] = Field(description="By the name of a size for people: the most parameters of one of its adapters.")

@@ -95,7 +95,7 @@ def take(
             for line in how_to_load(adapter, form):
                 console.print(f"    {line}")
         if as_json:
-            from orchestrator.reports.written import take_report
+            from orchestrator.adapters.taking import take_report
 
             report = take_report(record, chosen, adapters, form=form, written=to is not None, registered=registered)
             write_report(report.to_json())
@@ -140,7 +140,7 @@ def cut(
     console.print(table)
     console.print(f"written to {to}; to train cuts on and score them, give the block sizes and continue with --resume")
     if as_json:
-        from orchestrator.reports.written import CutReport
+        from orchestrator.adapters.taking import CutReport
 
         names = {"sweep": record.name, "configuration": trained.configuration, "reason": chosen.reason, "path": str(to)}
         write_report(CutReport(**names, sizes=sizes).to_json())
@@ -205,7 +205,7 @@ def audit(
     """
     from craft.audit.audit import audit_adapter
     from craft.audit.data import Data
-    from orchestrator.reports.audit import audit_report
+    from orchestrator.adapters.audit import audit_report
 
     screen = plain_screen(quiet=as_json)
     columns = Data(

@@ -1,6 +1,6 @@
 """`craft-sweeps`: the table of commands, and how each of them ends.
 
-A mistake is a sentence on stderr, without a traceback and without passwords. Exit statuses: `orchestrator.reports.exits`.
+A mistake is a sentence on stderr, without a traceback and without passwords. Exit statuses: `orchestrator.commands.errors`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 import craft
-from orchestrator.reports.exits import GOOD, LEFT, NO, STOPPED, WRONG
+from orchestrator.commands.errors import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
@@ -273,7 +273,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
             return status or GOOD
         trouble = KeyboardInterrupt(row.stopped)
     if "--json" in arguments:
-        from orchestrator.reports.errors import error_report
+        from orchestrator.commands.errors import error_report
 
         write_report(error_report(trouble).to_json())
     else:

@@ -17,13 +17,15 @@ import os
 import posixpath
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pyarrow import fs
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,15 +33,15 @@ from rich.text import Text
 from craft.spec import RunSpec
 from craft.words import format_bytes, plural
 from orchestrator.commands.start import store_of
-from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.trial import Job
 from orchestrator.plan.tuning import most_choices
 from orchestrator.record.checkpoints import check_writable, open_storage
-from orchestrator.reports.check import Finding, Level
+from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import sqlite_file
+from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:
     from orchestrator.plan.gpu_shares import Gpu
@@ -52,6 +54,33 @@ STEP_ROWS, STEP_SECONDS = 8, 600.0
 """Of the step that is taken in several processes: the rows that are scored after it, and how long it may take."""
 STATES_A_PARAMETER = 4
 """Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
+
+Level = Literal["good", "doubt", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked."""
+
+    level: Annotated[Level, Field(description="`good`; `doubt`: it may go wrong; `bad`: it would go wrong.")]
+    subject: Annotated[str, Field(description="What was checked, such as `storage` or a machine's name.")]
+    sentence: Annotated[str, Field(description="How it is.")]
+    remedy: Annotated[str, Field(description="What to do if it is not good. Empty if it is.")] = ""
+
+
+class CheckReport(Report):
+    """Whether a sweep would run to its end here."""
+
+    report: Literal["check"] = Field("check", description="The kind of this report.")
+    ok: bool = Field(description="Whether nothing is `bad`. The exit status is 0 then, and 1 otherwise.")
+    findings: list[Finding] = Field(description="What was checked, in order. A `bad` one may end the checks.")
+
+
+def check_report(findings: Iterable[Finding]) -> CheckReport:
+    """Returns the report on findings."""
+    checked = list(findings)
+    return CheckReport(ok=all(finding.level != "bad" for finding in checked), findings=checked)
+
 
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
 

@@ -24,8 +24,8 @@ from orchestrator.record.options import Options
 from orchestrator.tools.stdout import write_report
 
 if TYPE_CHECKING:
-    from orchestrator.control.change import Change
-    from orchestrator.state.events import Verb
+    from orchestrator.driver.change import Change
+    from orchestrator.record.events import Verb
 
 Trial = Annotated[
     str, typer.Argument(metavar="TRIAL", help="A trial's key, its beginning, or 'CONFIGURATION · TASK · seed N'; see `status`.")
@@ -72,7 +72,7 @@ def apply(
 
     done = apply_file(options, console, agree)
     if as_json:
-        from orchestrator.reports.change import apply_report
+        from orchestrator.driver.change import apply_report
 
         write_report(apply_report(done.change, done.applied).to_json())
     elif not done.change:

@@ -75,7 +75,7 @@ def suggest(
 
     suggestion = suggest_sweep(model, str(data), label, text, hours, validation, kind, name, encoding, skip_bad)
     if as_json:
-        from orchestrator.reports.written import SuggestReport
+        from orchestrator.suggest.suggest import SuggestReport
 
         write_report(SuggestReport(sweep_file=suggestion.text, seconds=suggestion.seconds).to_json())
     else:

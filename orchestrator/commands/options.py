@@ -34,9 +34,9 @@ def _names(incomplete: str) -> list[str]:
 
 def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Returns the rules and the ids of the sweep's configurations that begin so, the latter with their labels."""
+    from orchestrator.record.log import read_state
     from orchestrator.review.past_sweep import find_folder
     from orchestrator.review.pick import RULES
-    from orchestrator.state.log import read_state
 
     picks = dict.fromkeys(RULES, "a rule")
     with suppress(ValueError, OSError):

@@ -12,7 +12,7 @@ from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
-from orchestrator.state.log import read_state
+from orchestrator.record.log import read_state
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.stdout import write_report
 from orchestrator.tracking.uri import TrackingError, resolve_uri
@@ -42,7 +42,7 @@ def front(
 
     record = find_sweep(sweep, tracking_uri, storage).with_within(within)
     if as_json:
-        from orchestrator.reports.front import front_report
+        from orchestrator.review.front_report import front_report
 
         write_report(front_report(record).to_json())
     elif not any(summary.finished or summary.failed for summary in record.summaries):
@@ -88,7 +88,7 @@ def compare(
     compared = compare_sweeps(first_record, second_record, configuration_a, configuration_b, metric)
     show_comparison(compared, plain_screen(quiet=as_json), rows)
     if as_json:
-        from orchestrator.reports.compare import compare_report
+        from orchestrator.review.comparing import compare_report
 
         write_report(compare_report(compared).to_json())
 
@@ -118,7 +118,7 @@ def export(
     written = write_trials(record.entries, path)
     plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
     if as_json:
-        from orchestrator.reports.written import ExportReport
+        from orchestrator.review.trials_file import ExportReport
 
         write_report(ExportReport(sweep=record.name, path=str(path), trials=written).to_json())
 
@@ -163,8 +163,8 @@ def judge(
     record = table.record
     sides = None if compare is None else compare_sweeps(record, record, *compare, flags=("--compare", "--compare"))
     if as_json:
-        from orchestrator.reports.compare import compare_report
-        from orchestrator.reports.front import front_report
+        from orchestrator.review.comparing import compare_report
+        from orchestrator.review.front_report import front_report
 
         comparison = sides and compare_report(sides)
         write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=comparison).to_json())
@@ -192,7 +192,7 @@ def replay(
 
     Exit status: 0 the store has everything; 1 something is still missing; 2 the call is wrong.
     """
-    from orchestrator.review.front_tables import markdown
+    from orchestrator.review.desired_runs import DesiredRuns
     from orchestrator.tracking import follower
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -201,7 +201,7 @@ def replay(
         raise TrackingError(f"{folder} holds no {record.record.name}: give the folder of a sweep, as in runs/NAME")
     with one_driver(folder):
         uri = resolve_uri(tracking_uri) if tracking_uri else _read_uri(record)
-        missing = follower.replay(folder, uri, markdown, timeout)
+        missing = follower.replay(folder, uri, DesiredRuns, timeout)
     waiting = f"{missing} {plural(missing, 'event')} left; run this again when the store answers"
     plain_screen().print(waiting if missing else "everything is in the tracking store")
     return 1 if missing else 0

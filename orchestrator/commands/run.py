@@ -106,7 +106,7 @@ def run(
     if outcome.trouble:
         Console(stderr=True, highlight=False, emoji=False, markup=False).print(outcome.trouble)
     if as_json:
-        from orchestrator.reports.front import front_report
+        from orchestrator.review.front_report import front_report
         from orchestrator.review.past_sweep import read_folder
 
         assert outcome.state.started is not None, "a session has run"
@@ -156,7 +156,7 @@ def check(
     options = Options(sweep, changes_of(changes), name, storage, tracking_uri, address)
     findings = list(diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None))
     if as_json:
-        from orchestrator.reports.check import check_report
+        from orchestrator.commands.check import check_report
 
         write_report(check_report(findings).to_json())
     else:
@@ -190,7 +190,7 @@ def more(
     if start is None:
         raise ValueError(f"the sweep is continued by a program of its own; run it yourself: {answer.command}")
     if as_json and not yes:
-        from orchestrator.reports.front import front_report
+        from orchestrator.review.front_report import front_report
 
         write_report(front_report(record).to_json())
         return 0
@@ -206,7 +206,7 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False) -> None:
 
     prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None)
     if as_json:
-        from orchestrator.reports.plan import plan_report
+        from orchestrator.review.plan_report import plan_report
 
         write_report(plan_report(plan, prospect).to_json())
         return

@@ -1,6 +1,6 @@
 """A sweep that exists is changed: `apply` gives it an edited file; `ask` pauses, continues, stops, retries.
 
-a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.control`)
+a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.driver.request`)
 none does         `apply` continues the sweep as `run --resume` does; another request waits for the next session
 """
 
@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.commands.start import plan_change, run_plan
-from orchestrator.control.change import Change, check_change, find_change, price_of
-from orchestrator.control.request import Request, affected, apply_request, new_request, pending
-from orchestrator.driver.preparation import needs_of, prepare
+from orchestrator.driver.change import Change, check_change, find_change, price_of
+from orchestrator.driver.request import Request, RequestReport, affected, apply_request, new_request, pending
 from orchestrator.plan.plan import Plan
+from orchestrator.record.events import Verb
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of
+from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
-from orchestrator.reports.change import RequestReport
-from orchestrator.state.events import Verb
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
+from orchestrator.record.state import State
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.worker.preparation import needs_of, prepare
 
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome

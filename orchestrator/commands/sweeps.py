@@ -34,7 +34,7 @@ def list_(
 
     Exit status: 0 listed; 2 the store cannot be read.
     """
-    from orchestrator.reports.listing import list_sweeps
+    from orchestrator.review.listing import list_sweeps
 
     report = list_sweeps(tracking_uri, storage)
     if as_json:
@@ -100,7 +100,7 @@ def remove(
 
     Exit status: 0 removed, or the answer was no; 1 a part could not be deleted; 2 there is no such sweep, or its driver lives.
     """
-    from orchestrator.reports.listing import RemoveReport
+    from orchestrator.review.listing import RemoveReport
     from orchestrator.review.removing import find_removal
     from orchestrator.review.removing import remove as remove_sweep
 

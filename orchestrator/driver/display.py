@@ -17,12 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from craft.words import format_duration
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
 from orchestrator.record.options import Verbosity
+from orchestrator.record.state import State
 from orchestrator.review.progress import Outlook, progress
 from orchestrator.review.status import RUNNING_SHOWN, Progress
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
-from orchestrator.state.state import State
 
 PLAIN_EVERY, REDRAWN_EVERY = 30.0, 0.25
 

@@ -12,6 +12,7 @@ driver's own thread is lost in Ray; `lock` keeps the two apart.
 from __future__ import annotations
 
 import logging
+import posixpath
 import threading
 import time
 import uuid
@@ -20,21 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.control.request import Command, RequestQueue
 from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
 from orchestrator.driver.queue import Queue
+from orchestrator.driver.request import Command, RequestQueue
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, jobs_of
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.manifest import describe_session
-from orchestrator.record.options import Options
-from orchestrator.record.resume import copied_from
-from orchestrator.search.scheduler import make_scheduler
-from orchestrator.search.stages import make_strategy
-from orchestrator.search.strategy import refusal
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import (
+from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
+from orchestrator.record.events import (
     Applied,
     Decided,
     Ended,
@@ -51,8 +45,16 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
-from orchestrator.state.log import Log, read_events
-from orchestrator.state.state import State, new_rows
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import Log, read_events
+from orchestrator.record.manifest import describe_session
+from orchestrator.record.options import Options
+from orchestrator.record.resume import copied_from
+from orchestrator.record.state import State, new_rows
+from orchestrator.search.scheduler import make_scheduler
+from orchestrator.search.stages import make_strategy
+from orchestrator.search.strategy import refusal
+from orchestrator.sweepfile.resources import Resources
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +210,12 @@ class Driver:
     @property
     def is_ending(self) -> bool:
         """Whether no job may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
-        return self.stopping() or self.exhausted is not None or self.common_cause.trouble is not None
+        return self.stopping() or self.exhausted is not None or self.trouble is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """The fault that all trials meet; None if there is none."""
+        return self.common_cause.trouble
 
     @property
     def exhausted(self) -> str | None:
@@ -227,7 +234,33 @@ class Driver:
         waits = self.state.held is not None and key not in self.queue.running
         return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 
+    def is_submitted(self, key: str) -> bool:
+        """Returns whether the engine has a job, or is to have it."""
+        return key in self.queue.submitted
+
+    @property
+    def waiting_shares(self) -> list[Resources]:
+        """What the jobs ask of a machine that could run now, and do not."""
+        jobs = {**self.queue.submitted, **self.queue.waiting}
+        return [job.training.resources for key, job in jobs.items() if key not in self.queue.running]
+
     # What the engine reports.
+
+    def receive(self, attempt: int, key: str, message: Mapping[str, Any], checkpoint: str | None) -> bool:
+        """Takes a message of a running job (`orchestrator.worker.worker`); returns whether the job must leave its place.
+
+        Args:
+            checkpoint: the name of the stored checkpoint that came with the message.
+        """
+        if "outlook" in message:
+            self.show_outlook(key, message["outlook"])
+        elif "results" in message:
+            self.common_cause.works()
+            results = map(TrialResult.from_json, message["results"])
+            self.record_end(key, [self._outcome(attempt, result, key, checkpoint) for result in results])
+        elif "progress" in message and self.record_report(key, message["progress"]):
+            return True
+        return self.must_leave(key)
 
     def record_start(self, key: str) -> None:
         """Notes that a job runs, for the first time or again."""
@@ -306,8 +339,10 @@ class Driver:
         return keys
 
     def end_waiting(self) -> None:
-        """Ends each trial that still waits, with its last evaluation as its result; called when nothing runs and nothing more
-        comes."""
+        """Ends each trial that waits to be promoted, with its last evaluation as its result, if nothing more comes that could
+        promote it; called when nothing runs."""
+        if self._scheduler is None or self.strategy.is_open(self.state):
+            return
         for key in [*self.queue.waiting]:
             entry = self.state.entries[key]
             report = entry.report
@@ -349,6 +384,19 @@ class Driver:
         on_disk = self.flush()
         for command in self.requests.commands(lambda: (self.plan, self.state), on_disk):
             self.follow(command)
+
+    def _outcome(self, attempt: int, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
+        """Returns a result with its adapter, which is in the job's last checkpoint."""
+        adapter = None
+        if result.status != "finished" or checkpoint is None:
+            return Outcome(result)
+        folder = [f"attempt-{attempt}", job, checkpoint]
+        place = [*folder, *([] if result.key == job else [CUTS_FOLDER, result.key]), ADAPTER_FOLDER]
+        try:
+            adapter = local_adapter(self.storage, posixpath.join(*place), self.folder.adapters / result.key)
+        except OSError:
+            logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
+        return Outcome(result.with_facts(adapter=within(self.storage, *place)), adapter)
 
     def _relative(self, path: Path | None) -> str | None:
         if path is None:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from craft.words import format_duration, plural
-from orchestrator.judging.control import above_guessing
 from orchestrator.plan.plan import Plan
+from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.state import State
+from orchestrator.results.control import above_guessing
 from orchestrator.results.presentation import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.review.progress import progress
-from orchestrator.state.entry import Entry
-from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.follower import Report

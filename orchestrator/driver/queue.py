@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.plan.trial import Job
+from orchestrator.record.state import State
 from orchestrator.search.scheduler import PromotionScheduler
-from orchestrator.state.state import State
 
 
 class Queue:

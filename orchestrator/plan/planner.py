@@ -19,9 +19,8 @@ from orchestrator.plan.cost import Cost, Counter, MemoryEstimate
 from orchestrator.plan.identity import Identity
 from orchestrator.plan.labels import Labels
 from orchestrator.plan.parameters import text
-from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.plan.ways import refusal
-from orchestrator.state.trial import Why
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import Point

@@ -1,21 +1,164 @@
-"""A trial, one configuration on one task with one seed; and a job, the trials that run in one process. No Ray here."""
+"""A trial: its description, its result, what runs it; and a job, the trials that run in one process. No Ray here.
+
+`Trial` is one configuration on one task with one seed, as the log keeps it; `PlannedTrial` has the run that it stands for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import GetPydanticSchema, TypeAdapter
 
 from craft.results import Progress, RunResult
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.resources import Resources
+
+Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
+"""A number that stays an int if it is one."""
+Status = Literal["finished", "failed", "stopped", "interrupted"]
+Reason = Literal["listed", "candidate", "transferred", "replicated", "added", "cut", "source"]
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a sweep has a trial.
+
+    ==============  ==========================================================  ========================================
+    reason          the trial                                                   `of`
+    ==============  ==========================================================  ========================================
+    `listed`        is of a point of the file's space, or of a drawn one        empty
+    `candidate`     helps to choose settings, and its scores are not reported   the id of the group that chooses
+    `transferred`   has the learning rate of another configuration              that configuration's id
+    `replicated`    is one more seed of what results have chosen                empty
+    `added`         was decided while the sweep ran                             the reason, in words
+    `cut`           is cut from the adapter of a training                       the key of the training
+    `source`        is trained for what is cut from it, and not reported        the id of the tuned configuration
+    ==============  ==========================================================  ========================================
+
+    Attributes:
+        training: why the training of a cut exists.
+    """
+
+    reason: Reason = "listed"
+    of: str = ""
+    training: Why | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of a sweep, by its description.
+
+    Attributes:
+        key: names its run by the content (`craft.spec.RunSpec.key`).
+        configuration: the id of the configuration that it belongs to.
+        label: the configuration's.
+        parameters: everything that decides its run, flat (`orchestrator.plan.parameters`).
+        planned: its counts as known before training.
+    """
+
+    key: str
+    configuration: str
+    label: str
+    method: str
+    task: str
+    seed: int
+    protocol: str
+    parameters: Mapping[str, Any]
+    why: Why = field(default_factory=Why)
+    planned: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return f"{self.label} · {self.task} · seed {self.seed}"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is cut from the adapter of a training, and not trained."""
+        return self.why.reason == "cut"
+
+    @property
+    def training(self) -> str:
+        """The key of the training from whose adapter it is cut, or its own key."""
+        return self.why.of if self.is_cut else self.key
+
+    @property
+    def group(self) -> str | None:
+        """The id of the group among whose candidates it, or the training of a cut, helps to choose."""
+        why = self.why.training or self.why
+        return why.of if why.reason == "candidate" else None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether its scores are reported."""
+        return self.group is None and self.serves is None
+
+    @property
+    def serves(self) -> str | None:
+        """The id of the tuned configuration of which a size has another choice, and is cut from this training."""
+        return self.why.of if self.why.reason == "source" else None
+
+    @property
+    def added(self) -> str | None:
+        """Why it, or the training of a cut, was added while the sweep ran, in words."""
+        why = self.why.training or self.why
+        return why.of if why.reason == "added" else None
+
+    @property
+    def transferred(self) -> str | None:
+        """The id of the configuration whose learning rate it has."""
+        return self.why.of if self.why.reason == "transferred" else None
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How a trial ended.
+
+    `stopped` is the end of a trial that was never promoted: its metrics are those of its last evaluation. `retryable` marks a
+    failure that is not the configuration's fault (a crash, a full disk): the next session runs such a trial again. `seconds`
+    of a cut adapter are those of cutting and scoring it.
+    """
+
+    key: str
+    status: Status
+    metrics: dict[str, Number] = field(default_factory=dict)
+    counts: dict[str, Number] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    retryable: bool = False
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def with_facts(self, **facts: Any) -> TrialResult:
+        """Returns the result with these facts added."""
+        return replace(self, facts={**self.facts, **facts})
+
+    @property
+    def settled(self) -> bool:
+        """Whether no later session runs the trial again."""
+        return self.status != "failed" or not self.retryable
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> TrialResult:
+        """Raises TypeError for what is no result: an unknown or missing key, a metric or count that is no number."""
+        result = cls(**fields)
+        wrong = [f"{name} is {value!r}" for name, value in (result.metrics | result.counts).items() if not _is_number(value)]
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)}, which is no number")
+        return result
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from orchestrator.state.entry import TrialResult
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tools.secrets import hide_address
 
 if TYPE_CHECKING:

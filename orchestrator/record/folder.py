@@ -28,7 +28,7 @@ class SweepFolder:
         self.written = path / "written.json"
         """The sweep file as it is written, and the changes of it, by which the sweep runs (`orchestrator.record.options`)."""
         self.record = path / LOG_FILE
-        """The events of the sweep, in order (`orchestrator.state.log`)."""
+        """The events of the sweep, in order (`orchestrator.record.log`)."""
         self.tracking = path / "tracking.json"
         """How far the tracking store is, for people and the driver; nothing is resumed from it."""
         self.log = path / "sweep.log"
@@ -38,7 +38,7 @@ class SweepFolder:
         self.driver = path / ".driver.json"
         """The process and the machine of the driver that holds the lock."""
         self.requests = path / "requests"
-        """What people ask of the driver (`orchestrator.control.request`)."""
+        """What people ask of the driver (`orchestrator.driver.request`)."""
         self.ray = path / "ray"
         """Checkpoints of the trials, unless the sweep's `storage` names another place for them."""
         self.adapters = path / "adapters"

@@ -24,8 +24,8 @@ from craft.disk import replacing
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
+from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import SessionStarted
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact, redacted
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import fmean
 
+from orchestrator.record.entry import Entry
 from orchestrator.results.summary import summarize_entries
-from orchestrator.state.entry import Entry
 
 SEARCH_SCORE = "search_score"
 

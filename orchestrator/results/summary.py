@@ -23,10 +23,11 @@ from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.plan.parameters import text
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.entry import Entry
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied
-from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
 GUESSING, RANGE, UNIT, ROUNDING = "random_guessing", "range", "size_unit", "rounding"
@@ -45,7 +46,7 @@ class Summary:
     is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
     how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The count
     `examples` is the fewest that a task was scored on, and `random_guessing` the score of the most frequent class. `enough`
-    marks the configuration that the rule of `orchestrator.judging.front.enough` takes. `unit` is what the size counts, empty
+    marks the configuration that the rule of `orchestrator.results.front.enough` takes. `unit` is what the size counts, empty
     without sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the
     configuration from whose adapters its own are cut. `planned` and `finished` are the trials by which it is judged; `to_come`
     are trials added later that do not count yet, and `lost` the added seeds that failed or were stopped. `graded` has

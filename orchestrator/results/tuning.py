@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from craft.results import EXAMPLES, METRIC, SEARCHED
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.entry import Entry
 from orchestrator.results.intervals import sampling_reach
-from orchestrator.state.entry import Entry, TrialResult
 
 Numbers = NDArray[np.float64]
 DRAWS = 1000

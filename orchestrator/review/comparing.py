@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
+from pydantic import Field
 from rich.console import Console
 
-from orchestrator.judging.luck import difference, luck_of_both
-from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
-from orchestrator.results.metrics import sized
+from orchestrator.results.luck import difference, luck_of_both
+from orchestrator.results.metrics import SIZE, sized
+from orchestrator.results.probabilities import spread_between, spreads
+from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import full_label, metric_column
 from orchestrator.review.mistakes import show_differing
@@ -29,7 +32,7 @@ from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.mistakes import NothingMeets
 
 Spreads = Mapping[str, tuple[float, float]]
-"""`orchestrator.judging.probabilities.spreads` of a sweep."""
+"""`orchestrator.results.probabilities.spreads` of a sweep."""
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 
@@ -231,3 +234,56 @@ def _nothing_shared(metric: str, *sides: Side) -> str:
 
     names, held = [side.name for side in sides], [f"{side.record.name} has {keys(side)}" for side in sides]
     return f"nothing to compare: {names[0]} and {names[1]} share no finished task and seed. {'; '.join(held)}"
+
+
+class SidePart(Part):
+    """One of the two configurations."""
+
+    sweep: str = Field(description="The name of its sweep.")
+    configuration: str = Field(description="Its id.")
+    label: str = Field(description="Its name for people.")
+    reason: str = Field(description="Why it is this configuration of the sweep.")
+    complete: bool = Field(description="Whether all of its trials have finished.")
+    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
+    score: Estimate = Field(description="Its reported score, in points, over all of its own tasks and seeds.")
+
+    @classmethod
+    def of(cls, side: Side) -> SidePart:
+        summary, size = side.summary, side.summary.value(SIZE)
+        names = {"sweep": side.record.name, "label": full_label(summary), "reason": side.reason}
+        return cls.fill(summary, **names, trainable_parameters=size, score=Estimate.of(summary.score))
+
+
+class CompareReport(Report):
+    """The difference of two configurations over the tasks and seeds that both have finished."""
+
+    report: Literal["compare"] = Field("compare", description="The kind of this report.")
+    first: SidePart = Field(description="The first configuration.")
+    second: SidePart = Field(description="The second configuration.")
+    metric: str = Field(description="What is compared: `score`, in points, or the name of a metric.")
+    difference: Estimate = Field(description="First minus second, in the metric's unit, paired by seed.")
+    higher: Literal["first", "second"] | None = Field(
+        description="The side whose metric is shown to be higher: the interval is on one side of 0. Null where no difference "
+        "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
+    )
+    over: str = Field(description="What the interval is over, in words.")
+    tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval that it has there.")
+    p_value: Number = Field(description="Two-sided p-value of a paired t test over the seeds. Null with one seed.")
+    sentence: str = Field(description="The verdict, in words.")
+    advice: str = Field(description="What would narrow the interval most. Empty if that is not known.")
+    warnings: list[str] = Field(description="What weakens the verdict, in sentences.")
+
+
+def compare_report(compared: Compared) -> CompareReport:
+    """Returns the report on two configurations."""
+    comparison = compared.comparison
+    return CompareReport.fill(
+        compared,
+        first=SidePart.of(compared.first),
+        second=SidePart.of(compared.second),
+        difference=Estimate.of(comparison.difference),
+        higher=comparison.higher,
+        over=comparison.over,
+        tasks={task: Estimate.of(gap) for task, gap in compared.tasks.items()},
+        p_value=comparison.p,
+    )

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from craft.methods import METHODS
-from orchestrator.judging.front import axes as axes_of
-from orchestrator.judging.front import knee, logarithmic
+from orchestrator.results.front import axes as axes_of
+from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.metrics import titled, unit_of
 from orchestrator.results.presentation import colours
 from orchestrator.results.summary import Summary

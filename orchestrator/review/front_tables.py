@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.words import list_some, plural, points
-from orchestrator.judging.answer import Answer
-from orchestrator.judging.control import above_guessing, not_shown_to_beat_head
-from orchestrator.judging.front import knee
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
+from orchestrator.results.answer import Answer
+from orchestrator.results.control import above_guessing, not_shown_to_beat_head
+from orchestrator.results.front import knee
 from orchestrator.results.metrics import ALWAYS, LUCK, NORMALIZED, P_FRONT, SIZE, Column, flat_cells, heading, number
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import (
@@ -222,7 +222,7 @@ NAMED = 3
 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """Returns one line for under the table: the numbers of configurations, of those on the front and of incomplete ones; the
-    knee; the meaning of the interval. The answer (`orchestrator.judging.answer`) follows it."""
+    knee; the meaning of the interval. The answer (`orchestrator.results.answer`) follows it."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} {plural(len(summaries), 'configuration')} on the front"]

@@ -17,18 +17,18 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import list_some, nearest
-from orchestrator.judging.answer import Answer, find_answer
-from orchestrator.judging.front import judge_state
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
+from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.record.lock import holder_of
+from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
+from orchestrator.record.state import State
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import Pick, pick
 from orchestrator.review.progress import describe_running, is_recent
-from orchestrator.state.entry import Entry
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import list_some, nearest, plural, points
-from orchestrator.judging.answer import REASONS, Answer
-from orchestrator.judging.control import above_guessing
-from orchestrator.judging.front import SEEDS, enough_of, knee
-from orchestrator.judging.probabilities import with_probabilities
+from orchestrator.results.answer import REASONS, Answer
+from orchestrator.results.control import above_guessing
+from orchestrator.results.front import SEEDS, enough_of, knee
 from orchestrator.results.metrics import P_ENOUGH, label_of, number
+from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from craft.words import plural
-from orchestrator.judging.answer import REASONS, Answer, answer_of
-from orchestrator.judging.experiments import describe_price
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import Holder, holder_of
+from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
+from orchestrator.record.state import State
+from orchestrator.results.answer import REASONS, Answer, answer_of
+from orchestrator.results.experiments import describe_price
 from orchestrator.results.report import Command
 from orchestrator.results.summary import Summary
 from orchestrator.review.status import (
@@ -27,10 +31,6 @@ from orchestrator.review.status import (
     Progress,
     RunningPart,
 )
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import SessionEnded
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Budget
 
 SILENT_SECONDS = 120.0

@@ -25,17 +25,17 @@ from craft.tasks import custom, find_task
 from craft.tasks.splits import Splits, cut, load_splits
 from craft.tasks.task import Task
 from craft.words import format_duration, plural
-from orchestrator.judging.power import power_lines
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import jobs_of
 from orchestrator.plan.work import Work, at_hand, count_work, planned_steps, remaining_steps, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
 from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_name
+from orchestrator.record.state import State
+from orchestrator.results.power import power_lines
 from orchestrator.review.own_data import LONGEST, describe_classes, describe_skipped, doubt_reading, token_lengths
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.sweepfile.resources import times
 from orchestrator.sweepfile.sweep import Sweep
 

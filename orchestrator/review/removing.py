@@ -18,11 +18,11 @@ from craft.words import format_bytes, plural
 from orchestrator.record.checkpoints import place_of
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of, one_driver
-from orchestrator.results.tags import SWEEP_ID
+from orchestrator.record.log import read_state
+from orchestrator.record.state import State
 from orchestrator.review.past_sweep import DEFAULT_URI, NoSuchSweep, find_folder
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking.tags import SWEEP_ID
 from orchestrator.tracking.uri import TrackingError, resolve_uri, sqlite_file
 
 

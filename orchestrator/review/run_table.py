@@ -25,8 +25,12 @@ from craft.results import EXAMPLES, METRIC
 from craft.scoring.credits import credits_of
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.words import printable
-from orchestrator.judging.front import SEEDS
 from orchestrator.plan.parameters import flatten, text
+from orchestrator.plan.trial import Status, Trial, TrialResult
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import SessionEnded, SessionStarted
+from orchestrator.record.state import State
+from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
@@ -47,10 +51,6 @@ from orchestrator.review.run_columns import (
     state_of,
 )
 from orchestrator.review.trials_file import is_trials_file, read_trials
-from orchestrator.state.entry import Entry, Status, TrialResult
-from orchestrator.state.events import SessionEnded, SessionStarted
-from orchestrator.state.state import State
-from orchestrator.state.trial import Trial
 
 LARGE, BLOCKS, MOST = 100_000, 50, 20_000
 """From so many trainings on, each configuration has at most BLOCKS means of seeds in their place; the most configurations."""

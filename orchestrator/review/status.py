@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 from rich.console import Console
 
 from craft.words import format_duration
-from orchestrator.judging.answer import Answer
+from orchestrator.record.entry import Entry, count_phases
+from orchestrator.results.answer import Answer
 from orchestrator.results.report import Command, Count, Number, Part, Report
-from orchestrator.state.entry import Entry, count_phases
 
 Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
 PHASES: dict[Phase, str] = {

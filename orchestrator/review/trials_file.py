@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from craft.results import METRIC, POSITIVE
 from craft.scoring.credits import CREDITS, SEARCH_CREDITS
 from craft.tasks.files import DataError, Rows
+from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
 from orchestrator.review.run_columns import has_value
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.trial import Trial, Why
 from orchestrator.tools.cells import write_table
 
 TRIALS_FILE = "trials.csv"
@@ -105,3 +107,12 @@ def _read(cell: Any) -> Any:
         return json.loads(cell) if isinstance(cell, str) else cell
     except ValueError:
         return cell
+
+
+class ExportReport(Report):
+    """The table of a sweep's finished trials."""
+
+    report: Literal["export"] = Field("export", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    path: str = Field(description="The CSV. `craft-sweeps judge` reads it.")
+    trials: int = Field(description="The number of its lines, one for each finished trial.")

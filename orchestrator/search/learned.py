@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Event, Proposed
+from orchestrator.record.state import State, fold
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, search_value
 from orchestrator.search.flat import space_of
 from orchestrator.search.strategy import refusal
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import Event, Proposed
-from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Bounds

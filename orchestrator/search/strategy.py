@@ -20,11 +20,10 @@ from craft.methods import shown_method
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import PlannedTrial, jobs_of
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import Decided, Event, Refused
-from orchestrator.state.state import State
-from orchestrator.state.trial import Why
+from orchestrator.plan.trial import PlannedTrial, Why, jobs_of
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Decided, Event, Refused
+from orchestrator.record.state import State
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 

@@ -20,20 +20,20 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from craft.words import percent, plural
-from orchestrator.judging.control import above_guessing
-from orchestrator.judging.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
-from orchestrator.judging.front import SEEDS, enough_of, mark_front
-from orchestrator.judging.next_step import LEAST_PROBABILITY, Action, soonest
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Decided
+from orchestrator.record.state import State
+from orchestrator.results.control import above_guessing
+from orchestrator.results.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
+from orchestrator.results.front import SEEDS, enough_of, mark_front
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
+from orchestrator.results.next_step import LEAST_PROBABILITY, Action, soonest
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.search.strategy import Added, Stages, build, entries_of
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import Decided
-from orchestrator.state.state import State
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point

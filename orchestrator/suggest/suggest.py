@@ -15,20 +15,22 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import yaml
+from pydantic import Field
 
 from craft.data_settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import format_bytes, format_duration, list_some, plural, printable
-from orchestrator.judging.front import SEEDS
-from orchestrator.judging.power import power_lines
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
+from orchestrator.results.front import SEEDS
+from orchestrator.results.power import power_lines
+from orchestrator.results.report import Number, Report
 from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
 from orchestrator.suggest.design import Bounds, Design
@@ -245,3 +247,11 @@ _ENVIRONMENT.filters |= {
     "values": _values, "list_some": list_some,
 }  # fmt: skip
 _TEMPLATE = _ENVIRONMENT.get_template("suggested.yaml.jinja")
+
+
+class SuggestReport(Report):
+    """A sweep file for data of one's own."""
+
+    report: Literal["suggest"] = Field("suggest", description="The kind of this report.")
+    sweep_file: str = Field(description="The text of the file, with its comments: write it to a file.")
+    seconds: Number = Field(description="How long its sweep takes on this machine, as forecast.")

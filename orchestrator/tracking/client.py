@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from orchestrator.results.tags import KIND, SWEEP_ID, SWEEP_KIND
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking.tags import KIND, SWEEP_ID, SWEEP_KIND
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:

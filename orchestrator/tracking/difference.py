@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from orchestrator.desired.run import DesiredRun
 from orchestrator.plan.parameters import text
-from orchestrator.results import tags as names
-from orchestrator.state.state import NO_METRICS
+from orchestrator.record.state import NO_METRICS
+from orchestrator.tracking import tags as names
+from orchestrator.tracking.desired import DesiredRun
 from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, Rows, StoredRun, cut, stored_name
 
 if TYPE_CHECKING:

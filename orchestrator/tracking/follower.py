@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.log import DamagedLog
+from orchestrator.record.log import DamagedLog
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from orchestrator.desired.run import Describe
+    from orchestrator.tracking.desired import MakeDesired
     from orchestrator.tracking.mirror import Mirror
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Follower:
         if self._process is not None:
             status = self._process.returncode
             log.warning("the process that writes to the tracking store ended with status %d; it is started again", status)
-        command = [sys.executable, "-m", "orchestrator.track", str(self._folder.path)]
+        command = [sys.executable, "-m", "orchestrator.commands.track", str(self._folder.path)]
         self._next_start = time.monotonic() + _pause(self._deaths)
         self._deaths += 1
         self._process = None
@@ -125,7 +125,7 @@ class Report:
         return _count_events(self._log, self.offset) + int(self._values.get("refused", 0))
 
 
-def follow(folder: Path, describe: Describe) -> None:
+def follow(folder: Path, make_desired: MakeDesired) -> None:
     """Follows the log, for the store whose address comes by standard input, until the input ends."""
     os.nice(NICENESS)
     for number in SIGNALS:
@@ -140,7 +140,7 @@ def follow(folder: Path, describe: Describe) -> None:
     # MLflow takes seconds to load, and the driver may end meanwhile.
     from orchestrator.tracking.mirror import Mirror
 
-    mirror, watched = Mirror(folder, uri, describe, log_every=LOG_EVERY_S), False
+    mirror, watched = Mirror(folder, uri, make_desired, log_every=LOG_EVERY_S), False
     for _ in _steps(mirror):
         _write_report(mirror, SweepFolder(folder), uri)
         if mirror.store is not None and mirror.store.replaced:
@@ -151,7 +151,7 @@ def follow(folder: Path, describe: Describe) -> None:
         time.sleep(STEP_S)  # events gather meanwhile
 
 
-def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
+def replay(folder: Path, uri: str, make_desired: MakeDesired, timeout_s: float) -> int:
     """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs any more.
 
     Returns:
@@ -162,7 +162,7 @@ def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
     """
     from orchestrator.tracking.mirror import Mirror
 
-    end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), SweepFolder(folder).record
+    end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, make_desired, lost=True), SweepFolder(folder).record
     for _ in _steps(mirror, timeout_s, (DamagedLog,)):
         if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
             break

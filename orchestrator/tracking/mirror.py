@@ -1,6 +1,6 @@
 """`Mirror`: makes a sweep's runs in MLflow equal to its State, and keeps them so while its log grows.
 
-    log.jsonl --> LogFollower (State) --> DesiredRuns (what each run should be) --difference--> SweepStore --> MLflow
+    log.jsonl --> LogFollower (State) --> Desired (what each run should be) --difference--> SweepStore --> MLflow
 
 It remembers nothing on disk. When it connects it reads the sweep's runs in the store, replays the whole log, and sends what the
 store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.desired.run import Describe, DesiredRun, Place
-from orchestrator.desired.runs import KINDS, DesiredRuns, LogFollower
-from orchestrator.desired.views import address, links, saved_views
+from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.results.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
-from orchestrator.state.events import SessionStarted
-from orchestrator.state.state import State
+from orchestrator.record.state import State
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
+from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, MakeDesired, Place
 from orchestrator.tracking.difference import differences
 from orchestrator.tracking.store import Item, Rows, StoredRun, SweepStore
+from orchestrator.tracking.tags import SWEEP_KIND, TRIAL_KIND, digest_tag
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class Mirror:
     """The runs of the sweep in `folder`, in the store at the resolved `uri`.
 
     Args:
-        describe: makes the description of the sweep's run.
+        make_desired: makes the runs as they should be.
         lost: whether the driver is gone, so that a session which the log leaves open was interrupted. What was sent is read
             back then.
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
@@ -57,9 +55,9 @@ class Mirror:
     """
 
     def __init__(
-        self, folder: Path, uri: str, describe: Describe = lambda *_: "", *, lost: bool = False, log_every: float = 0.0
+        self, folder: Path, uri: str, make_desired: MakeDesired, *, lost: bool = False, log_every: float = 0.0
     ) -> None:
-        self._folder, self._uri, self._describe, self._lost = SweepFolder(folder.resolve()), uri, describe, lost
+        self._folder, self._uri, self._make_desired, self._lost = SweepFolder(folder.resolve()), uri, make_desired, lost
         self._log_every = log_every
         self.store: SweepStore | None = None
         self._disconnect()
@@ -68,7 +66,7 @@ class Mirror:
         """Forgets everything, so that the next step reads store and log from their starts."""
         self.store, self.offset, self.stuck = None, 0, 0
         self._log = LogFollower(self._folder.record)
-        self._desired = DesiredRuns(self._folder.path, self._uri, self._describe)
+        self._desired = self._make_desired(self._folder.path, self._uri)
         self._dirty: dict[Place, None] = {}
         self._failures: dict[Place, int] = {}
         self._aside: set[tuple[Any, ...]] = set()
@@ -85,7 +83,7 @@ class Mirror:
     @property
     def page(self) -> str | None:
         """The place of the front's saved view below the address of MLflow's server."""
-        return address(self.store.experiment, self._log.state.sweep_id) if self.store else None
+        return self._desired.page(self.store.experiment) if self.store else None
 
     @property
     def sweep_run(self) -> StoredRun | None:
@@ -132,11 +130,11 @@ class Mirror:
     def _find_dirty(self, store: SweepStore) -> None:
         """Notes what is to be made equal, and asks the store now and then whether it still has the sweep."""
         state = self._log.state
+        self._dirty |= self._desired.update(state, self._log.end)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_EVERY_S
             if self.sweep_run is not None:
                 store.check_there(self.sweep_run)
-        self._dirty |= self._desired.update(state, self._log.end)
         if self._described[0] is not state.started or self._described[1] is not self._log.end:
             if self._described[0] is not state.started:
                 self._aside.clear()
@@ -233,9 +231,7 @@ class Mirror:
 
     def _show_views(self, store: SweepStore, run: StoredRun, give_up: bool) -> bool:
         """Gives the experiment the sweep's saved views and answer."""
-        state = self._log.state
-        views = saved_views(state.sweep, state.sweep_id, int(1000 * state.opened))
-        store.show(views, self._desired.answer, links(store.experiment, state.sweep_id))
+        store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
         return True
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.results import tags as names
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking import tags as names
 from orchestrator.tracking.artifacts import fetch_log
 from orchestrator.tracking.client import describe_refusal, find_runs, open_store
 from orchestrator.tracking.uri import TrackingError, sqlite_file

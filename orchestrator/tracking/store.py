@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.results import tags as names
+from orchestrator.tracking import tags as names
 from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment
 from orchestrator.tracking.uri import sqlite_file
 

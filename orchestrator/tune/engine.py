@@ -16,9 +16,9 @@ import logging
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray import tune
@@ -27,9 +27,12 @@ from ray.tune.search import Searcher
 
 from craft.results import Leave
 from craft.words import format_duration
-from orchestrator.driver.driver import Driver
-from orchestrator.driver.receiving import receive
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.options import Options
+from orchestrator.record.state import State
+from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.crew import INSIDE, resources_of
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import stderr_left
@@ -45,6 +48,56 @@ START_SECONDS = 600.0
 """The least silence after which a process that has reported nothing yet is ended: a busy machine takes minutes to start one."""
 NO_CHECKPOINT = -1
 """The number before the first checkpoint of a Tune trial."""
+
+
+class Screen(Protocol):
+    """What a person sees of the sweep. `missing` says what the trials wait for that no machine has."""
+
+    missing: str
+
+    def say(self, line: str, style: str | None = None) -> None: ...
+    def trouble(self, line: str) -> None: ...
+
+
+class Driver(Protocol):
+    """What attempts know of the driver of a sweep (`orchestrator.driver.driver`, whose methods say more)."""
+
+    plan: Plan
+    options: Options
+    folder: SweepFolder
+    storage: str
+    state: State
+    stopping: Callable[[], bool]
+
+    @property
+    def display(self) -> Screen: ...
+    @property
+    def new(self) -> frozenset[str]: ...
+    @property
+    def promotes(self) -> bool: ...
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def trouble(self) -> str | None: ...
+    @property
+    def waiting_shares(self) -> list[Resources]: ...
+
+    def next_job(self, only: Sequence[str] | None = None) -> Job | None: ...
+    def is_ended(self, key: str) -> bool: ...
+    def is_submitted(self, key: str) -> bool: ...
+    def must_leave(self, key: str) -> bool: ...
+    def receive(self, attempt: int, key: str, message: Mapping[str, Any], checkpoint: str | None) -> bool: ...
+    def record_start(self, key: str) -> None: ...
+    def record_leave(self, key: str) -> None: ...
+    def record_failure(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None: ...
+    def record_break(self) -> list[str]: ...
+    def show_retry(self, key: str, why: str) -> None: ...
+    def end_waiting(self) -> None: ...
+    def tick(self) -> None: ...
 
 
 class _NotPickled:
@@ -119,13 +172,13 @@ class Judge(_NotPickled, FIFOScheduler):
         if number := re.fullmatch(r"checkpoint_(\d+)", str(checkpoint)):
             self._checkpoints[key] = int(number[1])
         message = {name: json.loads(result[name]) for name in INSIDE if name in result}
-        must_leave = receive(self._driver, self._attempt, key, message, checkpoint)
+        must_leave = self._driver.receive(self._attempt, key, message, checkpoint)
         return TrialScheduler.STOP if must_leave else TrialScheduler.CONTINUE
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
             key = trial.config["key"]
-            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.submitted):
+            if trial.status == trial.PENDING and (self._driver.must_leave(key) or not self._driver.is_submitted(key)):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
 

@@ -12,8 +12,7 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, result_of_cut
-from orchestrator.state.entry import TrialResult
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, TrialResult, result_of_cut
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.guards import free_memory

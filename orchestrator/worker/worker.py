@@ -23,7 +23,7 @@ from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
 from craft.watch import watching
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial, result_of_cut
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult, result_of_cut
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     CUTS_FOLDER,
@@ -35,7 +35,6 @@ from orchestrator.record.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.state.entry import TrialResult
 from orchestrator.worker.guards import Heartbeat, process_age
 from orchestrator.worker.run_job import run_job, size_of
 from orchestrator.worker.surroundings import WorkerSettings, guarded, together

@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from orchestrator.judging.answer import Answer, find_answer
-from orchestrator.judging.experiments import COUNTS
-from orchestrator.judging.front import mark_front
+from orchestrator.record.events import SessionStarted
+from orchestrator.record.state import State
+from orchestrator.results.answer import Answer, find_answer
+from orchestrator.results.experiments import COUNTS
+from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning, luck_of_choice
-from orchestrator.state.events import SessionStarted
-from orchestrator.state.state import State
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
 WORLDS = (

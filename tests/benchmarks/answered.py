@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.judging.experiments import further
-from orchestrator.judging.front import SEEDS, enough_of, mark_front
-from orchestrator.judging.next_step import soonest
 from orchestrator.plan.plan import MOST_SEEDS
+from orchestrator.results.experiments import further
+from orchestrator.results.front import SEEDS, enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
+from orchestrator.results.next_step import soonest
 from orchestrator.results.summary import Summary
 from orchestrator.search.until import contenders
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES

@@ -6,7 +6,7 @@ The generators are `tests.benchmarks.answer` and `tests.benchmarks.plateaus`. Of
 seeds leave them: the mean of a configuration with the error of that mean. Three or five new seeds are drawn around them. An
 adapter and its cuts share what each seed of the record did to them, and the luck of the choice of settings.
 
-An answer is the smallest configuration with a probability of at least 0.9 (`orchestrator.judging.front.enough_of`), right if
+An answer is the smallest configuration with a probability of at least 0.9 (`orchestrator.results.front.enough_of`), right if
 none is better by more than a point in truth. `P(enough)` is over configurations for which it is 0.2 to 0.8; `log loss` over
 all.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.judging.front import enough_of, mark_front
+from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.summary import Summary

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.judging.front import mark_front
+from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES

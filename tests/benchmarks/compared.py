@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.judging.luck import difference
-from orchestrator.judging.probabilities import spread_between, spreads
 from orchestrator.results.intervals import compare
+from orchestrator.results.luck import difference
+from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
 from tests.benchmarks.answer import COMMON, MOST_SEEDS, Simulation
 

@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.judging.control import above_guessing
-from orchestrator.judging.front import SEEDS, mark_front
-from orchestrator.judging.luck import helps_most
-from orchestrator.judging.posterior import Evidence, Numbers, shares
-from orchestrator.judging.probabilities import evidence
 from orchestrator.plan.tuning import Tried, best_of
+from orchestrator.record.entry import Entry
+from orchestrator.results.control import above_guessing
+from orchestrator.results.front import SEEDS, mark_front
+from orchestrator.results.luck import helps_most
 from orchestrator.results.metrics import P_ENOUGH, SIZE
+from orchestrator.results.posterior import Evidence, Numbers, shares
+from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.state.entry import Entry
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough
 from tests.benchmarks.trials import read_trials

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.power
 
-Said is what `orchestrator.judging.power` gives for the configurations, seeds and rows of a sweep: by a pilot, which is the
+Said is what `orchestrator.results.power` gives for the configurations, seeds and rows of a sweep: by a pilot, which is the
 same sweep with three seeds, and by what is assumed without one. An answer is what `judge` says of other seeds, on rows that are
 drawn again: three seeds, five, and three on twice the rows.
 """
@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from craft.results import Counts
-from orchestrator.judging.front import enough_of, mark_front
-from orchestrator.judging.power import Members, assume, foresee
 from orchestrator.plan.configuration import Configuration
+from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import SIZE
+from orchestrator.results.power import Members, assume, foresee
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Enough

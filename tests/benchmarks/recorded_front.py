@@ -16,7 +16,7 @@ from pathlib import Path
 from craft.data_settings import DataSettings
 from craft.results import METRIC
 from craft.tasks import find_task
-from orchestrator.judging.front import mark_front
+from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import markdown
 from orchestrator.review.past_sweep import read_folder

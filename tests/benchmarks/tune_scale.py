@@ -33,10 +33,10 @@ from rich.table import Table
 from craft.results import Counts
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.events import Ended, Event, SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import hardware
 from orchestrator.record.options import Options
-from orchestrator.state.events import Ended, Event, SessionEnded
 from orchestrator.tracking.follower import Follower
 from tests.orchestrator.plans import toy_plan
 
@@ -108,7 +108,7 @@ def plan_of(folder: Path, trials: int) -> Plan:
 
 
 def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[str, Any]:
-    from orchestrator.tune.runner import open_session
+    from orchestrator.commands.session import open_session
 
     plan, clock, profiler = plan_of(folder, trials), Clock(), cProfile.Profile(time.thread_time)
     clock.watch_waits()

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import (
+from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.record.events import (
     Ended,
     Event,
     Opened,
@@ -26,8 +26,7 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
-from orchestrator.state.log import Log
-from orchestrator.state.trial import Trial, Why
+from orchestrator.record.log import Log
 from orchestrator.tracking.artifacts import LogPieces
 
 START = int(time.time() - 4 * 3600) * 1000

@@ -20,17 +20,16 @@ from dashboards.panels.front_figure import draw
 from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator.commands import session
+from orchestrator.commands.session import Session
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
-from orchestrator.plan.trial import Outcome
+from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.record.options import Options
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
-from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
-from orchestrator.tune.runner import Session
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.orchestrator.plans import count
 

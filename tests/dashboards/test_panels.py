@@ -26,11 +26,11 @@ from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
 from dashboards.panels.table import data as table_data
 from dashboards.store import Store
+from orchestrator.record.events import Decided
+from orchestrator.record.state import State
 from orchestrator.results.presentation import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.state.events import Decided
-from orchestrator.state.state import State
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, see, view_of
 from tests.golden import check_golden

@@ -14,8 +14,8 @@ from dashboards.frames import Frames
 from dashboards.panels import View
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
-from orchestrator.state.log import read_state
-from orchestrator.state.trial import Why
+from orchestrator.plan.trial import Why
+from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import full_view, view_of
 from tests.orchestrator.logged import SweepLog, entry

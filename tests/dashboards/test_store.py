@@ -14,8 +14,8 @@ from dashboards.app import Sweeps
 from dashboards.content import state_of, view_of
 from dashboards.frames import Frames, TrialRow
 from dashboards.store import DashboardError, Store
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended, Reported
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.events import Ended, Reported
 from tests.dashboards.synthetic import configuration, sweep_id, sweep_run, write_sweep
 
 SCORES = {"mrpc": [88.0, 90.0], "rte": [70.0, 74.0]}

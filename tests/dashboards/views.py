@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels import View
-from orchestrator.state.state import State, fold
+from orchestrator.record.state import State, fold
 from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from orchestrator.driver.display import Display
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
-from orchestrator.state.entry import TrialResult
 
 Score = Callable[[PlannedTrial], float]
 

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.commands.session import Session
 from orchestrator.driver.driver import Driver
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
-from orchestrator.driver.preparation import Shared
-from orchestrator.driver.receiving import receive
 from orchestrator.plan.trial import Job, Train
 from orchestrator.record.checkpoints import attempts
-from orchestrator.tune.runner import Session
+from orchestrator.worker.preparation import Shared
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 
@@ -49,7 +48,7 @@ class LocalEngine:
             if (job := driver.next_job()) is not None:
                 (self.resume if job.key in begun else self.start)(job)
                 begun.add(job.key)
-            elif driver.promotes and driver.is_over:
+            elif driver.is_over:
                 driver.end_waiting()
 
     def start(self, job: Job) -> None:
@@ -74,7 +73,7 @@ class LocalEngine:
             checkpoint = f"checkpoint_{self._numbers[key]:06d}"
             self._numbers[key] += 1
             shutil.copytree(folder, Path(self._driver.storage) / f"attempt-{self._attempt}" / key / checkpoint)
-        if receive(self._driver, self._attempt, key, message, checkpoint):
+        if self._driver.receive(self._attempt, key, message, checkpoint):
             self.pause(key)
         self._driver.tick()
         if key in self._leaving and "results" not in message:

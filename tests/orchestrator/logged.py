@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from orchestrator.results.summary import Summary
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import (
+from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import (
     Ended,
     Event,
     Filed,
@@ -29,8 +29,8 @@ from orchestrator.state.events import (
     Underway,
     Wanted,
 )
-from orchestrator.state.log import Log
-from orchestrator.state.trial import Trial, Why
+from orchestrator.record.log import Log
+from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tracking.mirror import Mirror
 
 FILE: dict[str, Any] = {
@@ -192,13 +192,9 @@ def story(folder: Path) -> Iterator[SweepLog]:
     yield sweep
 
 
-def describe(summaries: Sequence[Summary], *_: object) -> str:
-    return f"{len(summaries)} configurations"
-
-
 def mirror(folder: Path, uri: str, **options: Any) -> Mirror:
     """Returns a mirror that has taken a step."""
-    copy = Mirror(folder, uri, describe, **options)
+    copy = Mirror(folder, uri, DesiredRuns, **options)
     copy.step()
     return copy
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.log import read_state
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.log import read_state
 from tests.mlflow_server import Server
 from tests.orchestrator.stand_in import check_runs, start_driver, steps
 from tests.postgres import postgres

@@ -10,13 +10,12 @@ from typing import Any
 import yaml
 
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.trial import PlannedTrial, Trial, TrialResult
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import Log, read_state
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import Ended, Event, Opened, SessionStarted, Wanted
-from orchestrator.state.log import Log, read_state
-from orchestrator.state.trial import Trial
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
 

@@ -20,11 +20,10 @@ from typing import Any
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train
+from orchestrator.plan.trial import Train, TrialResult
+from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended
-from orchestrator.state.log import read_events, read_state
+from orchestrator.record.log import read_events, read_state
 from tests.orchestrator.plans import toy_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -207,11 +206,10 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     from orchestrator.commands.start import run_plan
     from orchestrator.record.options import Options
     from orchestrator.run import main
-    from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
     Options.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
-    runner.Session.run = functools.partialmethod(runner.Session.run, train=train)  # type: ignore[assignment]
+    session.Session.run = functools.partialmethod(session.Session.run, train=train)  # type: ignore[assignment]
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from orchestrator.commands.app import main
+from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.trials_file import write_trials
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.trial import Trial
 from tests.benchmarks.trials import read_trials
 from tests.orchestrator.recorded import over_seeds, record
 

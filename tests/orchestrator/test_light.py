@@ -48,7 +48,7 @@ def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path
     check += (
         "    assert not {'optuna', 'torch', 'transformers', 'peft', 'datasets', 'ray', 'mlflow', 'sklearn'} & {*sys.modules}\n"
     )
-    check += "    import orchestrator.commands.session, orchestrator.tune.runner"
+    check += "    import orchestrator.commands.session, orchestrator.tune.attempts"
     assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
 
 

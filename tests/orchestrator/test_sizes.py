@@ -17,12 +17,11 @@ from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
 from orchestrator.driver.outcome import outcome_of
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
+from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_events, read_state
 from orchestrator.results.summary import summarize_entries
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended
-from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.space.sizes import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work

@@ -16,13 +16,13 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.commands.app import COMMANDS, GOOD, NO, WRONG, main
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.judging.answer import Kind
+from orchestrator.record.events import SessionEnded, Wanted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import SessionEnded, Wanted
-from orchestrator.state.log import read_state
+from orchestrator.record.log import read_state
+from orchestrator.results.answer import Kind
+from tests.orchestrator.commands.test_reports import VALIDATOR
 from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import over_seeds, record, write_log
-from tests.orchestrator.reports.test_reports import VALIDATOR
 from tests.orchestrator.stand_in import ROOT
 
 SKILL = ROOT / "orchestrator" / "shipped" / "SKILL.md"

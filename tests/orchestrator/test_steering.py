@@ -13,19 +13,19 @@ import pytest
 
 from orchestrator.commands.app import WRONG, main
 from orchestrator.commands.steering import ask
-from orchestrator.control.change import find_change, price_of
-from orchestrator.control.request import apply_request, new_request, pending
-from orchestrator.judging.experiments import pace_of
+from orchestrator.driver.change import find_change, price_of
+from orchestrator.driver.request import apply_request, new_request, pending
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
+from orchestrator.record.state import State
+from orchestrator.results.experiments import pace_of
 from orchestrator.review.progress import read_status
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget
 from tests.orchestrator.driven import driving, outcomes
-from tests.orchestrator.state.test_machine import plan_of
+from tests.orchestrator.record.test_machine import plan_of
 
 
 def run_one(folder: Path) -> State:
@@ -150,7 +150,7 @@ def test_an_error_while_a_request_is_answered_refuses_it(tmp_path: Path, monkeyp
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("orchestrator.control.request.affected", fail)
+    monkeypatch.setattr("orchestrator.driver.request.affected", fail)
     with driving(plan_of("grid", 0), tmp_path / "t") as driver:
         request = new_request("pause")
         request.write(driver.folder)

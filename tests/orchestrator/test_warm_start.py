@@ -10,8 +10,7 @@ from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.trial import Job, PlannedTrial
-from orchestrator.state.entry import TrialResult
+from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving, outcomes

@@ -18,8 +18,8 @@ import pytest
 
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
-from orchestrator.judging.answer import Answer
-from orchestrator.reports import front as reports_of_fronts
+from orchestrator.results.answer import Answer
+from orchestrator.review import front_report as reports_of_fronts
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import over_seeds, record

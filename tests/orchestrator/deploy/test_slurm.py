@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.record.events import Event, Interrupted, Reported
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import Event, Interrupted, Reported
-from orchestrator.state.log import read_events
+from orchestrator.record.log import read_events
 from tests.orchestrator.stand_in import wait_for
 
 ROOT = Path(__file__).parents[3]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.desired.runs import DesiredRuns
-from orchestrator.plan.trial import Outcome
-from orchestrator.results.tags import TRIAL_KIND
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.state import State
+from orchestrator.plan.trial import Outcome, TrialResult
+from orchestrator.record.state import State
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.tracking.tags import TRIAL_KIND
 from tests.orchestrator.driven import driving
-from tests.orchestrator.state.played import plan_of
+from tests.orchestrator.record.played import plan_of
 
 
 def trials_with_runs(state: State, folder: Path) -> set[str]:
-    return {key for kind, key in DesiredRuns(folder, "", lambda *_: "").update(state, None) if kind == TRIAL_KIND}
+    return {key for kind, key in DesiredRuns(folder, "").update(state, None) if kind == TRIAL_KIND}
 
 
 def test_a_size_of_a_training_that_failed_in_an_earlier_session(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
-from orchestrator.judging.front import mark_front
+from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.plan.work import scored_line
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import SessionStarted, Wanted
+from orchestrator.record.state import State, fold
+from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import SessionStarted, Wanted
-from orchestrator.state.state import State, fold
-from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import count
 

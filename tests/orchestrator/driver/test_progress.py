@@ -11,12 +11,12 @@ import pytest
 
 from craft.words import format_duration
 from orchestrator.driver.display import Display
+from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
+from orchestrator.record.state import State
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
-from orchestrator.state.state import State
-from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import missing
 from tests.orchestrator.logged import started

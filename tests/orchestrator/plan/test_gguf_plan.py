@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from craft.models.files import resolve_model, weights_on_disk
-from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.table import print_plan
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.worker.preparation import needs_of, prepare
 from tests.craft import gguf_writing as written
 
 SWEEP = """

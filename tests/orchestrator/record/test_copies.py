@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.commands.session import open_session
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
-from orchestrator.tune.runner import open_session
 from tests.orchestrator.driven import driving, outcomes, run_some
 from tests.orchestrator.logged import SweepLog, entry, mirror
 from tests.orchestrator.plans import toy_plan

@@ -9,8 +9,8 @@ import pytest
 
 from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.spec import RunSpec
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.resume import check_data, contradictions, has_moved, recorded_digests
-from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.logged import entry

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands import session
-from orchestrator.driver.preparation import Needs
 from orchestrator.record.options import Options
-from orchestrator.state.state import State
+from orchestrator.record.state import State
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.worker.preparation import Needs
 from tests.orchestrator.driven import driving, outcomes
 from tests.orchestrator.plans import toy_plan
 

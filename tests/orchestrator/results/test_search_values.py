@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.trial import Status, Trial, TrialResult, Why
+from orchestrator.record.entry import Entry, Report
 from orchestrator.results.search_values import (
     area,
     costs_of,
@@ -16,8 +18,6 @@ from orchestrator.results.search_values import (
     mean_scores,
     search_value,
 )
-from orchestrator.state.entry import Entry, Report, Status, TrialResult
-from orchestrator.state.trial import Trial, Why
 from orchestrator.sweepfile.settings import parse_duration
 from tests.orchestrator.plans import toy_plan
 

@@ -13,17 +13,17 @@ import pytest
 from rich.console import Console
 
 from dashboards.panels.table import data
-from orchestrator.desired.run import desired_configuration
-from orchestrator.judging.front import mark_front
-from orchestrator.reports.front import front_report, row_model
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.entry import Entry
+from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.table import front_columns, metric_column
+from orchestrator.review.desired_run import desired_configuration
+from orchestrator.review.front_report import front_report, row_model
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.objectives import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of

@@ -16,18 +16,17 @@ from rich.console import Console
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from orchestrator.judging.control import not_shown_to_beat_head
-from orchestrator.judging.front import knee, mark_front, marks
-from orchestrator.judging.luck import limit
 from orchestrator.plan.parameters import flat_parameters, text
-from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.trial import PlannedTrial, TrialResult, Why
+from orchestrator.record.entry import Entry
+from orchestrator.results.control import not_shown_to_beat_head
+from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
+from orchestrator.results.luck import limit
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.review.front_tables import caption, latex, markdown, terminal_table, write_csv, write_front
-from orchestrator.state.entry import Entry, TrialResult
-from orchestrator.state.trial import Why
 from tests.golden import check_golden
 from tests.orchestrator.recorded import summarize
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.judging.front import judge, mark_front
+from orchestrator.results.front import judge, mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.review.front_picture import LABELS, draw
 from orchestrator.review.front_tables import write_front

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import newest_whole
-from orchestrator.state.entry import TrialResult
 
 KEY = "0123456789abcdef"
 RESULT = TrialResult(KEY, "finished", {"score": 70.0}).to_json()

@@ -11,11 +11,10 @@ import pytest
 from craft.trainer.probe import Speed
 from orchestrator.commands.app import GOOD, WRONG
 from orchestrator.plan.plan import make_plan
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.prospect import data_lines
 from orchestrator.run import main
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended, Wanted
-from orchestrator.state.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import begin, write_log
 

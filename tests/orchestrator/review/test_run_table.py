@@ -19,17 +19,18 @@ from craft.scoring.credits import credits_of
 from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main
-from orchestrator.judging.answer import Answer
-from orchestrator.judging.probabilities import spread_between, spreads
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.entry import Entry
+from orchestrator.results.answer import Answer
 from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells
+from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
 from orchestrator.review import run_table
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import RunTable, read_table
 from orchestrator.review.trials_file import write_trials
-from orchestrator.state.entry import Entry, TrialResult
 from tests.orchestrator.recorded import over_seeds, record
 
 LEVELS = {1: 80.0, 2: 84.0, 4: 86.0, 8: 86.2}

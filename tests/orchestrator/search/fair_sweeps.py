@@ -9,14 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.judging.front import mark_front
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
+from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.log import read_state
 from tests.orchestrator.driven import run_some
 from tests.orchestrator.plans import rank, toy_plan
 

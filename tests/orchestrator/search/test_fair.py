@@ -10,16 +10,16 @@ import pytest
 
 from craft.scoring.credits import SEARCH_CREDITS, credits_of
 from craft.spec import RunSpec
-from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.trial import PlannedTrial, Why
+from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
 from orchestrator.record.resume import contradictions
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.front_tables import caption, markdown, write_csv
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.review.front_tables import caption, write_csv
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.state.entry import Entry
-from orchestrator.state.log import read_state
-from orchestrator.state.trial import Why
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.logged import runs
@@ -49,7 +49,7 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
 
     plan = plan_of(tmp_path / "here", FAIR)
     ran = run(plan, score)
-    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
+    assert replay(plan.sweep.folder, uri, DesiredRuns, 60) == 0
     assert {trial.run.seed for trial in ran if not trial.trial.is_reported} == {1000}
     summaries = judged(plan)
     assert {seed for summary in summaries for _, seed in summary.scores} == {0, 1, 2}

@@ -20,11 +20,11 @@ from craft.spec import RunSpec
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
+from orchestrator.record.state import State, fold
 from orchestrator.search import samplers
 from orchestrator.search.learned import Learned
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
-from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from tests.orchestrator.plans import rank, toy_plan
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.record.entry import Entry
 from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
-from orchestrator.state.entry import Entry
 from tests.orchestrator.plans import rank, toy_plan
 
 Told = tuple[Candidate, float, float, bool]

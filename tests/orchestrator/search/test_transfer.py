@@ -12,11 +12,12 @@ import pytest
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.table import describe_tuning
-from orchestrator.review.front_tables import caption, markdown
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.review.front_tables import caption
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.state.log import read_state
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
@@ -89,7 +90,7 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
 def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan, by(TWO_STEPS))
-    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
+    assert replay(plan.sweep.folder, uri, DesiredRuns, 60) == 0
     summaries = [summary for summary in judged(plan) if summary.complete]
     told = {summary.parameters["rank"]: describe_tuning(summary) for summary in summaries}
     assert told == {

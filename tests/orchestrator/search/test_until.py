@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.judging.answer import answer_of
-from orchestrator.judging.probabilities import _variances, moderate
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_state
+from orchestrator.record.state import State
+from orchestrator.results.answer import answer_of
+from orchestrator.results.probabilities import _variances, moderate
 from orchestrator.review.progress import read_status
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.log import read_state
-from orchestrator.state.state import State
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.driven import outcomes, run_some
 from tests.orchestrator.plans import rank, toy_plan

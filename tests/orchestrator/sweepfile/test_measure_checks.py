@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.judging.front import mark_front
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.resume import contradictions
+from orchestrator.results.front import mark_front
 from orchestrator.results.table import metric_column
-from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.plans import count

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from orchestrator.commands.app import main
-from orchestrator.reports.front import front_report
+from orchestrator.review.front_report import front_report
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.tracking import artifacts

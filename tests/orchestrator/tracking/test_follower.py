@@ -44,7 +44,7 @@ def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
 
     def following() -> list[psutil.Process]:
-        return [child for child in psutil.Process(driver).children() if "orchestrator.track" in child.cmdline()]
+        return [child for child in psutil.Process(driver).children() if "orchestrator.commands.track" in child.cmdline()]
 
     wait_for(lambda: bool(following()), seconds=60)  # one that has died is started again
     return following()[0]

@@ -15,13 +15,14 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
 from requests import ConnectionError as Lost
 
+from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import Wanted
+from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tools.journal import DamagedLog
 from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone
-from tests.orchestrator.logged import SweepLog, contents, describe, entry, history, mirror, runs, step_until_equal, story
+from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
 
@@ -121,7 +122,7 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
     chance = random.Random(5)
     requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
-    copy = Mirror(folder, lossy, describe)
+    copy = Mirror(folder, lossy, DesiredRuns)
     step_until_equal(copy, folder)
     assert copy.refused == 0
     assert contents(lossy) == end
@@ -146,7 +147,7 @@ def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
 
     for name in (*READS, *WRITES):
         monkeypatch.setattr(MlflowClient, name, fail(getattr(MlflowClient, name)))
-    copy, steps, delay = Mirror(folder, flaky, describe), 0, 0.0
+    copy, steps, delay = Mirror(folder, flaky, DesiredRuns), 0, 0.0
     pauses = iter(_steps(copy))
     monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda seconds: pause(seconds))
 
@@ -182,9 +183,9 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "search_score")] == [10, 30]
     monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda _: None)
     monkeypatch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
-    assert replay(tmp_path, uri, describe, timeout_s=600) > 0
+    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) > 0
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
-    assert replay(tmp_path, uri, describe, timeout_s=600) == 0
+    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
@@ -204,7 +205,7 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", refuse)
-        step_until_equal(copy := Mirror(tmp_path, uri), tmp_path)
+        step_until_equal(copy := Mirror(tmp_path, uri, DesiredRuns), tmp_path)
         other = entry(seed=1)
         sweep.add(Wanted, keys=[other.key], trials=[other.trial])
         sweep.train(other)
@@ -241,7 +242,7 @@ def test_a_damaged_log_ends_a_replay_at_once(uri: str, tmp_path: Path) -> None:
     with SweepFolder(tmp_path).record.open("a") as log:
         log.write('{"event":"Unheard"}\n')
     with pytest.raises(DamagedLog, match=r"log\.jsonl, line 5 is damaged"):
-        replay(tmp_path, uri, describe, timeout_s=600)
+        replay(tmp_path, uri, DesiredRuns, timeout_s=600)
 
 
 def delete_all(uri: str) -> None:

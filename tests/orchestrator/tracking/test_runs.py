@@ -11,7 +11,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from orchestrator.state.events import Filed, Paused, Underway
+from orchestrator.record.events import Filed, Paused, Underway
 from tests.orchestrator.logged import SweepLog, entry, finished, history, mirror, runs, story
 
 
@@ -46,10 +46,10 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert counts.items() <= sweep.data.metrics.items()
     assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
     note = sweep.data.tags["mlflow.note.content"]
-    answer, _, table_and_picture = note.partition("4 configurations")
+    answer, _, table = note.partition("\n| ")
     assert answer.startswith(sweep.data.tags["craft.answer"].partition("\n")[0])
     assert "Next: run two more seeds of all 3 configurations" in answer
-    assert table_and_picture == f"\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})"
+    assert table.endswith(f"\n\n![front.png](get-artifact?path=front.png&run_uuid={sweep.info.run_id})")
     dataset = trial.inputs.dataset_inputs[0].dataset
     assert (dataset.name, dataset.digest) == ("toy/sentiment", ("ab" * 32)[:36])
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.state.entry import Entry
-from orchestrator.state.events import Reported
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import Reported
+from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tracking import follower
 from orchestrator.tracking.follower import Follower
 from tests.mlflow_server import Server
-from tests.orchestrator.logged import SweepLog, describe, entry, history, mirror, runs, step_until_equal
+from tests.orchestrator.logged import SweepLog, entry, history, mirror, runs, step_until_equal
 from tests.postgres import Missing, postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -100,6 +101,6 @@ def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[s
     copy = mirror(sweep.folder, backend)
     subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report(sweep, trial, 4)
-    assert follower.replay(sweep.folder, backend, describe, 120) == 0
+    assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
     step_until_equal(copy, sweep.folder)
     assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(2, 2.0), (4, 4.0)]

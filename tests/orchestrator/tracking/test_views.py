@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.desired.run import describe_configuration, short_name
-from orchestrator.desired.views import address, shared_parameters
-from orchestrator.judging.probabilities import P_ENOUGH, P_FRONT
+from orchestrator.plan.trial import Why
+from orchestrator.record.events import Refused
 from orchestrator.record.manifest import origin
-from orchestrator.state.events import Refused
-from orchestrator.state.trial import Why
+from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
+from orchestrator.review.desired_run import describe_configuration, short_name
+from orchestrator.review.saved_views import address, shared_parameters
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server

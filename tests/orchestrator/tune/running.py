@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from orchestrator.commands.session import open_session
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.driver.preparation import Shared
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
-from orchestrator.state.events import SessionEnded
-from orchestrator.tune.runner import open_session
+from orchestrator.worker.preparation import Shared
 
 
 def run_sweep(

@@ -19,7 +19,7 @@ import ray
 from ray.tune.execution import class_cache
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.log import read_state
+from orchestrator.record.log import read_state
 from orchestrator.tools.signals import BEGUN_AGAIN
 from orchestrator.tune import cluster
 from orchestrator.tune.cluster import PATIENT_ENVIRONMENT, describe_death, joined, keep_token

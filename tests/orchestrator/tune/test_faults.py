@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.log import read_state
+from orchestrator.record.log import read_state
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import kill_at_random, starts, wait_for
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands.steering import ask
-from orchestrator.control.request import apply_request, pending
+from orchestrator.driver.request import apply_request, pending
+from orchestrator.record.events import Applied, Ended
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_events, read_state
 from orchestrator.record.options import Options
-from orchestrator.state.events import Applied, Ended
-from orchestrator.state.log import read_events, read_state
 from tests.orchestrator.stand_in import plan_of, start_driver, steps, wait_for
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 from orchestrator.driver.common_cause import ENOUGH
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
+from orchestrator.record.events import Reopened
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import Reopened
-from orchestrator.state.log import read_events
+from orchestrator.record.log import read_events
 from tests.orchestrator.stand_in import plan_of, stand_in, starts
 from tests.orchestrator.tune.running import run_sweep
 

@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.entry import TrialResult
-from orchestrator.state.events import Ended
-from orchestrator.state.log import read_events, read_state
+from orchestrator.record.log import read_events, read_state
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 

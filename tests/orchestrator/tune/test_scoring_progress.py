@@ -11,9 +11,9 @@ from orchestrator.driver import driver
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.events import Reported, Underway
 from orchestrator.record.folder import SweepFolder
-from orchestrator.state.events import Reported, Underway
-from orchestrator.state.log import read_events
+from orchestrator.record.log import read_events
 from orchestrator.sweepfile.load import load_sweep
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.tune import engine, runner
+from orchestrator.tune import attempts, engine
 from orchestrator.tune.engine import Recording
 from orchestrator.worker import worker
 from tests.orchestrator.worker.test_worker import SPEC, run, settings, trains
@@ -107,7 +107,7 @@ def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monke
     assert {"alive": True} not in [report for report, _ in run(settings(tmp_path / "none", train), SPEC.key)]
 
 
-@pytest.mark.parametrize(("starts", "number"), [(False, runner.FRUITLESS_STARTS), (True, runner.FRUITLESS_ATTEMPTS)])
+@pytest.mark.parametrize(("starts", "number"), [(False, attempts.FRUITLESS_STARTS), (True, attempts.FRUITLESS_ATTEMPTS)])
 def test_a_machine_too_busy_to_start_ray_is_asked_more_often(
     starts: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,12 +123,12 @@ def test_a_machine_too_busy_to_start_ray_is_asked_more_often(
     def fail(*arguments: Any) -> None:
         raise RuntimeError("the raylet died")
 
-    monkeypatch.setattr(runner, "joined", joined)
-    monkeypatch.setattr(runner.Attempts, "_slots", fail)
+    monkeypatch.setattr(attempts, "joined", joined)
+    monkeypatch.setattr(attempts.Attempts, "_slots", fail)
     driver = SimpleNamespace(
         is_open=True, is_ending=False, new=(), options=SimpleNamespace(address=None, cpus=1), storage=str(tmp_path),
         record_break=list, display=SimpleNamespace(trouble=lambda line: None),
     )  # fmt: skip
-    reason = runner.Attempts(driver, lambda: None, None, None).run()  # type: ignore[arg-type]
+    reason = attempts.Attempts(driver, lambda: None, None, None).run()  # type: ignore[arg-type]
     assert len(tries) == number
     assert f"Ray broke off {number} times" in (reason or "")

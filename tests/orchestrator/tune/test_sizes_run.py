@@ -12,17 +12,17 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from orchestrator.commands import app, session
+from orchestrator.commands.session import Session
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
+from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import find_sweep, read_folder
 from orchestrator.review.pick import pick
 from orchestrator.run import main
-from orchestrator.state.events import Ended
-from orchestrator.state.log import read_events
-from orchestrator.tune.runner import Session
 from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of

@@ -16,8 +16,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from craft.trainer.memory import OutOfMemory, is_out_of_memory
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial
-from orchestrator.state.entry import TrialResult
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient
 from orchestrator.worker.run_job import run_job

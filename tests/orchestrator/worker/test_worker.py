@@ -16,8 +16,7 @@ import pytest
 from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.plan.trial import Job, PlannedTrial
-from orchestrator.state.entry import TrialResult
+from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.worker.surroundings import WorkerSettings, _scratch, stderr_left
 from orchestrator.worker.worker import work
 

@@ -1,0 +1,253 @@
+"""`Change`: what a sweep file would change in a sweep that exists, and its `Price`, which a person sees before it is applied.
+
+    + 3 configurations: LoRA r16, q v · LoRA r32, q v · LoRA r64, q v
+    + seeds 3 4
+    - LoRA r4, q v (2 running)
+    budget.wall_clock: 24h -> 30h
+    6 trainings more (about 4 min)
+    budget.trials: 3 of 24 are left
+    not known any more: whether an adapter is needed at all (no `head`)
+
+It compares the trials that the sweep asks for, by its state, with those that the file's strategy wants in this state; and the
+effective file with the new one, for settings that name no trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from pydantic import Field
+
+from craft.words import format_duration, plural
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.trial import Trial, jobs_of
+from orchestrator.record.entry import Entry
+from orchestrator.record.resume import check_resume, differences
+from orchestrator.record.state import State
+from orchestrator.results.control import HEAD
+from orchestrator.results.experiments import describe_price, pace_of
+from orchestrator.results.report import Number, Report
+from orchestrator.search.stages import make_strategy
+from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.sweepfile.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class Price:
+    """A price in words and numbers.
+
+    Attributes:
+        trainings: those that the file adds and that have not ended.
+        seconds: how long they take at the pace of the last session; None if no training has ended.
+        lines: a sentence for each part.
+    """
+
+    trainings: int
+    seconds: float | None
+    lines: tuple[str, ...]
+
+
+def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
+    """Returns the price of a plan for a sweep with this state.
+
+    Args:
+        recorded: the sweep's effective file.
+        driven: whether a session runs, whose time counts.
+    """
+    jobs = jobs_of(make_strategy(plan).wanted(state))
+    requested = {entry.key for entry in state.requested}
+    ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
+    new = [job.training.trial for job in jobs if job.key not in requested | ended]
+    cuts = sum(key not in requested | ended for job in jobs for key in job.keys) - len(new)
+    seconds = _seconds(new, state)
+    about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
+    more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
+    lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
+    lines += _budget(plan.sweep, len(jobs), state, seconds or 0.0, driven)
+    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
+        lines.append("not known any more: whether an adapter is needed at all (no `head`)")
+    if recorded is not None and len(plan.sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
+        lines.append("not known any more: with what probability a configuration is enough (one seed)")
+    return Price(len(new), seconds if new else 0.0, tuple(lines))
+
+
+def _seconds(new: list[Trial], state: State) -> float | None:
+    """Returns the time of trainings: each as those of its configuration took, else of its method, else all."""
+    trained = [(entry.trial, entry.result.seconds) for entry in state.trainings if entry.result and entry.finished]
+    if not trained:
+        return None
+    total = 0.0
+    for trial in new:
+        same = [took for other, took in trained if other.configuration == trial.configuration]
+        of_method = [took for other, took in trained if other.method == trial.method]
+        total += fmean(same or of_method or [took for _, took in trained])
+    return total / pace_of(state)
+
+
+def _budget(sweep: Sweep, trainings: int, state: State, seconds: float, driven: bool) -> Iterator[str]:
+    """Yields what is left of each limit."""
+    budget, limit = sweep.budget, sweep.budget.wall_clock_seconds
+    if budget.trials is not None:
+        yield f"budget.trials: {max(0, budget.trials - trainings)} of {budget.trials} are left"
+    if limit is not None:
+        passed = time.time() - state.started.time if driven and state.started is not None else 0.0
+        remaining_seconds = max(0.0, limit - passed)
+        short = ", less than it takes" if seconds > remaining_seconds else ""
+        yield f"budget.wall_clock: {format_duration(remaining_seconds)} of {budget.wall_clock_text} left{short}"
+
+
+NAMED = 4
+"""So many configurations of a line are named."""
+EXCLUDED = ("name", "tasks", "seeds", "space", "storage", "tracking")
+"""Sections that show in the trials, or that an applied file does not change: they decide where the sweep is recorded."""
+SEPARATOR = " · "
+_ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
+    "configuration": lambda entry: entry.trial.configuration,
+    "task": lambda entry: entry.trial.task,
+    "seed": lambda entry: entry.trial.seed,
+}
+"""In what trials differ, from the first to be named to the last."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference in words; false if there is none.
+
+    Attributes:
+        added: configurations, seeds, tasks and trials that the file adds.
+        removed: those that it does not have any more, with what of them runs.
+        changed: other settings, each as `key.path: was -> is`.
+        price: what it costs, where a person is asked.
+    """
+
+    sweep: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    price: Price | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each part."""
+        return [*(f"+ {part}" for part in self.added), *(f"- {part}" for part in self.removed), *self.changed]
+
+    @property
+    def text(self) -> str:
+        """The difference for a terminal, and its price."""
+        return "\n".join([*self.lines, *(self.price.lines if self.price else ())]) or f"nothing changes in {self.sweep}"
+
+
+def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
+    """Returns what a sweep file changes.
+
+    Args:
+        recorded: the effective file of the sweep; None if there is no sweep of that name.
+    """
+    strategy = make_strategy(plan)
+    requested = {entry.key: entry for entry in state.requested or state.entries.values()}
+    wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
+    added, removed = _compare(wanted, requested), _compare(requested, wanted)
+    changed = list(_differences(recorded, plan.sweep)) if recorded is not None else []
+    if recorded is not None and not (added or removed) and _space(recorded) != _space(plan.sweep):
+        changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
+    return Change(plan.sweep.name, tuple(added), tuple(removed), tuple(changed))
+
+
+def check_change(recorded: Sweep, sweep: Sweep) -> None:
+    """Checks that a driver that runs can take a file over from another one.
+
+    Raises:
+        SweepError: it cannot; the message says what can be done.
+    """
+    check_resume(sweep.folder, sweep, recorded)
+    lines = []
+    if recorded.scheduler != sweep.scheduler:
+        lines.append(f"scheduler: was {recorded.scheduler.name}, is {sweep.scheduler.name} ({sweep.where(('scheduler',))})")
+    new = [share for share in sweep.shares if share not in recorded.shares]
+    lines += [f"resources: no trial of the sweep has {shown(share.model_dump(exclude_defaults=True))} yet" for share in new]
+    if lines:
+        advice = "stop the sweep by Ctrl-C, which keeps the checkpoints, and apply the file again"
+        raise SweepError(["a driver that runs keeps what it was started with:", *(f"  {line}" for line in lines), advice])
+
+
+def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
+    """Returns in words what trials there are in `these` and not in `those`."""
+    parts, remaining = list[str](), [entry for key, entry in these.items() if key not in those]
+    for noun, value in _ASPECTS.items():
+        other_values = {value(entry) for entry in those.values()}
+        new = [entry for entry in remaining if value(entry) not in other_values]
+        if (new and those) or noun == "configuration":
+            parts += _named(noun, new, value)
+            remaining = [entry for entry in remaining if value(entry) in other_values]
+    return [*parts, *([f"{_count(len(remaining), 'trial')}{_running(remaining)}"] if remaining else [])]
+
+
+def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashable]) -> list[str]:
+    groups: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(value(entry), []).append(entry)
+    if not groups:
+        return []
+    if noun != "configuration":
+        names = " ".join(map(str, groups))
+        return [f"{plural(len(groups), noun)} {names}{_running(entries)}"]
+    labels = [f"{group[0].trial.label}{_running(group)}" for group in groups.values()]
+    if len(labels) == 1:
+        return labels
+    more = [f"{len(labels) - NAMED} more{_running(e for group in [*groups.values()][NAMED:] for e in group)}"]
+    named = labels if len(labels) <= NAMED + 1 else labels[:NAMED] + more
+    return [f"{_count(len(labels), noun)}: {SEPARATOR.join(named)}"]
+
+
+def _running(entries: Iterable[Entry]) -> str:
+    running = sum(entry.phase == "running" for entry in entries)
+    return f" ({running} running)" if running else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {plural(number, noun)}"
+
+
+def _space(sweep: Sweep) -> Any:
+    return sweep.model_dump(mode="json")["space"]
+
+
+def _differences(recorded: Sweep, sweep: Sweep) -> Iterable[str]:
+    old_file, new_file = recorded.model_dump(mode="json"), sweep.model_dump(mode="json")
+    for path, old, new in differences(old_file, new_file):
+        if path[0] not in EXCLUDED:
+            yield f"{dotted(path)}: {_word(old)} -> {_word(new)}"
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else shown(value)
+
+
+class ApplyReport(Report):
+    """The difference between a sweep file and the sweep of that name."""
+
+    report: Literal["apply"] = Field("apply", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    applied: bool = Field(description="Whether the change was made. False if it was only shown, or there is none.")
+    added: list[str] = Field(description="What the file adds, in words: configurations, seeds, tasks.")
+    removed: list[str] = Field(description="What the file does not have any more, in words, with what is lost by that.")
+    changed: list[str] = Field(description="Other settings that change, in words.")
+    trainings: int = Field(description="How many trainings the file adds that have not ended.")
+    seconds: Number = Field(description="How long they take, by trainings that have ended. Null if none has.")
+    price: list[str] = Field(
+        description="What it costs, in words: trainings, time, what is left of the budget, what is not known any more."
+    )
+    text: str = Field(description="The difference and its price, as the terminal shows them.")
+
+
+def apply_report(change: Change, applied: bool) -> ApplyReport:
+    """Returns the report on a change."""
+    price = change.price or Price(0, 0.0, ())
+    return ApplyReport.fill(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)

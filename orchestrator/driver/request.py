@@ -1,0 +1,328 @@
+"""`Request`: what a person asks of a sweep's driver, as a file in `runs/NAME/requests`.
+
+    apply, pause, continue, retry, stop  -->  ID.json  -->  driver, between two events  -->  an event in the log
+                                                                └── refused -->  ID.refused
+
+The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
+that no driver has answered is answered by the next one. A file that is no request is refused as soon as it is read.
+`RequestQueue` is the driver's end.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from craft.disk import replacing
+from orchestrator.driver.change import check_change, find_change
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.record.entry import Entry
+from orchestrator.record.events import PLAIN, Applied, Requested, Verb
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.manifest import describe_plan, record_in, write_effective
+from orchestrator.record.options import Options
+from orchestrator.record.state import State
+from orchestrator.results.report import Report
+from orchestrator.search.stages import make_strategy
+from orchestrator.sweepfile.load import check
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.plain_yaml import YamlProblem
+from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.sweepfile.yaml_source import read_yaml
+
+logger = logging.getLogger(__name__)
+
+
+def _check_shown(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("characters that move a terminal's cursor are not allowed")
+    return text
+
+
+Shown: TypeAlias = Annotated[str, AfterValidator(_check_shown)]
+"""A text that goes to the terminal."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request.
+
+    Attributes:
+        name: names the request and its file; requests are answered in the order of their names.
+        verb: what is asked for.
+        who: user@machine.
+        trial: the key of the trial that `stop` or `retry` is about.
+        sweep: with `apply`: the sweep file, checked, with every default written out.
+        file: the path of that file.
+        written: what the file says, without defaults and changes.
+        changes: changes of its values, as `key.path=value`.
+    """
+
+    __pydantic_config__: ClassVar = PLAIN
+    name: Shown
+    verb: Verb | Literal["apply"]
+    who: Shown
+    trial: Shown | None = None
+    sweep: dict[str, Any] = field(default_factory=dict)
+    file: Shown = ""
+    written: Any = None
+    changes: list[str] = field(default_factory=list)
+
+    def write(self, folder: SweepFolder) -> None:
+        """Hands the request in."""
+        folder.requests.mkdir(exist_ok=True)
+        with replacing(self._file(folder)) as aside:
+            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    def remove(self, folder: SweepFolder) -> None:
+        """Removes the request, answered or withdrawn."""
+        self._file(folder).unlink(missing_ok=True)
+
+    def refuse(self, folder: SweepFolder, why: str) -> None:
+        """Removes the request, and leaves the reason to the person who has asked."""
+        _refuse(self._file(folder), why)
+
+    def is_there(self, folder: SweepFolder) -> bool:
+        """Returns whether the request's file is there: it is not answered yet, or it was and will be removed."""
+        return self._file(folder).exists()
+
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether its file has another content by now."""
+        try:
+            return bool(read_yaml(Path(self.file)).written != self.written)
+        except YamlProblem:  # it is not there any more, or half-written
+            return False
+
+    def planned(self, plan: Plan) -> Plan:
+        """Returns the plan of its file, which is to take the place of `plan`.
+
+        Raises:
+            SweepError: the file is wrong, or a driver that runs cannot take it over.
+        """
+        sweep, mistakes = check(dict(self.sweep))
+        if sweep is None or mistakes:
+            raise SweepError([f"{self.file}: {mistake}" for mistake in mistakes])
+        check_change(plan.sweep, sweep)
+        new = make_plan(sweep, plan.planner.of(sweep))
+        make_strategy(new)  # its errors belong to the request, too
+        return new
+
+    def take_refusal(self, folder: SweepFolder) -> str | None:
+        """Returns why the request was refused, and removes that answer; None if it was not refused."""
+        file = self._file(folder).with_suffix(".refused")
+        try:
+            why = file.read_text(encoding="utf-8")
+        except OSError:
+            return None
+        file.unlink(missing_ok=True)
+        return why
+
+    def _file(self, folder: SweepFolder) -> Path:
+        return folder.requests / f"{self.name}.json"
+
+
+_REQUEST = TypeAdapter(Request)
+
+
+def new_request(verb: Verb, trial: str | None = None) -> Request:
+    """Returns a request of this process's user."""
+    return Request(_new_name(), verb, _whoami(), trial)
+
+
+def apply_request(sweep: Sweep, options: Options) -> Request:
+    """Returns a request that another sweep file counts from now on."""
+    plain, path, changes = sweep.model_dump(mode="json"), str(Path(options.sweep).absolute()), [*options.changes]
+    return Request(_new_name(), "apply", _whoami(), sweep=plain, file=path, written=sweep.written, changes=changes)
+
+
+def pending(folder: SweepFolder) -> list[Request]:
+    """Returns the requests that wait, in their order, and refuses files that are no requests."""
+    try:
+        files = sorted(file for file in folder.requests.iterdir() if file.suffix == ".json" and file.name[0] != ".")
+    except OSError:
+        return []
+    return [request for file in files if (request := _read(file)) is not None]
+
+
+def _read(file: Path) -> Request | None:
+    try:
+        request = _REQUEST.validate_json(file.read_bytes())
+        if request.name == file.stem:
+            return request
+        why = f"name: {request.name} is not the name of the file"
+    except OSError:  # it was withdrawn, or is read again at the next look
+        return None
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}".removeprefix(": ")
+    logger.warning("%s is removed, because it is no request (%s)", file, why)
+    _refuse(
+        file,
+        f"{file.name} is no request ({why}); write requests with craft-sweeps apply, pause, continue, stop or retry",
+    )
+    return None
+
+
+def _refuse(file: Path, why: str) -> None:
+    with suppress(OSError), replacing(file.with_suffix(".refused")) as aside:
+        aside.write_text(why, encoding="utf-8")
+    with suppress(OSError):
+        file.unlink()
+
+
+def _new_name() -> str:
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
+
+
+def _whoami() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+SHORTEST = 4
+"""Digits of a key that may name a trial."""
+NAMED = 5
+
+
+def affected(state: State, verb: Verb, name: str | None) -> list[str]:
+    """Returns the keys of the trials that a request stops or lets run again; none for `pause` and `continue`.
+
+    A training takes along what is cut from its adapter. A cut whose training failed takes this along.
+
+    Args:
+        name: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`.
+
+    Raises:
+        SweepError: there is no such trial, or nothing of it can be stopped or run again.
+    """
+    if verb not in _MAY:
+        return []
+    entry = _find(state, verb, name or "")
+    training, family = state.training_of(entry.trial), state.cuts_of(entry.trial)
+    if training is not entry and verb == "retry" and not training.finished:
+        family.append(training)
+    keys = [other.key for other in (entry, *family) if _MAY[verb](other)]
+    if not keys:
+        how = entry.result.status if entry.ended and entry.result is not None else entry.phase
+        raise SweepError([f"{verb} {_said(entry)}: it is {how}; {verb} is for a trial that {_RULE[verb]}"])
+    return keys
+
+
+_MAY = {"stop": lambda entry: not entry.ended, "retry": lambda entry: entry.ended and not entry.finished}
+_RULE = {"stop": "runs or waits", "retry": "failed or was stopped"}
+
+
+def _find(state: State, verb: Verb, name: str) -> Entry:
+    entries = state.requested or [*state.entries.values()]
+    exact = [entry for entry in entries if name in (entry.key, entry.trial.name)]
+    begun = [entry for entry in entries if len(name) >= SHORTEST and entry.key.startswith(name)]
+    matches = exact or begun
+    if len(matches) == 1:
+        return matches[0]
+    candidates = matches or [entry for entry in entries if _MAY[verb](entry)]
+    listed = [f"  {_said(entry)}" for entry in candidates[:NAMED]]
+    more = [f"  and {len(candidates) - NAMED} more"] if len(candidates) > NAMED else []
+    wrong = f"{name!r} names {len(matches)} trials" if matches else f"the sweep {state.name} has no trial {name!r}"
+    raise SweepError([f"{verb}: {wrong}. " + ("Those are:" if listed else f"No trial of it {_RULE[verb]}."), *listed, *more])
+
+
+def _said(entry: Entry) -> str:
+    return f"{entry.key} ({entry.trial.name})"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the driver is to do: take the event, and follow the plan if there is one, by the options."""
+
+    event: Applied | Requested
+    plan: Plan | None = None
+    options: Options | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The trials that it is about."""
+        return self.event.keys if isinstance(self.event, Requested) else []
+
+
+Look = Callable[[], tuple[Plan, State]]
+"""Returns the present plan and the state of the sweep."""
+
+
+class RequestQueue:
+    """The requests to the driver of the sweep in a folder, which it answers one by one between two events."""
+
+    def __init__(self, folder: SweepFolder, options: Options) -> None:
+        self._folder, self._options = folder, options
+        self._opened = False
+
+    def commands(self, look: Look, on_disk: bool) -> Iterator[Command]:
+        """Yields the commands since the last call. The driver obeys each before it takes the next one.
+
+        Args:
+            on_disk: whether the disk has all events: before that no request is removed.
+        """
+        for request in pending(self._folder):
+            try:
+                command = self._answer(request, *look(), on_disk)
+            except Exception as error:  # whatever is wrong with a request, it may not end the sweep
+                logger.warning("the request %s is refused", request.name, exc_info=error)
+                request.refuse(self._folder, str(error) or type(error).__name__)
+                continue
+            if command is not None:
+                self._options = command.options or self._options
+                yield command
+        self._opened = True
+
+    def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Command | None:
+        """Returns the command of a request; None if it is answered already, or changes nothing."""
+        if request.name in state.answered:
+            if on_disk:
+                request.remove(self._folder)
+            return None
+        if request.verb != "apply":
+            keys = affected(state, request.verb, request.trial)
+            return Command(Requested(request=request.name, who=request.who, verb=request.verb, keys=keys))
+        if not self._opened and request.is_out_of_date:
+            raise SweepError([f"{request.file} was edited again before a driver took it; apply it again"])
+        new = record_in(request.planned(plan), state.sweep.tracking.uri)
+        change = find_change(plan.sweep, new, state)
+        if not change:
+            request.remove(self._folder)
+            return None
+        same = Path(self._options.sweep).absolute() == Path(request.file)
+        options = replace(
+            self._options, sweep=self._options.sweep if same else request.file, changes=tuple(request.changes), resume=True
+        )
+        # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
+        options.remember(self._folder, request.written)
+        write_effective(self._folder, new.sweep)
+        name, who, lines = request.name, request.who, change.lines
+        event = Applied(request=name, who=who, difference=lines, again=options.again(), **describe_plan(new))
+        return Command(event, new, options)
+
+
+class RequestReport(Report):
+    """What came of `pause`, `continue`, `stop` or `retry`."""
+
+    report: Literal["request"] = Field("request", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    verb: Verb = Field(description="What was asked for.")
+    done: bool = Field(description="Whether a driver has done it. False if none runs: the next session does it first.")
+    trials: list[str] = Field([], description="The keys of the trials that are stopped, or run again.")
+    text: str = Field(description="What came of it, as the terminal shows it.")
+    command: str = Field(description="The command that continues the sweep, where no driver runs. Empty if there is none.")

@@ -1,0 +1,291 @@
+"""`State`: a sweep after its events, as their fold. Everything that shows or decides something is a function of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.entry import Entry, Report
+from orchestrator.record.events import (
+    Applied,
+    Decided,
+    Ended,
+    Event,
+    Filed,
+    Interrupted,
+    Opened,
+    Paused,
+    Proposed,
+    Refused,
+    Reopened,
+    Reported,
+    Requested,
+    SessionEnded,
+    SessionStarted,
+    Started,
+    Underway,
+    Wanted,
+)
+from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import Sweep
+
+NO_METRICS = frozenset({"step", "time", "epoch"})
+"""Keys of a row that are no metrics of their own: its step, when it was measured, its epoch."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A sweep after some events.
+
+    Attributes:
+        name: the sweep's.
+        entries: every trial that it ever asked for, by key, in the order in which it first did.
+        wanted: keys of the trials that the present session, or the last one, asks for, in order.
+        waves: the number of requests for trials that had new ones.
+        proposals: what the searcher drew, in order.
+        decisions: what was added for the answer, in order.
+        refused: configurations that break a constraint, by id.
+        started: the start of the present or last session; None before the first.
+        ended: the end of the last session; None while one runs.
+        underway: how far the running trials are.
+        files: files of the sweep's own run, relative to its folder where they are inside.
+        held: the request to pause; None while jobs may start.
+        answered: names of the requests that were answered (`orchestrator.driver.request`).
+    """
+
+    name: str = ""
+    sweep_id: str = ""
+    opened: float = 0.0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    wanted: Mapping[str, None] = field(default_factory=dict)
+    waves: int = 0
+    proposals: tuple[Proposed, ...] = ()
+    decisions: tuple[Decided, ...] = ()
+    refused: Mapping[str, Refused] = field(default_factory=dict)
+    started: SessionStarted | None = None
+    ended: SessionEnded | None = None
+    underway: Underway | None = None
+    files: tuple[str, ...] = ()
+    held: Requested | None = None
+    answered: frozenset[str] = frozenset()
+
+    def after(self, event: Event) -> State:
+        """Returns the state after one more event."""
+        return _AFTER[type(event)](self, event)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep file that counts: that of the last session, or the one applied since."""
+        assert self.started is not None, "no session has begun"
+        return self.started.settings
+
+    @property
+    def again(self) -> str:
+        """The command that continues the sweep; empty if it is not known."""
+        return self.started.again if self.started is not None else ""
+
+    @property
+    def requested(self) -> list[Entry]:
+        """The trials that the present session, or the last one, asks for, in order."""
+        return [self.entries[key] for key in self.wanted]
+
+    @property
+    def trainings(self) -> list[Entry]:
+        """Those of `requested` that are trained, and not cut."""
+        return [entry for entry in self.requested if not entry.trial.is_cut]
+
+    @property
+    def most_trainings(self) -> int | None:
+        """How many trainings there will be, as far as is known; None before a session. More than were planned may be added."""
+        if self.started is None:
+            return None
+        over = self.ended is not None and self.ended.status == "finished"
+        return len(self.trainings) if over else max(len(self.trainings), self.started.trainings)
+
+    @property
+    def reported(self) -> list[Entry]:
+        """Those of `requested` whose scores are reported."""
+        return [entry for entry in self.requested if entry.trial.is_reported]
+
+    def training_of(self, trial: Trial) -> Entry:
+        """Returns the training from whose adapter a trial is cut; the trial itself if it is trained, or that is not known."""
+        return self.entries.get(trial.training, self.entries[trial.key])
+
+    def cuts_of(self, trial: Trial) -> list[Entry]:
+        """Returns the trials that are cut from the adapter of a training."""
+        return [entry for entry in self.entries.values() if entry.trial.is_cut and entry.trial.training == trial.key]
+
+    def in_phase(self, phase: str) -> list[Entry]:
+        """Returns the trials in a phase, in the order of `entries`."""
+        return [entry for entry in self.entries.values() if entry.phase == phase]
+
+    def unfinished(self, keys: Iterable[str]) -> list[str]:
+        """Returns those of `keys` whose trials have not ended, in their order."""
+        return [key for key in keys if not self.entries[key].ended]
+
+    def judged_by(self, rule: Enough) -> State:
+        """Returns the state with another `enough` in its sweep file."""
+        assert self.started is not None, "no session has begun"
+        file = self.started.sweep | {"enough": rule.model_dump(mode="json")}
+        return replace(self, started=replace(self.started, sweep=file))
+
+    def _with(self, entries: Iterable[Entry], **changes: Any) -> State:
+        return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
+
+
+def fold(events: Iterable[Event], state: State | None = None) -> State:
+    """Returns the state after `events`, from an empty one or from `state`."""
+    state = state or State()
+    for event in events:
+        state = state.after(event)
+    return state
+
+
+def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows without the metrics that the trial has reported at this step or a later one.
+
+    A trial that resumes behind its last report repeats what is on record.
+    """
+    last, fresh = dict(entry.last_steps), []
+    for row in rows:
+        step = int(row["step"])
+        names = [name for name in row if name not in NO_METRICS and step > last.get(name, -1)]
+        last |= dict.fromkeys(names, step)
+        if names:
+            fresh.append({name: value for name, value in row.items() if name in names or name in NO_METRICS})
+    return fresh
+
+
+def _session_started(state: State, event: SessionStarted) -> State:
+    # How long a lost driver's trials ran is not known, so it is not counted.
+    waiting = [
+        replace(entry, phase="waiting", changed=event.time)
+        for entry in state.entries.values()
+        if entry.phase in ("running", "paused") or (entry.ended and entry.result and not entry.result.settled)
+    ]
+    return state._with(waiting, wanted={}, started=event, ended=None, underway=None)
+
+
+def _reopened(state: State, event: Reopened) -> State:
+    failed = [(entry, entry.result) for key in event.keys if (entry := state.entries.get(key))]
+    note = "to be run again: --retry-failed"
+    return state._with(
+        replace(entry, result=replace(result, retryable=True, notes=[*result.notes, note]))
+        for entry, result in failed
+        if result is not None and result.status == "failed"
+    )
+
+
+def _wanted(state: State, event: Wanted) -> State:
+    waves = state.waves + any(trial.key not in state.entries for trial in event.trials)
+    described = [replace(state.entries.get(trial.key, Entry(trial, wave=waves)), trial=trial) for trial in event.trials]
+    state = state._with(described, waves=waves)
+    return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
+
+
+def _started(state: State, event: Started) -> State:
+    begun = [replace(entry, phase="running", begun=True, changed=event.time) for entry in _live(state, event.keys)]
+    return state._with(begun)
+
+
+def _reported(state: State, event: Reported) -> State:
+    entry = state.entries.get(event.key)
+    if entry is None or entry.ended or not event.rows:
+        return state
+    steps = dict(entry.last_steps)
+    for row in event.rows:
+        steps |= {name: max(int(row["step"]), steps.get(name, -1)) for name in row if name not in NO_METRICS}
+    last = event.rows[-1]
+    metrics = {name: value for name, value in last.items() if name not in NO_METRICS}
+    step, report = int(last["step"]), entry.report
+    if report is not None and report.step == step:
+        metrics = {**report.metrics, **metrics}
+    if report is None or step >= report.step:
+        report = Report(step, event.total_steps, event.epoch, metrics)
+    return state._with([replace(entry, report=report, last_steps=steps)])
+
+
+def _paused(state: State, event: Paused) -> State:
+    return state._with(replace(_stop(entry, event.time), phase="paused") for entry in _live(state, event.keys))
+
+
+def _interrupted(state: State, event: Interrupted) -> State:
+    return state._with(replace(_stop(entry, event.time), phase="waiting") for entry in _live(state, event.keys))
+
+
+def _ended(state: State, event: Ended) -> State:
+    entry = state.entries.get(event.result.key)
+    if entry is None or entry.ended:
+        return state
+    # What a lost machine or a training without an adapter ends may never have started.
+    begun = entry.begun or event.result.status == "finished"
+    changed = replace(_stop(entry, event.time), phase="ended", begun=begun)
+    return state._with([replace(changed, result=event.result, adapter=event.adapter)])
+
+
+def _applied(state: State, event: Applied) -> State:
+    started = state.started and replace(
+        state.started,
+        again=event.again,
+        sweep=event.sweep,
+        configurations=event.configurations,
+        trainings=event.trainings,
+    )
+    return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
+
+
+def _requested(state: State, event: Requested) -> State:
+    state, live = replace(state, answered=state.answered | {event.request}), _live(state, event.keys)
+    if event.verb == "stop":
+        return state._with(_stopped(_stop(entry, event.time), f"stopped by {event.who}") for entry in live)
+    if event.verb == "retry":
+        over = [entry for key in event.keys if (entry := state.entries.get(key)) and entry.ended and not entry.finished]
+        return state._with(replace(entry, phase="waiting", result=None, changed=event.time) for entry in over)
+    return replace(state, held=event if event.verb == "pause" else None)
+
+
+def _stopped(entry: Entry, note: str) -> Entry:
+    """Returns a trial that ends with its last evaluation."""
+    report = entry.report
+    metrics, steps = (dict(report.metrics), report.step) if report else ({}, 0)
+    result = TrialResult(entry.key, "stopped", metrics, steps=steps, seconds=entry.seconds, notes=[note])
+    return replace(entry, phase="ended", result=result)
+
+
+def _session_ended(state: State, event: SessionEnded) -> State:
+    waiting = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
+    return state._with(waiting, ended=event, underway=None)
+
+
+def _live(state: State, keys: Iterable[str]) -> list[Entry]:
+    """Returns the trials of `keys` that have not ended."""
+    return [entry for key in keys if (entry := state.entries.get(key)) and not entry.ended]
+
+
+def _stop(entry: Entry, time: float) -> Entry:
+    """Returns a trial that does not run any more, with the time that it took."""
+    elapsed = max(0.0, time - entry.changed) if entry.phase == "running" else 0.0
+    return replace(entry, seconds=entry.seconds + elapsed, changed=time)
+
+
+_AFTER: dict[type[Event], Callable[[State, Any], State]] = {
+    Opened: lambda state, event: replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time),
+    SessionStarted: _session_started,
+    Reopened: _reopened,
+    Wanted: _wanted,
+    Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
+    Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
+    Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
+    Started: _started,
+    Reported: _reported,
+    Paused: _paused,
+    Interrupted: _interrupted,
+    Ended: _ended,
+    Applied: _applied,
+    Requested: _requested,
+    Underway: lambda state, event: replace(state, underway=event),
+    Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
+    SessionEnded: _session_ended,
+}

@@ -1,0 +1,162 @@
+"""The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
+
+`judge` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
+`craft-sweeps take --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
+interval over seeds, or a count (parameters, bytes, seconds), which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from orchestrator.record.state import State
+from orchestrator.results import pareto
+from orchestrator.results.control import above_guessing, with_normalized
+from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.probabilities import with_probabilities
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Enough
+
+SEEDS = 3
+"""The fewest seeds of a configuration that is called enough."""
+POSSIBLE = 0.05
+"""The probability of the front from which on a configuration is one that may be on it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of `judge` on a sweep's complete configurations, by id.
+
+    Attributes:
+        on_front: those that no other one dominates.
+        may_be_on_front: those that are on it with a probability of 5 % or more; every member of the front is among them.
+        knee: the front's knee; None without a front, or where the objectives are not two.
+    """
+
+    on_front: frozenset[str]
+    may_be_on_front: frozenset[str]
+    knee: str | None
+
+
+def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, probability: ArrayLike | None = None) -> Verdict:
+    """Returns the verdict over the complete configurations of one sweep. A configuration without a finite mean is left out.
+
+    The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
+
+    Args:
+        ids: `n` different ids.
+        mean: `(n, m)`, a column an objective.
+        objectives: `m` names with directions.
+        probability: `(n,)`, the probability of the front (`probabilities.P_FRONT`), NaN where it is not known.
+    """
+    directions = list(objectives.values())
+    mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
+    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
+    members = sorted(np.flatnonzero(pareto.front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
+    fit = np.isfinite(mean).all(axis=1)
+    possible = [] if probability is None else np.flatnonzero(fit & (np.asarray(probability, dtype=float) >= POSSIBLE)).tolist()
+    place = _knee(mean[members], objectives)
+    return Verdict(
+        on_front=frozenset(ids[row] for row in members),
+        may_be_on_front=frozenset(ids[row] for row in (*members, *possible)),
+        knee=None if place is None else ids[members[place]],
+    )
+
+
+def judge_state(state: State) -> list[Summary]:
+    """Returns the configurations that a sweep asks for, judged by its file."""
+    return mark_front(summarize_entries(state.requested), state.sweep.objectives, state.sweep.enough)
+
+
+def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
+    """Returns the summaries with `on_front` and `may_be_on_front` set by `judge`; incomplete ones are left out of the
+    comparison.
+
+    Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
+    moderated intervals and their probabilities; the one that is `enough` is marked.
+    """
+    names = {summary.configuration for summary in summaries}
+    summaries = [summary for summary in summaries if summary.tunes not in names]
+    summaries = with_probabilities(summaries, objectives, rule)
+    verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
+    chosen = enough_of(summaries, rule)
+    return with_normalized(
+        [
+            replace(
+                summary,
+                on_front=summary.configuration in verdict.on_front,
+                may_be_on_front=summary.configuration in verdict.may_be_on_front,
+                enough=summary.configuration == chosen,
+            )
+            for summary in summaries
+        ]
+    )
+
+
+def enough_of(summaries: Sequence[Summary], rule: Enough | None = None) -> str | None:
+    """Returns the id of the smallest configuration that is enough, of equal sizes the likeliest; None without one.
+
+    Seeds spread differently from configuration to configuration, and two of them do not show it: what they called 0.88 was true
+    in 0.62. A configuration therefore needs SEEDS of them. Where nothing is above random guessing, nothing is enough.
+    """
+    sure = [
+        (summary.value(SIZE), -summary.counts[P_ENOUGH], summary.configuration)
+        for summary in summaries
+        if summary.score.n >= SEEDS and summary.counts.get(P_ENOUGH, 0.0) >= (rule or Enough()).sure
+    ]
+    return min(sure)[2] if sure and above_guessing([summary for summary in summaries if summary.complete]) else None
+
+
+def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
+    """Returns the knee of the summaries that are marked `on_front`, as `judge` finds it; None if there is none."""
+    front = [summary for summary in summaries if summary.on_front]
+    chosen = judge_summaries(front, objectives).knee
+    return next((summary for summary in front if summary.configuration == chosen), None)
+
+
+def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any]:
+    """Returns the ids of the configurations marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there is
+    one."""
+    best = knee(summaries, objectives)
+    marked: dict[str, Any] = {
+        "on_front": [summary.configuration for summary in summaries if summary.on_front],
+        "may_be_on_front": [summary.configuration for summary in summaries if summary.may_be_on_front],
+        "enough": [summary.configuration for summary in summaries if summary.enough],
+    }
+    return marked | ({"knee": best.configuration} if best else {})
+
+
+def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
+    """Returns the verdict of `judge` over complete configurations."""
+    mean = [[summary.value(name) for name in objectives] for summary in summaries]
+    probability = [summary.value(P_FRONT) for summary in summaries]
+    return judge([summary.configuration for summary in summaries], mean, objectives, probability)
+
+
+def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
+    if len(objectives) != 2 or not len(points):
+        return None
+    log = [logarithmic(name, points[:, column]) for column, name in enumerate(objectives)]
+    return pareto.knee(pareto.log_axes(points, log), list(objectives.values()))
+
+
+def logarithmic(name: str, values: Iterable[float]) -> bool:
+    """Returns whether an axis is better read in powers of ten: it is no score, and its values are 0 or positive."""
+    numbers = list(values)
+    return not name.startswith("score") and all(value >= 0 for value in numbers) and any(value > 0 for value in numbers)
+
+
+def axes(objectives: Objectives) -> tuple[str, str]:
+    """Returns the names of the two metrics over which a front is drawn: the last objective (across) and the first (up).
+
+    A single objective is drawn against trainable parameters.
+    """
+    names = list(objectives)
+    return names[-1] if len(names) > 1 else "trainable_parameters", names[0]

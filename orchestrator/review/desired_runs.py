@@ -1,0 +1,125 @@
+"""`DesiredRuns`: the runs of a sweep in MLflow as they should be, and which of them a change of its State has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.record.entry import Entry
+from orchestrator.record.state import State
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.review.desired_run import (
+    Verdict,
+    desired_configuration,
+    desired_refused,
+    desired_sweep,
+    desired_trial,
+    group,
+)
+from orchestrator.review.saved_views import address, links, saved_views
+from orchestrator.tools.markup import plain
+from orchestrator.tracking.desired import KINDS, DesiredRun, Place
+from orchestrator.tracking.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
+
+OWN = ("started", "ended", "underway", "files")
+"""What the sweep's own run shows of the State."""
+
+
+class DesiredRuns:
+    """The desired runs of the sweep in `folder`; commands in them name the store's address `uri`."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self._folder, self._uri = folder, uri
+        self._state = State()
+        self._end: State | None = None
+        self._verdict: Verdict | None = None
+        self._groups: dict[str, list[Entry]] = {}
+        self._families: dict[str, str] = {}
+
+    def update(self, state: State, end: State | None) -> dict[Place, None]:
+        """Takes a new state, and returns the runs that are different in it, parents first.
+
+        Args:
+            end: the state in which the last session was left; it is judged once.
+        """
+        previous, groups = self._state, self._groups
+        self._state, self._groups = state, group(state)
+        self._families = _families(self._groups, state.entries)
+        entries = previous.entries
+        if end is not None and end is not self._end:
+            self._end, self._verdict = end, Verdict.of(end)
+            entries = {}  # each run is marked
+        switched = previous.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
+        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in switched]
+        touched = {self._families[entry.trial.configuration] for entry in changed}
+        for name, members in self._groups.items():
+            if len(groups.get(name, ())) != len(members) or (previous.ended is not state.ended and _has_left(members)):
+                touched.add(self._families[name])
+        configurations = [name for name, family in self._families.items() if family in touched and self._has_begun(name)]
+        configurations += [name for name, event in state.refused.items() if previous.refused.get(name) is not event]
+        trials = [entry.key for entry in changed if entry.begun]
+        sweep_changed = any(getattr(state, name) is not getattr(previous, name) for name in OWN) and state.started is not None
+        keys = ([state.name] if sweep_changed else [], configurations, trials)
+        return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
+
+    @property
+    def answer(self) -> str:
+        """The sweep's answer when its last session ended, in Markdown; empty without one."""
+        return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
+
+    def views(self) -> dict[str, str]:
+        """Returns the sweep's saved views by their keys."""
+        return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
+
+    def links(self, experiment: str) -> str:
+        """Returns links to the views in an experiment of the store, in Markdown."""
+        return links(experiment, self._state.sweep_id)
+
+    def page(self, experiment: str) -> str:
+        """Returns the place of the front's view below the address of the store's server."""
+        return address(experiment, self._state.sweep_id)
+
+    def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
+        """Yields the runs as they should be."""
+        state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
+        places = list(places)
+        summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
+        for kind, key in places:
+            if kind == SWEEP_KIND:
+                yield desired_sweep(state, verdict, self._folder)
+            elif kind == TRIAL_KIND:
+                yield desired_trial(state.entries[key], verdict, state, self._folder)
+            elif key in summaries:
+                yield desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
+            else:
+                yield desired_refused(state.refused[key], sweep)
+
+    def _has_begun(self, configuration: str) -> bool:
+        return any(entry.begun for entry in self._groups.get(configuration, ()))
+
+    def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
+        """Returns summaries: as they were judged, where that holds."""
+        summaries: dict[str, Summary] = {}
+        families = set()
+        for name in configurations:
+            if self._verdict is not None and self._verdict.holds_for(name, self._groups[name]):
+                summaries[name] = self._verdict.summaries[name]
+            else:
+                families.add(self._families[name])
+        related = [name for name, family in self._families.items() if family in families]
+        entries = [entry for name in related for entry in self._groups[name]]
+        return {summary.configuration: summary for summary in summarize_entries(entries)} | summaries
+
+
+def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Returns the family of each configuration: those that it was cut from, and the candidates among which its settings were
+    chosen. A summary depends on its family alone."""
+    families = {}
+    for configuration, (first, *_) in groups.items():
+        source = entries.get(first.trial.training, first)
+        families[configuration] = source.trial.group or source.trial.configuration
+    return families
+
+
+def _has_left(entries: Iterable[Entry]) -> bool:
+    return not all(entry.ended for entry in entries)

@@ -1,0 +1,125 @@
+"""What the runs of a sweep in MLflow should be, as values: the store is made equal to them (`orchestrator.tracking.mirror`).
+
+    log.jsonl --> LogFollower (State) --> Desired --> DesiredRun
+
+`orchestrator.review.desired_runs` is the `Desired` of sweeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from orchestrator.record.events import Event, Opened, Reported, SessionEnded, Started
+from orchestrator.record.log import read_events
+from orchestrator.record.state import State, new_rows
+from orchestrator.tracking.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
+
+Place = tuple[str, str]
+"""A run's kind and key."""
+KINDS = (SWEEP_KIND, CONFIGURATION_KIND, TRIAL_KIND)
+"""From parents to children."""
+
+
+@dataclass(frozen=True)
+class DesiredRun:
+    """A run as it should be.
+
+    Attributes:
+        status: MLflow's.
+        ended: when its last change happened, in seconds since 1970: the end of a run that has ended.
+        tags: an empty text stands for no tag.
+        metrics: the last values, apart from those that a trial reports while it runs; they belong to `step`.
+        texts, files: artifacts by name; a file may be a folder.
+        data: the name and the fingerprint of the dataset that it was trained on.
+        charts: names of the figures that belong under its description.
+    """
+
+    place: Place
+    name: str
+    status: str
+    ended: float
+    tags: Mapping[str, str]
+    parent: Place | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    data: tuple[str, str] | None = None
+    charts: tuple[str, ...] = ()
+
+
+class Desired(Protocol):
+    """The runs of one sweep as they should be."""
+
+    def update(self, state: State, end: State | None) -> dict[Place, None]:
+        """Takes a new state, and returns the runs that are different in it, parents first; `end` ended the last session."""
+
+    def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
+        """Yields the runs as they should be."""
+
+    def views(self) -> dict[str, str]:
+        """Returns the sweep's saved views by their keys."""
+
+    def links(self, experiment: str) -> str:
+        """Returns links to these views in an experiment of the store, in Markdown."""
+
+    def page(self, experiment: str) -> str:
+        """Returns the place of the front's view below the address of the store's server."""
+
+    @property
+    def answer(self) -> str:
+        """The sweep's answer when its last session ended, in Markdown; empty without one."""
+
+
+MakeDesired: TypeAlias = Callable[[Path, str], Desired]
+"""Makes the desired runs of the sweep in a folder, for the store at an address."""
+
+
+class LogFollower:
+    """The log at `path`, read up to byte `offset`.
+
+    Attributes:
+        end: the state in which the last session that has ended was left.
+        began: when the sweep, each configuration and each trial first started, by name, id and key, in seconds since 1970.
+        rows: rows of metrics that a trial reported, each with its time, in order; the sender removes them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offset = 0
+        self.state = State()
+        self.end: State | None = None
+        self.began: dict[str, float] = {}
+        self.rows: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+        self._last = 0.0
+
+    def read(self) -> None:
+        """Reads the events that are new."""
+        for event, offset in read_events(self._path, self.offset):
+            self._fold(event)
+            self.offset = offset
+
+    def close(self) -> None:
+        """Takes a session that the log leaves open for interrupted: its driver is gone."""
+        if self.state.started is not None and self.state.ended is None:
+            self._fold(SessionEnded(status="interrupted", time=self._last))
+
+    def _fold(self, event: Event) -> None:
+        if isinstance(event, Reported) and (entry := self.state.entries.get(event.key)):
+            rows = new_rows(entry, event.rows)
+            if rows and rows[-1]["step"] == event.rows[-1]["step"]:
+                rows[-1]["epoch"] = event.epoch
+            self.rows.setdefault(event.key, []).extend((row.get("time", event.time), row) for row in rows)
+        elif isinstance(event, Started):
+            for entry in map(self.state.entries.get, event.keys):
+                for name in (entry.trial.configuration, entry.key) if entry else ():
+                    self.began.setdefault(name, event.time)
+        elif isinstance(event, Opened):
+            self.began[event.sweep] = event.time
+        self.state, self._last = self.state.after(event), event.time
+        if isinstance(event, SessionEnded):
+            self.end = self.state

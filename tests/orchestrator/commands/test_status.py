@@ -1,0 +1,230 @@
+"""`status` of sweeps in every phase, from logs written event by event: its report, and the lines that people read."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.commands.errors import ErrorReport, error_report
+from orchestrator.plan.trial import Why
+from orchestrator.record.events import Paused, Refused, Underway
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import Holder, _read_start, holder_of, one_driver
+from orchestrator.record.log import read_state
+from orchestrator.review.comparing import CompareReport, compare_report, compare_sweeps
+from orchestrator.review.front_report import front_report
+from orchestrator.review.past_sweep import read_folder
+from orchestrator.review.progress import read_status, status_of
+from tests.orchestrator.commands.test_reports import checked, printed
+from tests.orchestrator.logged import SweepLog, entry, story
+
+AGAIN = "python -m orchestrator.run s.yaml --resume"
+A, B, C = entry(8), entry(16), entry(32)
+CUT = entry(4, label="cut", why=Why("cut", B.key))
+NOW = 1.79e9 + 100
+
+
+def started(log: SweepLog) -> None:
+    log.start(A, B, C, CUT, again=AGAIN, budget={"trials": 9, "wall_clock": "1h"}, trainings=3)
+
+
+def running(log: SweepLog) -> None:
+    started(log)
+    log.run(A, B, CUT)
+    log.report(A, 10)
+    log.add(Underway, left=300.0, doing="training")
+
+
+def failed(log: SweepLog) -> None:
+    running(log)
+    log.end(A, "failed", error="the loss is not finite\nat step 12")
+    for trial in (B, CUT):
+        log.end(trial, "failed", error="its machine is gone", retryable=True)
+
+
+def finished(log: SweepLog) -> None:
+    started(log)
+    log.train(A, B, C, scores={A.key: 80.0, B.key: 90.0, C.key: 90.5})
+    log.finish(CUT, 70.0)
+    log.close()
+
+
+def ended(status: str, before: Callable[[SweepLog], None]) -> Callable[[SweepLog], None]:
+    def write(log: SweepLog) -> None:
+        before(log)
+        log.close(status)
+
+    return write
+
+
+HERE = Holder(os.getpid(), socket.gethostname(), _read_start(os.getpid()))
+GONE = replace(HERE, pid=2**22 + 1)
+AWAY = Holder(1, "another-machine", "")
+Case = tuple[Callable[[SweepLog], None], Holder | None, dict[str, Any], list[str]]
+CASES: dict[str, Case] = {
+    "empty": (lambda log: None, None, {"phase": "empty", "trials.total": 0, "started": None, "answer": None, "next": []}, []),
+    "begun": (started, HERE, {"phase": "running", "trials.waiting": 4, "trainings.waiting": 3, "seconds_left": None}, []),
+    "running": (
+        running, HERE,
+        {"phase": "running", "driver.alive": True, "trainings.running": 2, "trials.running": 3, "trainings_planned": 3,
+         "running.0.step": 10, "running.0.total_steps": 30, "running.0.search_score": 60.0, "running.1.total_steps": None,
+         "seconds_left": 300.0 - (NOW - 1.79e9 - 5), "seconds_passed": 99.0, "budget.seconds_left": 3501.0, "budget.trials": 9,
+         "answer.kind": "unfinished", "answer.command": "", "answer.proposal": "It is running, about 3 min left.", "next": []},
+        ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running (training), 0 failed, 0/1 cuts done",
+         "step 10 of 30, search score 60.0", "no evaluation yet"],
+    ),
+    "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
+    "lost": (
+        running, GONE,
+        {"phase": "lost", "driver.alive": False, "ended": None, "trainings.running": 0, "trainings.waiting": 3, "running": [],
+         "updated": 1.79e9 + 5, "seconds_left": None, "next.0.command": AGAIN},
+        ["demo: interrupted: its driver is gone", f"Next: finish the sweep:\n  {AGAIN}"],
+    ),
+    "lost without a word": (running, None, {"phase": "lost", "driver.process": None}, []),
+    "failed": (
+        ended("failed", failed), None,
+        {"phase": "failed", "trainings.failed": 2, "failed.0.reason": "the loss is not finite\nat step 12",
+         "failed.0.retryable": False, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
+        ["failed: 6·8·8 qv lr 3e-4 · toy/sentiment · seed 0: the loss is not finite\n",
+         "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
+    ),
+    "interrupted": (ended("interrupted", running), None, {"phase": "interrupted", "trainings.waiting": 3, "running": []}, []),
+    "resumed": (
+        ended("interrupted", running), HERE, {"phase": "interrupted", "driver.alive": True, "next": []},
+        [f"process {os.getpid()} on {socket.gethostname()} prepares or ends a session"],
+    ),
+    "finished": (
+        finished, None,
+        {"phase": "finished", "trainings.finished": 3, "trials.finished": 4, "failed": [], "answer.kind": "one seed",
+         "ended.status": "finished", "seconds_passed": 60.0, "budget.seconds_left": None},
+        ["3/3 trainings done, 0 running, 0 failed, 1/1 cuts done", "By one seed:", "craft-sweeps take ", "--to adapter"],
+    ),
+}  # fmt: skip
+
+
+def value(report: Any, path: str) -> Any:
+    for part in path.split("."):
+        report = report[int(part)] if part.isdecimal() else report[part]
+    return report
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None:
+    write, holder, expected, lines = CASES[name]
+    log = SweepLog(tmp_path / "demo")
+    write(log)
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
+    fields = checked(report)
+    if name != "empty" and holder is not HERE and holder is not AWAY:
+        assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
+    assert {path: value(fields, path) for path in expected} == expected
+    shown = printed(report.show)
+    assert [line for line in lines if line not in shown] == []
+    assert shown.startswith("demo: ")
+    assert "None" not in shown
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_compared_yet_is_an_error_report(tmp_path: Path, name: str) -> None:
+    CASES[name][0](SweepLog(tmp_path / "demo"))
+    report: CompareReport | ErrorReport
+    try:
+        record = read_folder(tmp_path / "demo")
+        report = compare_report(compare_sweeps(record, record, "best", "under:200"))
+    except ValueError as error:
+        report = error_report(error)
+    fields = checked(report)
+    if name == "finished":
+        assert (fields["report"], fields["difference"]["value"], fields["higher"]) == ("compare", 10.5, None)
+    else:
+        assert (fields["report"], fields["kind"], fields["exit_status"]) == ("error", "nothing yet", 1)
+
+
+def test_a_cut_that_fails_with_its_training_is_not_a_second_failure(tmp_path: Path) -> None:
+    failed(log := SweepLog(tmp_path / "demo"))
+    log.close("failed")
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", None, NOW)
+    assert [trial.trial for trial in report.failed] == [A.key, B.key]
+    assert (report.trials.failed, report.trainings.failed) == (3, 2)
+
+
+def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) -> None:
+    running(log := SweepLog(tmp_path / "demo"))
+    log.add(Paused, keys=[A.key])
+    names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
+    log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
+    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", HERE, NOW)
+    assert (report.trainings.paused, report.refused) == (1, 1)
+    assert "1 paused" in printed(report.show)
+
+
+def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
+    for _ in story(tmp_path / "demo"):
+        for holder in (None, HERE):
+            state = read_state(tmp_path / "demo" / "log.jsonl")
+            report = status_of(state, tmp_path / "demo", holder, NOW)
+            checked(report)
+            record = read_folder(tmp_path / "demo")
+            if holder is None:
+                assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
+            printed(report.show)
+            assert report.trials.total == sum(
+                getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")
+            )
+
+
+def test_a_folder_without_a_log_is_empty(tmp_path: Path) -> None:
+    report = read_status(tmp_path / "nothing")
+    assert (checked(report)["phase"], report.sweep) == ("empty", "nothing")
+
+
+def test_a_driver_is_alive_while_its_process_is(tmp_path: Path) -> None:
+    with one_driver(tmp_path):
+        holder = holder_of(tmp_path)
+        assert holder is not None
+        assert (holder.pid, holder.is_alive) == (os.getpid(), True)
+        os.utime(SweepFolder(tmp_path).driver, (1, 1))
+        assert holder_of(tmp_path) == holder, "a file server's clock may be far behind"
+    assert holder_of(tmp_path) is None
+    program = "import sys; from pathlib import Path; from orchestrator.record.lock import one_driver\n"
+    program += "with one_driver(Path(sys.argv[1])): print('holds', flush=True); input()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "holds\n"
+    holder = holder_of(tmp_path)
+    assert holder is not None
+    assert (holder.pid, holder.is_alive) == (driver.pid, True)
+    driver.kill()
+    assert holder.is_alive is False or driver.wait()
+    driver.wait()
+    assert holder.is_alive is False
+    left = holder_of(tmp_path)
+    assert left == holder, "a killed driver leaves its word behind"
+    younger = replace(left, pid=os.getpid())
+    assert younger.is_alive is False, "a process that began later is another one"
+    assert Holder(1, "elsewhere", "").is_alive is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x", "host": "h"}', '{"pid": null, "host": "h"}'])
+def test_a_damaged_word_of_a_driver_is_none(tmp_path: Path, text: str) -> None:
+    SweepFolder(tmp_path).driver.write_text(text)
+    assert holder_of(tmp_path) is None
+
+
+def test_asking_does_not_take_the_lock_and_shows_no_password(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path / "demo")
+    log.start(A, again="craft-sweeps run s.yaml --tracking-uri http://me:secret@host --resume")
+    with one_driver(tmp_path / "demo"):
+        assert read_status(tmp_path / "demo").phase == "running"
+    assert "secret" not in json.dumps(checked(read_status(tmp_path / "demo")))

@@ -1,0 +1,144 @@
+"""A log that cannot be read as it was written: each command names the line and what to do."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.commands.app import main
+from orchestrator.record import log as log_module
+from orchestrator.record import log as logs
+from orchestrator.record.events import FORMAT
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import DamagedLog, OtherVersion, load_snapshot, read_events, read_state
+from orchestrator.record.state import State, fold
+from orchestrator.tools.journal import CHECKSUM, SUFFIX
+from tests.orchestrator.driven import driving
+from tests.orchestrator.logged import SweepLog, entry, story
+from tests.orchestrator.record.played import plan_of
+
+
+@pytest.fixture(autouse=True)
+def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "WORTH_BYTES", 0)
+
+
+def test_it_is_the_fold_and_is_read_from_where_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "demo" / "log.jsonl"
+    for _ in story(tmp_path / "demo"):
+        state = read_state(path)
+        whole = fold(event for event, _ in read_events(path))
+        saved, end = load_snapshot(path)
+        # NaN is not equal to itself.
+        assert repr(state) == repr(whole) == repr(saved)
+        assert end == path.stat().st_size
+
+
+def test_numbers_that_json_does_not_have_come_back(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path)
+    trial = entry(parameters={"dropout": math.inf})
+    log.start(trial)
+    log.finish(trial, metrics={"score": math.nan})
+    assert repr(read_state(tmp_path / "log.jsonl")) == repr(load_snapshot(tmp_path / "log.jsonl")[0])
+
+
+def test_a_log_that_was_changed_and_other_code_are_folded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, log = tmp_path / "log.jsonl", SweepLog(tmp_path)
+    log.start(entry())
+    before = path.read_bytes()
+    log.train(entry())
+    assert read_state(path).entries[entry().key].ended
+    path.write_bytes(before)
+    assert load_snapshot(path) == (State(), 0)
+    assert not read_state(path).entries[entry().key].ended
+    assert load_snapshot(path)[1] == len(before)
+    monkeypatch.setattr(log_module, "code_digest", lambda folder: "another version")
+    assert load_snapshot(path) == (State(), 0)
+    (tmp_path / ".log.state").write_bytes(b"{damaged")
+    assert load_snapshot(path) == (State(), 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    trial, sweep = entry(), SweepLog(tmp_path / "demo")
+    sweep.start(trial)
+    sweep.train(trial)
+    sweep.close()
+    (tmp_path / "demo" / "sweep.yaml").write_text(
+        "{name: demo, model: m, tasks: [toy/paraphrase], seeds: [0], space: [{method: lora, rank: 1}], "
+        f"tracking: {{uri: 'sqlite:///{tmp_path}/mlflow.db'}}}}"
+    )
+    return tmp_path / "demo"
+
+
+def change(folder: Path, line: int, old: str, new: str, *, with_checksum: bool = False) -> None:
+    """Replaces a text in a line of the log, by an editor or by a writer that computes the checksum."""
+    lines = SweepFolder(folder).record.read_bytes().splitlines(keepends=True)
+    assert old.encode() in lines[line - 1]
+    text = lines[line - 1].replace(old.encode(), new.encode())
+    if with_checksum:
+        body, before = text[:-SUFFIX], lines[line - 2][-SUFFIX:-3][-8:] if line > 1 else b"0"
+        text = body + CHECKSUM % zlib.crc32(body, int(before, 16))
+    SweepFolder(folder).record.write_bytes(b"".join([*lines[: line - 1], text, *lines[line:]]))
+
+
+@pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out", "replay {}", "pause {}"])
+def test_each_command_names_the_line_in_which_a_digit_has_changed(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    change(folder, 8, '"score":80.0', '"score":90.0')
+    assert main(command.format(folder).split()) == 2
+    assert re.search(r"log\.jsonl, line 8 is damaged.*truncate -s \d+ \S+log\.jsonl", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out"])
+def test_no_command_takes_the_log_of_another_sweep_for_this_one(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    (folder / "sweep.yaml").write_text("name: other\n")
+    assert main(command.format(folder).split()) == 2
+    assert "is the log of the sweep 'demo' and not of 'other'" in capsys.readouterr().err
+
+
+def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
+    change(folder, 8, "Ended", "Endet")
+    with pytest.raises(DamagedLog, match="line 8"), driving(plan_of("grid", 0), folder):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"status":"finished"', '"status":5', "result.status"),
+        ('"score":80.0', '"score":"80"', "result.metrics.score"),
+        ('"steps":30', '"steps":[]', "result.steps"),
+        ('"notes":[]', '"notes":{}', "result.notes"),
+        ('"adapter":null', '"adapters":null', "adapters"),
+        ('"Ended"', '"Endet"', "no event of a sweep"),
+        ('"facts":{', '"facts":' + "[" * 5000 + "{", "no Ended of a sweep"),
+    ],
+)
+def test_wrong_types_are_named_even_with_a_checksum(old: str, new: str, why: str, folder: Path) -> None:
+    change(folder, 8, old, new, with_checksum=True)
+    with pytest.raises(DamagedLog, match=rf"line 8 is damaged.*{re.escape(why)}"):
+        read_state(SweepFolder(folder).record)
+
+
+def test_the_log_of_another_version_is_called_that(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(folder, 1, f'"format":{FORMAT},"version":"0.1.0"', f'"format":{FORMAT + 1},"version":"7.5"', with_checksum=True)
+    for command in ("status", "replay"):
+        assert main([command, str(folder)]) == 2
+        assert "was written by version 7.5 of craft-sweeps" in capsys.readouterr().err
+    old = {"event": "Opened", "time": 1.0, "sweep": "demo", "sweep_id": "5"}
+    SweepFolder(folder).record.write_text(json.dumps(old) + "\n")
+    with pytest.raises(OtherVersion, match="was written by an older version"):
+        read_state(SweepFolder(folder).record)

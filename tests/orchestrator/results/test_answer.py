@@ -1,0 +1,310 @@
+"""The answer of a sweep: what it says in each case, what it proposes, and that it is right as often as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from craft.models.files import MINILM
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
+from orchestrator.record.state import State
+from orchestrator.results.answer import Answer, answer_of, find_answer
+from orchestrator.results.experiments import resized, untried_of
+from orchestrator.results.front import mark_front
+from orchestrator.results.intervals import interval
+from orchestrator.results.luck import helps_most
+from orchestrator.results.summary import Summary
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
+from tests.benchmarks import answer as benchmark
+
+AGAIN = "craft-sweeps run s.yaml --resume"
+SPACE: tuple[dict[str, Any], ...] = (
+    {"method": "head"},
+    {"method": "craft", "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}, "learning_rate": 3e-3},
+    {"method": "lora", "rank": 8, "learning_rate": {"values": [1e-3, 3e-3, 9e-3]}},
+)
+
+
+def made(
+    name: str, size: float, scores: list[float], method: str = "lora", examples: int = 0, chance: float = 0.0, **parameters: Any
+) -> Summary:
+    by_seed = {("toy/sentiment", seed): score for seed, score in enumerate(scores)}
+    value = interval(scores)
+    counts = {"trainable_parameters": size, "seconds": 30.0}
+    counts |= {"examples": float(examples), "random_guessing": chance} if examples else {}
+    reach = 196 * (0.25 / examples) ** 0.5 if examples else 0.0
+    return Summary(
+        name, name, method, parameters, {"score": value, "search_score": value}, {"toy/sentiment": value}, counts, by_seed,
+        len(scores), len(scores), 0, 0, len(scores), sampling=(reach, reach),
+    )  # fmt: skip
+
+
+def state_of(file: dict[str, Any], again: str = AGAIN) -> State:
+    """The state of a sweep whose session has begun with this file."""
+    file = {"name": "s", "model": MINILM, "tasks": ["toy/sentiment"], "space": [*SPACE], **file}
+    return State().after(SessionStarted(sweep=file, configurations=1, trainings=1, again=again))
+
+
+def answered(*summaries: Summary, rule: Enough | None = None) -> Answer:
+    rule = rule or Enough()
+    seeds = list(range(max(summary.score.n for summary in summaries)))
+    state = state_of({"seeds": seeds, "enough": rule.model_dump()})
+    answer = find_answer(mark_front(summaries, DEFAULT_OBJECTIVES, rule), state)
+    assert answer is not None
+    return answer
+
+
+def around(center: float, spread: float = 0.3, seeds: int = 3) -> list[float]:
+    return [center + spread * step for step in (-1, 1, 0, 1, -1)[:seeds]]
+
+
+STEEP = [made("small", 1_000, around(70)), made("middle", 4_000, around(95.1)), made("large", 73_728, around(95.7))]
+
+
+def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_the_best() -> None:
+    answer = answered(*STEEP)
+    assert (answer.kind, answer.configuration, answer.best) == ("enough", "middle", "large")
+    assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
+    assert "better by more than 1 point is " in answer.verdict
+    assert answer.verdict.endswith("The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.")
+    assert answer.p_better is not None
+    assert answer.p_better < 0.1
+
+
+def test_within_and_sure_say_what_enough_means() -> None:
+    assert answered(*STEEP, rule=Enough(within=30)).configuration == "small"
+    assert answered(*STEEP, rule=Enough(within=0.2)).configuration == "large"
+    doubtful = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
+    sure = answered(*doubtful, rule=Enough(sure=0.6))
+    assert (sure.kind, sure.configuration) == ("enough", "small")
+    assert answered(*doubtful, rule=Enough(sure=0.97)).configuration != "small"
+
+
+@pytest.mark.parametrize(
+    ("summaries", "kind", "phrases", "command"),
+    [
+        (
+            [made("small", 1_000, [70]), made("large", 8_000, [90])],
+            "one seed",
+            ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
+            "seeds=[0, 1, 2]",
+        ),
+        (
+            [made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)],
+            "one seed",
+            ["By one seed: lora small", "More scored examples would help most; more seeds would help less."],
+            "",
+        ),
+        (
+            [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
+            "unsure",
+            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
+            "search.until=",
+        ),
+        (
+            [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
+            "random guessing",
+            ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
+            "space.2.learning_rate={values: [0.001, 0.003, 0.009, 0.00033, 0.027]}",
+        ),
+        (
+            [made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
+            "head",
+            ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "points is not ruled out."],
+            "space.2.learning_rate",
+        ),
+        (
+            [made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))],
+            "head",
+            ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "],
+            "space.2.learning_rate",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_said_with_the_next_experiment(
+    summaries: list[Summary], kind: str, phrases: list[str], command: str
+) -> None:
+    answer = answered(*summaries)
+    assert answer.kind == kind
+    assert not any(row.enough for row in mark_front(summaries, DEFAULT_OBJECTIVES)) or kind == "head"
+    assert [phrase for phrase in phrases if phrase not in answer.text] == []
+    assert answer.command.startswith(AGAIN) if command else not answer.command
+    assert command in answer.command
+
+
+def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
+    growing = [
+        made(f"r{rank}", 1e3 * rank, around(60 + 5 * place, 0.3 * (-1) ** place), "craft", ranks=f"all,{rank},{rank}")
+        for place, rank in enumerate((2, 4, 8, 16))
+    ]
+    answer = answered(*growing)
+    assert answer.configuration == "r16"
+    assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
+    assert answer.proposal.startswith("Next: run a larger size of craft r16")
+    assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
+
+
+def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
+    level = [made(f"c{size}", size, around(52, 0.5), examples=277, chance=52.7) for size in (1_000, 8_000)]
+    with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
+        pick("enough", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
+
+
+def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
+    waiting = replace(made("waiting", 500, [99]), planned=3)
+    answer = answered(*STEEP, waiting)
+    assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
+    assert "anything among them is better" in answer.verdict
+    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
+    failed = answered(*STEEP, replace(waiting, failed=2))
+    assert failed.command != AGAIN, "it has ended"
+
+
+def test_one_configuration_among_others_that_run_has_no_probability() -> None:
+    rows = mark_front([STEEP[0], *(replace(row, finished=1) for row in STEEP[1:])], DEFAULT_OBJECTIVES)
+    assert not any("p_enough" in row.counts for row in rows)
+    answer = find_answer(rows, state_of({"seeds": [0, 1, 2]}))
+    assert (answer.kind, answer.configuration, answer.command) == ("unfinished", "", AGAIN)
+
+
+def test_what_is_not_chosen_yet_is_not_complete() -> None:
+    rates = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
+    answer = answered(*STEEP, *rates)
+    assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle"), "two rates of one configuration"
+    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
+    failed = [replace(rate, finished=0, failed=1) for rate in rates]
+    assert answered(*STEEP, *failed).command != AGAIN, "no rate can be chosen"
+    assert answered(*STEEP, failed[0], rates[1]).command == AGAIN
+    assert answered(*STEEP, *rates, made("tuned", 4_000, around(80))).verdict.startswith("Enough:")
+
+
+def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
+    objectives = {**DEFAULT_OBJECTIVES, "forgetting": "minimize"}
+    uncertain = [replace(row, metrics=row.metrics | {"forgetting": row.score}) for row in STEEP]
+    answer = find_answer(mark_front(uncertain, objectives), state_of({"objectives": objectives}))  # type: ignore[arg-type]
+    assert answer is not None
+    assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
+    assert answer.verdict.startswith("By the means: lora middle")
+
+
+def test_the_best_at_the_end_of_the_rates_asks_for_another_one() -> None:
+    rates = [made(f"lr {rate}", 4_000, around(center), learning_rate=rate)
+             for rate, center in ((1e-3, 70), (3e-3, 80), (9e-3, 90))]  # fmt: skip
+    answer = answered(*rates, made("full", 1e6, around(89), "full"))
+    assert "The best has the highest learning_rate tried" in answer.unknown
+
+
+def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
+    sizes = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
+    answer = answered(*sizes)
+    assert (answer.kind, answer.configuration) == ("enough", "c1000")
+    assert (answer.unknown, answer.proposal, answer.command) == ("", "", "")
+
+
+def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
+    assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
+    monkeypatch.setattr("orchestrator.results.experiments.pace_of", lambda state: 4.0)
+    assert "about 30 s" in answered(*one_seed).proposal
+
+
+def test_the_file_and_the_command_line_say_what_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    text = "name: s\nmodel: m\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
+    file.write_text(text + "enough: {within: 2, sure: 0.8}\n")
+    assert load_sweep(file).enough == Enough(within=2, sure=0.8)
+    assert load_sweep(file, ["enough.within=3"]).enough.within == 3
+    for wrong, allowed in (("within: 0", "greater than 0"), ("sure: 1", "less than 1"), ("sure: 0.2", "0.5")):
+        file.write_text(text + f"enough: {{{wrong}}}\n")
+        with pytest.raises(SweepError, match=allowed):
+            load_sweep(file)
+
+
+@pytest.mark.slow
+def test_enough_is_right_as_often_as_it_says() -> None:
+    """A small version of tests/benchmarks/answer.py."""
+    said, right = np.mean(benchmark.simulate("equal", 24)["answers"], axis=0)
+    assert right >= said - 0.2
+
+
+def test_a_seed_that_fell_is_named_with_what_few_seeds_cannot_show() -> None:
+    rising = [made(f"r{place}", 1_000.0 * 2**place, around(score, seeds=5)) for place, score in enumerate((70, 80, 95.1, 95.2))]
+    fallen = [replace(rising[0], scores=rising[0].scores | {("toy/sentiment", 4): 62.0}), *rising[1:]]
+    sentence = "1 of 20 seeds fell by 8 points; 5 seeds of lora r2 cannot show that it will not."
+    assert sentence in answered(*fallen, rule=Enough(within=2)).verdict
+    assert "fell by" not in answered(*STEEP).verdict
+    base = made("Base model", 0, [60.0] * 5, "head")
+    base = replace(base, counts=base.counts | {"head_parameters": 0.0})
+    assert sentence in answered(base, *fallen, rule=Enough(within=2)).verdict, "no seed of what is not trained is counted"
+
+
+@pytest.mark.parametrize("method", ["craft", "craft_star"])
+def test_every_method_of_square_cores_is_proposed_at_another_size(method: str) -> None:
+    growing = [
+        made(f"r{rank}", 1e3 * rank**2, around(60 + 8 * place, 0.3 * (-1) ** place), method, ranks=f"all,{rank},{rank}")
+        for place, rank in enumerate((2, 4, 8, 16))
+    ]
+    (larger,) = untried_of(growing, growing[0], growing[-1])[:1]
+    assert (larger.kind, larger.size, larger.base, larger.next_one) == ("larger", 1e3 * 32**2, 3, 2)
+    block = {"method": method, "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}}
+    assert resized(state_of({"space": [block]}).sweep, growing[-1], 2) == {
+        "space.0.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}
+    }
+
+
+def test_a_curve_that_has_levelled_off_asks_for_no_larger_size() -> None:
+    level = [made(f"r{size}", size, around(score, 0.4 * (-1) ** size), rank=size)
+             for size, score in ((1, 60), (2, 75), (4, 83), (8, 86), (16, 86.6))]  # fmt: skip
+    answer = answered(*level)
+    assert "largest size tried" not in answer.unknown
+    assert "larger size" not in answer.proposal
+
+
+def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds() -> None:
+    random, sweep = np.random.default_rng(3), list[Summary]()
+    for place in range(4):
+        own = random.normal(0, 20, 200)
+        summary = made(f"c{place}", 1_000.0 * 2**place, around(80.0 + place))
+        sweep.append(replace(summary, credits={key: own + random.normal(0, 5, 200) for key in summary.scores}))
+    luck = 20**2 / 200
+    assert helps_most(sweep, [luck / 3] * 4) == "examples"
+    assert helps_most(sweep, [luck * 3] * 4) == "seeds"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "best_step", "max_steps", "verdict", "setting"),
+    [
+        (0.6, 40, 60, "The best trained for 0.6 of a pass over its rows, so more", "training.max_steps=300"),
+        (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and still rose", "training.epochs=3"),
+        (3.0, 60, None, "The best still rose at its last step", ""),
+        (3.0, 40, None, "Enough: ", ""),
+    ],
+)
+def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
+    epoch: float, best_step: int, max_steps: int | None, verdict: str, setting: str
+) -> None:
+    training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
+    state = state_of({"seeds": [0, 1, 2], "training": training})
+    for row in STEEP:
+        for seed, score in enumerate(row.scores.values()):
+            key = f"{row.label}{seed}"
+            trial = Trial(key, row.configuration, row.label, "lora", "toy/sentiment", seed, "honest", {})
+            metrics = {"score": score, "search_score": score}
+            counts = {"trainable_parameters": row.value("trainable_parameters")}
+            result = TrialResult(key, "finished", metrics, counts, 60, 30.0, facts={"best_step": best_step})
+            report = Reported(key=key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
+            for event in (Wanted(keys=[key], trials=[trial]), report, Ended(result=result)):
+                state = state.after(event)
+    answer = answer_of(state)[1]
+    assert answer.verdict.startswith(verdict), answer.verdict
+    assert (setting in answer.command) if setting else "training." not in answer.command
+    assert not setting or (answer.proposal.startswith("Next: train for 3 passes") and "--resume" not in answer.command)

@@ -1,0 +1,205 @@
+"""The luck of the examples that no seed shows: against McNemar's interval, and simulated parts that are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+
+from craft.audit.paired import Answers, compare_answers
+from craft.scoring.credits import CREDITS, credits_of, read_credits
+from craft.tasks.metrics import METRICS
+from orchestrator.results.intervals import compare
+from orchestrator.results.luck import by_seed, difference, luck, shared_variance
+from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
+from orchestrator.results.summary import Summary, graded_rows
+from orchestrator.review.front_tables import legend
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from tests.benchmarks.compared import found
+from tests.orchestrator.results.test_probabilities import made
+
+
+def right(*runs: tuple[int, bool]) -> np.ndarray:
+    return np.concatenate([np.full(many, answer) for many, answer in runs])
+
+
+def credits_by_key(answers: np.ndarray) -> dict[tuple[str, int], np.ndarray]:
+    return {("a", 0): read_credits(credits_of(lambda rows: 100 * answers[rows].mean(), len(answers))[CREDITS])}
+
+
+def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
+    """Of 100 examples the first alone has 15 right and the second alone 5: the interval of paired shares with half a row more
+    for each side (Agresti and Min 2005)."""
+    first = right((60, True), (15, True), (5, False), (20, False))
+    second = right((60, True), (15, False), (5, True), (20, False))
+    credits = [credits_by_key(one) for one in (first, second)]
+    reach = difference(*credits, {"a": 100})
+    assert reach is not None
+    half = 1.96 * math.sqrt(15.5 + 5.5 - (15 - 5) ** 2 / 101)
+    assert sum(reach) / 2 == pytest.approx(half, rel=0.04)
+    comparison = compare({("a", 0): 75.0}, {("a", 0): 65.0}, reach)
+    gap = comparison.difference
+    assert gap.low > 0
+    assert comparison.higher is None
+    assert "A is ahead on these rows, against B: +10.00 points" in comparison.sentence("A", "B")
+    assert (gap.low, gap.high) == (10 - reach[0], 10 + reach[1])
+    # A second task whose values agree halves the mean and its error; a second seed with equal answers changes neither.
+    credits = [
+        credit | {("a", 1): credit["a", 0], ("b", 0): credit["a", 0] * 0, ("b", 1): credit["a", 0] * 0} for credit in credits
+    ]
+    again = difference(*credits, {"a": 100})
+    assert again is not None
+    assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+@pytest.mark.parametrize("differ", [0, 1, 7])
+def test_a_comparison_has_the_interval_of_an_audit(rows: int, differ: int) -> None:
+    """Equal answers to 60 rows are no interval of zero width: one row more may differ, to either side."""
+    labels = np.ones(rows)
+    second = np.arange(rows) >= differ
+    audited = compare_answers(Answers("accuracy", (labels, labels)), Answers("accuracy", (second.astype(float), labels)))
+    credits = [credits_by_key(answers) for answers in (second, labels == 1)]
+    reach = difference(*credits, {"a": graded_rows({"metric": "accuracy", "reported_examples": rows})})
+    scores = [{("a", 0): 100 * answers.mean()} for answers in (second, labels)]
+    gap = compare(*scores, reach).difference
+    assert (gap.low, gap.high) == pytest.approx((audited.low, audited.high), rel=0.1, abs=0.02)
+    if not differ:
+        exact = np.quantile(np.random.default_rng(1).dirichlet([0.5, 0.5, rows], 100_000) @ [100, -100, 0], [0.025, 0.975])
+        assert [gap.low, gap.high] == pytest.approx(exact, rel=0.05)
+        assert [audited.low, audited.high] == pytest.approx(exact, rel=0.05)
+
+
+def test_equal_values_are_of_equal_models() -> None:
+    values = np.arange(50.0)
+    answers = Answers("pearson", (values, values % 7))
+    gap = compare_answers(answers, answers)
+    assert (gap.low, gap.high) == (0, 0)
+    assert [graded_rows({"metric": metric, "reported_examples": 50}) for metric in ("pearson", "likelihood", "f1")] == [
+        math.inf, math.inf, 50,
+    ]  # fmt: skip
+
+
+SLOW = [pytest.param(metric, marks=pytest.mark.slow) for metric in ("f1", "macro_f1", "spearman")]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews", "pearson", *SLOW])
+def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 400)
+    answers = np.where(random.random(400) < 0.8, labels, 1 - labels)
+    if metric in ("pearson", "spearman"):
+        labels, answers = (x := random.normal(size=400)), x + random.normal(size=400)
+    score = METRICS[metric].compute
+    credits = read_credits(credits_of(lambda rows: 100 * score(answers[rows], labels[rows]), 400)[CREDITS])
+    drawn = [100 * score(answers[rows], labels[rows]) for rows in random.integers(0, 400, (300, 400))]
+    assert math.sqrt(credits.var(ddof=1) / len(credits)) == pytest.approx(np.std(drawn), rel=0.2)
+    assert abs(credits.mean()) < 0.01 * np.abs(credits).max()
+
+
+def test_few_rows_have_no_credits() -> None:
+    assert credits_of(lambda rows: 50.0, 9) == {}
+    assert not read_credits(credits_of(lambda rows: 50.0, 10)[CREDITS]).any()
+
+
+def test_the_shared_part_is_told_from_that_of_each_seed() -> None:
+    """An error of 0.8 points shared by three seeds, and one of 1.2 that each draws again."""
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(200):
+        shared, each = random.normal(0, 0.8 * 200**0.5, 200), random.normal(0, 1.2 * 200**0.5, (3, 200))
+        found.append(shared_variance(shared + each))
+    assert np.mean(found) == pytest.approx(0.64, rel=0.1)
+    assert np.mean([shared_variance(random.normal(0, 1.2 * 200**0.5, (1, 200))) for _ in range(200)]) == pytest.approx(
+        1.44, rel=0.1
+    )
+
+
+def sweep(stored: bool) -> list[Summary]:
+    random = np.random.default_rng(2)
+    hard, found = random.normal(0, 30, 200), []
+    for number in range(6):
+        own = random.normal(0, 20, 200)
+        one = made(f"c{number}", {("toy", seed): 80 + number / 2 + seed / 10 for seed in range(3)}, 1000.0 * 2**number)
+        credits = {key: hard + own + random.normal(0, 5, 200) for key in one.scores} if stored else {}
+        found.append(replace(one, credits=credits))
+    return found
+
+
+def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None:
+    new, these = (with_probabilities(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
+    assert [summary.counts[LUCK] for summary in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), (
+        "without what is hard for all"
+    )
+    assert all(LUCK not in summary.counts for summary in these)
+    assert these[-1].counts[P_ENOUGH] > 0.98 > new[-1].counts[P_ENOUGH]
+    assert new[0].counts[P_ENOUGH] > these[0].counts[P_ENOUGH]
+    assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES, 1)
+    assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES, 1)
+    (missing, *others) = sweep(True)
+    part = with_probabilities([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
+    assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
+    assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
+    assert by_seed(missing.credits, "toy").shape == (3, 200)
+
+
+def test_the_expected_score_takes_back_what_choosing_added() -> None:
+    """Twelve equal configurations: the best mean is too high by what chance gave it, the expected score hardly is."""
+    random = np.random.default_rng(4)
+    over: list[tuple[float, float]] = []
+    for _ in range(60):
+        made_up = [
+            made(f"c{number}", {("toy", seed): 80 + random.normal(0, 1.5) for seed in range(3)}, 1000.0 * 2**number)
+            for number in range(12)
+        ]
+        best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda summary: summary.score.mean)
+        over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
+    score, expected = np.mean(over, axis=0)
+    assert score > 1.0
+    assert abs(expected) < 0.5 * score
+    assert P_FRONT in best.counts
+
+
+def test_no_score_is_expected_above_the_metrics_range() -> None:
+    seeds = {2192: (80, 80, 71), 4168: (88, 95, 88), 9216: (99, 96, 96), 18432: (100, 100, 88), 73728: (100, 100, 99.6)}
+    rising = [
+        made(f"c{size}", {("toy", seed): float(score) for seed, score in enumerate(scores)}, float(size))
+        for size, scores in seeds.items()
+    ]
+    assert max(summary.counts[EXPECTED] for summary in with_probabilities(rising, DEFAULT_OBJECTIVES)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reach", "said", "half"),
+    [
+        (3, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
+        (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", 1.96 * math.hypot(0.1 / math.sqrt(3), 2)),
+        (1, (3.92, 3.92), "over examples alone: what another seed would change is not in it", 1.96 * 2),
+        (1, None, "one seed has no interval", math.nan),
+    ],
+)
+def test_a_comparison_says_what_its_interval_is_over(
+    seeds: int, reach: tuple[float, float] | None, said: str, half: float
+) -> None:
+    first = {("toy", seed): 81.0 + seed / 10 for seed in range(seeds)}
+    gap = compare(first, dict.fromkeys(first, 80.0), reach)
+    assert said in gap.sentence("A", "B")
+    assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
+    assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)
+
+
+def test_a_comparison_knows_how_seeds_spread_from_all_configurations_of_both_sweeps() -> None:
+    """Of 25 true differences of two points more are shown than by three differences alone; of equal ones hardly any."""
+    (_, false), (before, now) = found("t seeds", 25)
+    assert now >= before + 0.04
+    assert false <= 0.12
+
+
+def test_what_is_known_of_the_examples_adds_degrees_of_freedom() -> None:
+    """Student's t for all of the error would be 4.3 times it; the seeds have a third of its variance (Satterthwaite 1946)."""
+    first = {("toy", seed): 81.0 + seed for seed in range(3)}
+    half = compare(first, dict.fromkeys(first, 80.0), (1.96 * math.sqrt(2 / 3),) * 2).difference.half
+    assert half == pytest.approx(float(stdtrit(2 * 9, 0.975)), rel=0.001)

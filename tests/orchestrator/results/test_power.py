@@ -1,0 +1,187 @@
+"""Before a sweep runs it is said in how many of ten such sweeps there will be an answer (more in tests/benchmarks/power.py)."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from craft.results import Counts
+from orchestrator.plan.configuration import Configuration
+from orchestrator.results.front import enough_of
+from orchestrator.results.power import Members, assume, effective_rows, foresee, members_of, power_lines
+from orchestrator.review.prospect import past_states
+from orchestrator.sweepfile.settings import Enough
+from tests.benchmarks import power as benchmark
+from tests.benchmarks.answer import Simulation
+from tests.benchmarks.plateaus import Plateaus
+from tests.orchestrator.plans import count, rank, toy_sweep
+from tests.orchestrator.recorded import over_seeds, record
+
+RULE = Enough()
+
+
+def members(*sizes: int, families: int = 0) -> Members:
+    names = [str(place if not families else place // families) for place in range(len(sizes))]
+    rows = [Configuration(str(size), "", "lora", {}, {}, Counts(size, 2, 10_000, 4)) for size in sizes]
+    return [*zip(names, rows, strict=True)]
+
+
+def test_more_seeds_and_rows_and_a_wider_margin_answer_more() -> None:
+    outlook = assume(members(*(100 * 2**place for place in range(8))))
+    three, five = outlook.answered(3, 872, RULE), outlook.answered(5, 872, RULE)
+    assert three < five < outlook.answered(50, 10**6, RULE)
+    assert three < outlook.answered(3, 4000, RULE)
+    assert three < outlook.answered(3, 872, Enough(within=2)) < outlook.answered(3, 872, Enough(within=50)) == 1.0
+    assert outlook.answered(3, 872, Enough(sure=0.99)) < three
+
+
+def test_the_luck_of_choosing_settings_and_few_rows_leave_few_answers() -> None:
+    some = members(*(100 * 2**place for place in range(8)))
+    assert assume(some, tuned=True).answered(3, 2000, RULE) < assume(some).answered(3, 2000, RULE) - 0.1
+    assert assume(some).answered(5, 100, RULE) < 0.1
+
+
+def test_a_mean_over_tasks_is_scored_on_the_rows_of_all_where_they_are_equal() -> None:
+    assert effective_rows([500, 500, 500]) == pytest.approx(1500)
+    assert effective_rows([1000, 250]) == pytest.approx(1 / np.mean([1 / 1000, 1 / 250]) * 2)
+    assert effective_rows([math.inf]) == math.inf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("generator", "world"), [(Simulation, "three tasks"), (Plateaus, "few rows"), (Plateaus, "peak")])
+def test_a_pilot_says_how_many_sweeps_have_an_answer(generator: type[Simulation], world: str) -> None:
+    """The worlds differ: nearly none of `few rows` have an answer, and more than half of `three tasks`."""
+    said, answers = list[float](), list[bool]()
+    for seed in range(24):
+        sweep = generator(world, np.random.default_rng(seed))
+        rows = float(sweep.rows * sweep.tasks)
+        outlook = foresee(benchmark.members_of(sweep), benchmark.with_seeds(sweep, 0, 3), rows, "")
+        assert outlook is not None
+        said.append(outlook.answered(3, rows, RULE))
+        answers.append(enough_of(benchmark.with_seeds(sweep, 3, 3)) is not None)
+    assert abs(np.mean(said) - np.mean(answers)) < 0.25  # three standard errors of 24 sweeps
+    if 0.2 < np.mean(answers) < 0.8:
+        assert np.mean(said, where=answers) > np.mean(said, where=np.logical_not(answers))
+
+
+def test_sizes_that_no_sweep_has_take_the_nearest_of_their_method() -> None:
+    """The pilot's small LoRAs are 20 points behind its large ones: a plan of large ones alone is open, one with both is not."""
+    sweep = Simulation("flat", np.random.default_rng(0))
+    pilot = benchmark.with_seeds(sweep, 0, 3)
+    own = foresee(benchmark.members_of(sweep), pilot, float(sweep.rows), "")
+    again = foresee(list(reversed(benchmark.members_of(sweep))), pilot, float(sweep.rows), "")
+    assert own is not None
+    assert again is not None
+    assert own.truths.mean(axis=0) == pytest.approx(again.truths.mean(axis=0)[::-1])
+    sizes = [int(row.counts["trainable_parameters"]) for row in pilot if row.method == "lora"]
+    near = foresee(members(*(size + 1 for size in sizes)), pilot, float(sweep.rows), "")
+    assert near is not None
+    levels = {row.configuration: row.counts["expected"] for row in pilot}
+    nearest = [levels[row.configuration] for row in pilot if row.method == "lora"]
+    assert near.truths.mean(axis=0) == pytest.approx(nearest, abs=0.5)
+
+
+def test_it_takes_less_than_a_second() -> None:
+    """A plan says it three times. The time of the processor, because other work shares the cores."""
+    for many in (12, 60, 400):
+        outlook, start = assume(members(*range(100, 100 + many))), time.process_time()
+        outlook.answered(3, 872, RULE)
+        assert time.process_time() - start < 1
+
+
+SPACE = "space: [{method: lora, rank: {values: [1, 2, 4, 8]}}]\n"
+EXAMPLES = {"toy/paraphrase": (100, 400)}
+
+
+def lines(folder: Path, text: str, *overrides: str) -> list[str]:
+    plan = count(toy_sweep(folder, text + SPACE, f"storage={folder / 'runs'}", *overrides), rank)
+    return [*power_lines(plan, EXAMPLES, past_states(plan.sweep))]
+
+
+def test_a_plan_says_how_many_of_ten_have_an_answer(tmp_path: Path) -> None:
+    (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n", "training.eval_examples=400")
+    said = re.fullmatch(
+        r"3 seeds and 400 scored rows: an answer in about (\d) of 10 such sweeps; 5 seeds (\d); twice the rows (\d) "
+        r"\(a larger eval_examples\); assumed: seeds, rows and sizes as on GLUE at scores near 75",
+        line,
+    )
+    assert said is not None
+    assert 1 <= int(said[1]) <= int(said[2]) <= 9
+    assert int(said[1]) <= int(said[3]) <= 9
+    (unlimited,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
+    assert "twice the rows" not in unlimited
+
+
+def test_what_hardly_any_or_nearly_all_sweeps_have_is_said_so(tmp_path: Path) -> None:
+    assert (
+        "an answer in more than 9 of 10 such sweeps; 5 seeds more than 9"
+        in lines(tmp_path, "seeds: [0, 1, 2]\n", "enough.within=60")[0]
+    )
+    (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n", "enough.within=0.001", "enough.sure=0.99")
+    assert "an answer in fewer than 1 of 10 such sweeps" in line
+
+
+def test_fewer_seeds_than_the_answer_asks_for_give_none(tmp_path: Path) -> None:
+    (line,) = lines(tmp_path, "seeds: [0]\n")
+    assert line.startswith("fewer than 3 seeds give no answer; 3 seeds and 400 scored rows: an answer in about ")
+    (three,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
+    assert line.endswith(three)
+
+
+@pytest.mark.parametrize(("spread", "low", "high"), [(0.1, 9, 10), (8.0, 0, 1)])
+def test_a_recorded_sweep_of_the_task_says_how_seeds_spread(spread: float, low: int, high: int, tmp_path: Path) -> None:
+    """Four sizes that are 4 points better with each step: seeds that hardly differ decide it, seeds that differ by 8 do not."""
+    noise = np.random.default_rng(0).normal(0, spread, (4, 3))
+    tried = {
+        f"LoRA {place}": (100 * 2**place, over_seeds(*(60 + 4 * place + noise[place]), task="toy/paraphrase"))
+        for place in range(4)
+    }
+    file = {"tasks": ["toy/paraphrase"], "seeds": [0, 1, 2]}
+    record(tmp_path / "runs" / "before", tried, tasks=("toy/paraphrase",), seeds=(0, 1, 2), model="m", file=file,
+           facts={"reported_examples": 40_000})  # fmt: skip
+    plan = count(toy_sweep(tmp_path, "seeds: [0, 1, 2]\n" + SPACE, f"storage={tmp_path / 'runs'}"), rank)
+    (line,) = power_lines(plan, {"toy/paraphrase": (100, 40_000)}, past_states(plan.sweep))
+    assert line.endswith("; by 4 configurations of before")
+    said = re.search(r"(fewer than 1|more than 9|\d) of 10", line)
+    assert said is not None
+    ends = {"fewer than 1": 0, "more than 9": 10}
+    assert low <= int(ends.get(said[1], said[1])) <= high
+    (other,) = lines(tmp_path, "seeds: [0, 1, 2]\ntasks: [toy/sentiment]\n")
+    assert "assumed" in other
+
+
+def test_a_sweep_whose_seeds_are_equal_says_nothing_of_others(tmp_path: Path) -> None:
+    tried = {f"LoRA {place}": (100 * place, over_seeds(80.0, 80.0, 80.0, task="toy/paraphrase")) for place in range(1, 7)}
+    record(tmp_path / "runs" / "before", tried, tasks=("toy/paraphrase",), seeds=(0, 1, 2), model="m",
+           facts={"reported_examples": 400})  # fmt: skip
+    (line,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
+    assert "assumed" in line
+
+
+def test_a_sweep_until_it_is_answered_has_seeds_where_they_decide(tmp_path: Path) -> None:
+    (line,) = lines(tmp_path, "search: {until: answered}\nseeds: [0]\n")
+    assert line.startswith("up to 5 seeds where they decide and 400 scored rows: an answer in about ")
+    (three,) = lines(tmp_path, "seeds: [0, 1, 2]\n")
+    at = [int(re.findall(r"about (\d) of 10", said)[0]) for said in (three, line)]
+    assert at[0] <= at[1]
+
+
+def test_candidates_among_which_a_rate_is_chosen_are_one(tmp_path: Path) -> None:
+    text = "seeds: [9]\nreplication: {seeds: [0, 1, 2], tuned: [learning_rate]}\n"
+    text += "space: [{method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1e-4, 1e-3, 1e-2]}, sizes: [100]}]\n"
+    plan = count(toy_sweep(tmp_path, text), rank)
+    rows = [(name, row.counts.trainable_parameters, row.cut_to is None) for name, row in members_of(plan)]
+    assert [row[1:] for row in rows] == [(100, True), (100, False), (200, True)]
+    assert rows[1][0] == rows[2][0] != rows[0][0]
+
+
+def test_nothing_is_said_of_one_configuration_or_without_the_data(tmp_path: Path) -> None:
+    plan = count(toy_sweep(tmp_path, SPACE.replace("[1, 2, 4, 8]", "[1]")), rank)
+    assert [*power_lines(plan, EXAMPLES, [])] == []
+    plan = count(toy_sweep(tmp_path, SPACE), rank)
+    assert [*power_lines(plan, {}, [])] == []

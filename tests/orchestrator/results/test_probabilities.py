@@ -1,0 +1,346 @@
+"""Moderated variances and the chance of the front, against limma's numbers, an attainment function and simulated truths."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, pearsonr
+from scipy.stats import t as student_t
+
+from craft.scoring.credits import CREDITS, credits_of
+from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.results.intervals import compare, interval, sampling_reach
+from orchestrator.results.posterior import Evidence
+from orchestrator.results.probabilities import P_ENOUGH, moderate, shares, with_probabilities
+from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.results.tuning import Tuning, luck_of_choice
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough
+
+VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
+
+
+@pytest.mark.parametrize(
+    ("variances", "freedom", "expected", "degrees"),
+    [
+        # squeezeVar of limma's port to Python, inmoose 0.9.1: var_post, and df_prior + freedom, at most those of all
+        (
+            VARIANCES,
+            4,
+            [
+                0.2097911,
+                0.39165407,
+                0.30898909,
+                1.30096893,
+                0.18774711,
+                0.56800605,
+                0.28143409,
+                0.91519899,
+                0.17121411,
+                0.47431906,
+            ],
+            7.258211995109607,
+        ),
+        (VARIANCES, 2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there
+        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),
+        ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
+        (
+            [0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2],
+            2,
+            [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386, 0.0833626351, 0.563085887, 1.76239402],
+            2.5014422296058711,
+        ),
+        (
+            [0.01, 30.0, 0.2, 4.0, 0.5, 90.0, 0.03],
+            4,
+            [0.0263710085, 25.9094476, 0.190351820, 3.46996806, 0.449268892, 77.6928619, 0.0436321466],
+            4.6346885991791509,
+        ),
+    ],
+)
+def test_variances_are_moderated_as_limma_does(
+    variances: list[float], freedom: float, expected: list[float], degrees: float
+) -> None:
+    found, sure = moderate(variances, freedom)
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert sure == pytest.approx(degrees, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_limmas_port_moderates_drawn_variances_likewise() -> None:
+    limma = pytest.importorskip("inmoose.limma", reason="pip install -e '.[inmoose]'")
+    random = np.random.default_rng(0)
+    for spread in [0.0, 0.5, 1.5] * 30:
+        freedom, many = float(random.choice([5 / 6, 1, 2, 4])), int(random.integers(3, 60))
+        variances = random.chisquare(freedom, many) / freedom * np.exp(random.normal(0, spread, many))
+        judged = limma.squeezeVar(variances, freedom)
+        moderated, degrees = moderate(variances, freedom)
+        assert moderated == pytest.approx(judged["var_post"], rel=1e-9)
+        assert degrees == pytest.approx(min(freedom + judged["df_prior"], freedom * many), rel=1e-9)
+
+
+def test_two_variances_stay_as_they_are() -> None:
+    assert [moderate([1.0, 9.0], 2)[0].tolist(), moderate([1.0, 9.0], 2)[1]] == [[1.0, 9.0], 2]
+
+
+def test_shares_count_what_nothing_beats() -> None:
+    random = np.random.default_rng(1)
+    scores, costs = random.normal(size=(60, 7)), random.integers(1, 4, size=(7, 2)).astype(float)
+    for chosen in (costs, costs[:, :1]):
+        for within in (0.0, 0.5):
+            expected = [
+                np.mean(
+                    [not any((chosen[j] <= chosen[i]).all() and row[j] > row[i] + within for j in range(7)) for row in scores]
+                )
+                for i in range(7)
+            ]
+            assert shares(scores, chosen, within) == pytest.approx(expected)
+
+
+def test_probabilities_are_right_where_true_differences_are_two_points() -> None:
+    """Sixteen configurations, three seeds, noise of two points: of those with a chance, this share is on the true front."""
+    random = np.random.default_rng(0)
+    predicted: list[tuple[float, bool]] = []
+    for _ in range(150):
+        size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), 16)))
+        true = 80 + 8 * (1 - np.exp(-2 * np.log(size / 1e3) / math.log(1e3))) + random.normal(0, 2, 16)
+        seen = true + random.normal(0, 2, (3, 16))
+        variances, freedom = moderate(seen.var(axis=0, ddof=1), 2)
+        seeds, luck = np.full(16, 3), np.zeros(16)
+        evidence = Evidence(seen.mean(axis=0), variances / 3, np.full(16, freedom), seeds, size, luck)
+        chance = shares(evidence.draw(400), size[:, None])
+        predicted += zip(chance, shares(true[None], size[:, None]) > 0, strict=True)
+    chance, truth = np.array(predicted).T
+    for low in (0.2, 0.4, 0.6, 0.8):
+        inside = (chance >= low) & (chance < low + 0.2 + (low == 0.8))
+        # Larger sizes are better here, and the model does not know it: it says up to 14 points too little, never too much.
+        assert -0.05 < truth[inside].mean() - chance[inside].mean() < 0.17, "its own error here is 0.03"
+
+
+def made(name: str, scores: dict[tuple[str, int], float], parameters: float, examples: float = 0.0) -> Summary:
+    metrics = {"score": interval(scores.values())}
+    sampling = sampling_reach({"score": metrics["score"].mean}, examples)
+    tasks = {task: metrics["score"] for task, _ in scores}
+    counts = {"trainable_parameters": parameters}
+    return Summary(name, name, "lora", {}, metrics, tasks, counts, scores, len(scores), len(scores), 0, 0, len(scores),
+                   sampling=sampling)  # fmt: skip
+
+
+def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
+    right = 100 * 36 / 39
+    (found,) = with_probabilities([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
+    ends = binomtest(36, 39).proportion_ci(method="wilson")
+    assert (found.score.low, found.score.high) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
+
+
+def as_it_is(scores: dict[tuple[str, int], float]) -> Summary:
+    """A language model that nothing was trained of."""
+    made_up = made("base", scores, 0)
+    return replace(made_up, counts=made_up.counts | {"head_parameters": 0.0})
+
+
+def test_a_base_that_no_seed_changes_says_nothing_of_how_seeds_spread() -> None:
+    random = np.random.default_rng(3)
+    trained = [
+        made(f"r{rank}", {("t", seed): float(70 + random.normal()) for seed in range(3)}, 1000 * rank) for rank in range(1, 5)
+    ]
+    without = with_probabilities(trained, DEFAULT_OBJECTIVES)
+    base, *with_base = with_probabilities([as_it_is({("t", seed): 60.0 for seed in range(3)}), *trained], DEFAULT_OBJECTIVES)
+    assert [row.score for row in with_base] == [row.score for row in without]
+    assert (base.score.low, base.score.high) == (60, 60)
+    for row, alone in zip(with_base, without, strict=True):
+        assert row.counts[P_ENOUGH] == pytest.approx(alone.counts[P_ENOUGH], abs=0.03), "2,000 other draws"
+
+
+def test_luck_that_seeds_bring_to_all_that_is_trained_does_not_cancel_against_the_base() -> None:
+    """All of four are two points above the base by seeds that differ by 4, of which there are three: enough within a point."""
+    trained = [
+        made(f"r{rank}", {("t", seed): 72.0 + luck + 1e-3 * rank * (seed - 1) for seed, luck in enumerate((-4, 0, 4))}, rank)
+        for rank in range(1, 5)
+    ]
+    base = as_it_is({("t", seed): 70.0 for seed in range(3)})
+    judged = with_probabilities([base, *trained], DEFAULT_OBJECTIVES)[0]
+    assert judged.counts[P_ENOUGH] == pytest.approx(student_t.sf((2 - 1) / (4 / math.sqrt(3)), 2), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "low", "high"),
+    [(48, 50, 86.5, 98.9), (49, 50, 89.5, 99.6), (50, 50, 92.9, 100), (0, 20, 0, 16.1), (121, 240, 44.1, 56.7)],
+)
+def test_one_seed_has_the_interval_of_its_examples(right: int, rows: int, low: float, high: float) -> None:
+    (found,) = with_probabilities([made("a", {("toy", 0): 100 * right / rows}, 10, examples=rows)], DEFAULT_OBJECTIVES)
+    assert (found.score.low, found.score.high, found.score.n) == (
+        pytest.approx(low, abs=0.06),
+        pytest.approx(high, abs=0.06),
+        1,
+    )
+    assert found.score.low >= 0
+    assert "p_front" not in found.counts, "what another seed would give is not known"
+
+
+def test_one_seed_without_a_number_of_examples_has_no_interval() -> None:
+    several = [made(name, {("toy", 0): score}, size) for name, score, size in (("a", 80.0, 1), ("b", 90.0, 2))]
+    assert all(
+        math.isnan(summary.score.half) and "p_front" not in summary.counts
+        for summary in with_probabilities(several, DEFAULT_OBJECTIVES)
+    )
+
+
+def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
+    results = [
+        (entry, TrialResult(entry, "finished", {"score": 90.0}, facts={"reported_examples": 100})) for entry in ("a", "b")
+    ]
+    below, above = sampling_reach({"score": 90.0}, 100)
+    entries = [Entry(Trial(key, "c", "c", "lora", key, 0, "honest", {}), result) for key, result in results]
+    (found,) = summarize_entries(entries)
+    assert found.sampling == pytest.approx((below / math.sqrt(2), above / math.sqrt(2)))
+
+
+def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
+    """The smallest is always on the front of score against size, however bad it is; it is not near the best."""
+    scores = {"head": (56.0, 0), "small": (94.6, 2000), "large": (95.0, 70000)}
+    found = with_probabilities(
+        [made(name, {("toy", seed): score + seed / 10 for seed in range(3)}, size) for name, (score, size) in scores.items()],
+        DEFAULT_OBJECTIVES,
+    )
+    assert [round(one.counts["p_front"], 2) for one in found] == [1, 1, 1]
+    assert [round(one.counts[P_ENOUGH], 2) for one in found] == [0, 1, 1]
+    narrow = with_probabilities(found, DEFAULT_OBJECTIVES, Enough(within=0.2))
+    assert [one.counts[P_ENOUGH] < 0.1 for one in narrow] == [True, True, False]
+
+
+def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
+    random = np.random.default_rng(5)
+    noise = random.normal(0, 1, (5, 3))
+
+    def found(luck: float) -> list[Summary]:
+        return with_probabilities(
+            [
+                made(f"c{i}", {("toy", seed): 70 + i + noise[i, seed] + luck * (seed - 1) for seed in range(3)}, 10.0 * 2**i)
+                for i in range(5)
+            ],
+            DEFAULT_OBJECTIVES,
+        )
+
+    calm, shaken = found(0), found(10)
+    assert [summary.counts["p_front"] for summary in calm] == pytest.approx([summary.counts["p_front"] for summary in shaken])
+    assert all(b.score.half > 5 * a.score.half for a, b in zip(calm, shaken, strict=True))
+
+
+def test_a_correlation_and_a_share_have_their_sampling_errors() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=101)
+    found = pearsonr(x, x + random.normal(size=101))
+    score, ends = 100 * found.statistic, found.confidence_interval(0.95)
+    below, above = sampling_reach({"score": score, "pearson": score}, 101, "pearson")
+    assert (score - below, score + above) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
+    assert sampling_reach({"score": 100.0, "pearson": 100.0}, 500, "pearson") == pytest.approx((0, 0), abs=0.01)
+    assert sampling_reach({"score": 40.0, "likelihood": 40.0, "likelihood_error": 2.0}, 50, "likelihood") == (3.92, 3.92)
+    assert sampling_reach({"score": 50.0}, 0) == (0, 0)
+
+
+ALL_RIGHT = dict.fromkeys(("score", "accuracy", "exact_match", "f1", "macro_f1", "matthews", "likelihood"), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "low"),
+    [("", 75.75), ("accuracy", 75.75), ("exact_match", 75.75), ("macro_f1", 75.75), ("matthews", 51.5), ("spearman", 97.0)],
+)
+def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low: float) -> None:
+    """Other metrics of the same run equal the score here, and say nothing about it."""
+    below, above = sampling_reach(ALL_RIGHT | {"likelihood_error": 1.0}, 12, metric)
+    assert (100 - below, above) == (pytest.approx(low, abs=2), pytest.approx(0, abs=1e-9))
+    result = TrialResult("a", "finished", ALL_RIGHT, facts={"reported_examples": 12} | ({"metric": metric} if metric else {}))
+    (summary,) = summarize_entries([Entry(Trial("a", "c", "c", "lora", "a", 0, "honest", {}), result)])
+    assert (summary.sampling[0], summary.range[0] < 0) == (pytest.approx(below), metric in ("matthews", "spearman"))
+
+
+def test_intervals_of_matthews_cover_it() -> None:
+    from craft.tasks.metrics import matthews
+
+    random, cover = np.random.default_rng(0), 0
+    for _ in range(200):
+        labels = (random.random(100) < 0.4).astype(int)
+        score = 100 * matthews(np.where(random.random(100) < 0.9, labels, 1 - labels), labels)
+        below, above = sampling_reach({"score": score}, 100, "matthews")
+        cover += score - below <= 79.2 <= score + above
+    assert 0.9 < cover / 200 < 0.99
+
+
+def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:
+    """False verdicts are 5 % where eight tasks share the luck of three seeds; pairs of task and seed give 40 %."""
+    random = np.random.default_rng(0)
+    false = 0
+    for _ in range(400):
+        luck = random.normal(0, 2, (2, 3))
+        first, second = (
+            {(f"t{task}", seed): 80 + luck[side, seed] + random.normal(0, 1) for task in range(8) for seed in range(3)}
+            for side in (0, 1)
+        )
+        found = compare(first, second).difference
+        false += found.low > 0 or found.high < 0
+    assert false / 400 < 0.08
+
+
+def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
+    """It would widen the spread around the trend, and the best by luck would be less likely to be equalled."""
+    random = np.random.default_rng(1)
+    equal = [made(f"c{i}", {("t", seed): 80 + random.normal(0, 0.5) for seed in range(3)}, 1e3 * 2**i) for i in range(8)]
+    dead = [made(f"d{i}", {("t", seed): 50 + random.normal(0, 0.5) for seed in range(3)}, 1.4e3 * 2**i) for i in range(8)]
+    chances, alone = (
+        {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
+        for rows in (equal + dead, equal)
+    )
+    assert all(chances[summary.configuration] < 0.001 for summary in dead)
+    assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
+    assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
+
+
+def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
+    """Twelve equal configurations whose means have an error of 0.9 points; draws around each mean say 0.4 of them. Where scores
+    rise with the size the smallest are not enough."""
+    random, level, rising = np.random.default_rng(12), list[float](), list[float]()
+    for _ in range(40):
+        noise = random.normal(0, 1.5, (12, 3))
+        for slope, said in ((0.0, level), (0.7, rising)):
+            scores = [{("toy", seed): 80 + slope * place + noise[place, seed] for seed in range(3)} for place in range(12)]
+            found = with_probabilities(
+                [made(f"c{place}", one, 1e3 * 2**place) for place, one in enumerate(scores)], DEFAULT_OBJECTIVES
+            )
+            said += [summary.counts[P_ENOUGH] for summary in found[: 12 if slope == 0 else 4]]
+    assert np.mean(level) > 0.62
+    assert np.mean(rising) < 0.02, "5.6 to 7.7 points behind"
+
+
+def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of_a_tuned_configuration() -> None:
+    random = np.random.default_rng(2)
+    credits, tie = random.normal(0, 10, (2, 200)), np.array([84.0, 84.0])
+    luck = luck_of_choice(tie, np.array([70.0, 76.0]), credits, 3.0)
+    assert luck == pytest.approx(3.0**2, rel=0.3), "of two rates that tie each is chosen half of the time"
+    assert luck_of_choice(np.array([84.0, 60.0]), np.array([70.0, 76.0]), credits, 3.0) == 0
+    assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
+    plain = [made(f"c{i}", {("t", seed): 80 + i + seed / 10 for seed in range(3)}, 1e3 * 2**i) for i in range(5)]
+    tuned = [replace(summary, tuning=Tuning(4, lucks={"t": 1.0})) for summary in plain]
+    sure, unsure = (with_probabilities(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
+    assert unsure[0].score.half == pytest.approx(math.hypot(sure[0].score.half, 1.96))
+    assert unsure[-1].counts[P_ENOUGH] < sure[-1].counts[P_ENOUGH]
+
+
+def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> None:
+    answers = np.random.default_rng(3).random((2, 900)) < 0.98
+    credits = [credits_of(lambda rows, right=right: 100 * right[rows].mean(), 900)[CREDITS] for right in answers]  # type: ignore[misc]
+    entries = []
+    for place, (rate, score) in enumerate((("0.1", 70.0), ("0.2", 76.0))):
+        facts: dict[str, object] = {"reported_examples": 900, "search_examples": 300}
+        facts |= {CREDITS: credits[place]}
+        result = TrialResult(str(place), "finished", {"search_score": 84.0, "score": score}, facts=facts)
+        trial = Trial(str(place), f"r{place}", rate, "lora", "t", 9, "honest", {"rate": rate}, Why("candidate", "c"))
+        entries.append(Entry(trial, result))
+    chosen = TrialResult("2", "finished", {"score": 71.0})
+    entries.append(Entry(Trial("2", "c", "0.1", "lora", "t", 0, "honest", {"rate": "0.1"}), chosen))
+    (summary,) = [row for row in summarize_entries(entries) if row.tunes is None]
+    assert summary.tuning is not None
+    assert summary.tuning.luck == pytest.approx(9, rel=0.4)

