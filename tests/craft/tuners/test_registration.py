@@ -12,7 +12,7 @@ MODULES = (
         "craft.tuners.craft." + name
         for name in ("config", "equation", "stack", "find_stacks", "fingerprint", "layer", "lora", "model")
     ),
-    *("craft.tuners." + name for name in ("across_layers", "bottleneck", "joint", "milora", "registration")),
+    *("craft.tuners." + name for name in ("low_rank", "bottleneck", "joint", "optimizers")),
     *("craft.models." + name for name in ("projections", "loading", "heads")),
 )
 
