@@ -10,7 +10,8 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -19,7 +20,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 
 from dashboards.content import safe_spec, state_of, view_of
-from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_packed, plotly_script
+from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script
 from dashboards.panels import PANELS, View
 from dashboards.store import DashboardError, Feed, Store, SweepEntry
 
@@ -29,15 +30,16 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
 class Sweeps:
-    """The sweeps that pages ask for, refreshed when they are asked for, and the specs computed for each revision."""
+    """The sweeps that pages ask for, refreshed when they are asked for, at most every `every_s` seconds; and what is computed
+    of their last revisions."""
 
     def __init__(self, store: Store, every_s: float = LOOK_EVERY_S) -> None:
         self.store, self.every_s = store, every_s
         self._entries: list[SweepEntry] = []
         self._listed = float("-inf")
-        self._views: dict[tuple[str, ...], tuple[str, View]] = {}
-        self._specs: dict[tuple[str, ...], tuple[str, str]] = {}
         self._lock = threading.Lock()
+        self._view = lru_cache(maxsize=4)(lambda revision, feeds: view_of(store, feeds))
+        self.spec = lru_cache(maxsize=4 * len(PANELS))(lambda name, view: as_json(safe_spec(PANELS[name], view)))
 
     def entries(self) -> list[SweepEntry]:
         """Returns the sweeps in the store, at most a few seconds old."""
@@ -46,32 +48,19 @@ class Sweeps:
                 self._entries, self._listed = self.store.sweeps(), time.monotonic()
             return self._entries
 
-    def view(self, names: Sequence[str]) -> tuple[list[Feed], str, View]:
+    def view(self, names: Sequence[str]) -> tuple[tuple[Feed, ...], str, View]:
         """Returns the feeds of the named sweeps, or of the newest one if none is named, their revision and their rows."""
-        chosen = list(dict.fromkeys(names)) or [entry.name for entry in self.entries()[:1]]
-        feeds = [self.store.feed(name) for name in chosen]
+        chosen = dict.fromkeys(names) or [entry.name for entry in self.entries()[:1]]
+        feeds = tuple(map(self.store.feed, chosen))
         for feed in feeds:
             feed.look(self.every_s)
-        key = tuple(feed.name for feed in feeds)
         with self._lock:
-            revision = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
-            if self._views.get(key, ("",))[0] != revision:
-                self._views[key] = view_of(self.store, feeds)
-            return feeds, *self._views[key]
+            revision = ",".join(f"{feed.run.info.run_id}:{feed.revision}" for feed in feeds)
+            return feeds, revision, self._view(revision, feeds)
 
     def pace(self, feeds: Sequence[Feed]) -> str:
-        """Returns how often the page looks, for people. It is rounded: a page is sent again whenever this text changes."""
-        wait_s = max((feed.wait_s(self.every_s) for feed in feeds), default=self.every_s)
-        if wait_s <= 2 * LOOK_EVERY_S:
-            return "read every few seconds"
-        return f"read about every {5 * math.ceil(wait_s / 5)} s, because reading it takes so long"
-
-    def spec(self, name: str, revision: str, view: View) -> str:
-        """Returns a panel's spec as JSON; the last revision of each is kept."""
-        key = (name, *view.names)
-        if self._specs.get(key, ("",))[0] != revision:
-            self._specs[key] = revision, as_json(safe_spec(PANELS[name], view))
-        return self._specs[key][1]
+        """Returns how often the page looks. It is rounded: a page is sent again whenever this text changes."""
+        return f"read at least every {5 * math.ceil(max(feed.wait_s(self.every_s) for feed in feeds) / 5)} s"
 
 
 def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = LOOK_EVERY_S) -> FastAPI:
@@ -102,29 +91,28 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
         return Response(live_page(), media_type="text/html")
 
     @app.get("/plotly.js")
-    def plotly(request: Request) -> Response:
-        return _plotly("gzip" in request.headers.get("accept-encoding", ""))
+    def plotly() -> Response:
+        # Its address names its version, so a browser may keep it.
+        keep = {"Cache-Control": "public, max-age=31536000, immutable"}
+        return Response(plotly_script(), media_type="text/javascript", headers=keep)
 
     @app.get("/api/state")
     def state(request: Request, names: list[str] = SHOWN) -> Response:
         entries = sweeps.entries()
         if not entries:
-            empty = {
-                "sweeps": [],
-                "message": f"The tracking store {store.shown_uri!r} holds no sweep yet. The first appears here as it starts.",
-            }
-            return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
+            message = f"The tracking store {store.shown_uri!r} holds no sweep yet. The first appears here as it starts."
+            return _answer(request, ["none"], lambda: as_json({"sweeps": [], "message": message}))
         feeds, revision, view = sweeps.view(names)
         foot = f"Tracking store: {store.shown_uri} · {sweeps.pace(feeds)}"
-        text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
-        return _answer(request, _etag(text), lambda: text, "application/json")
+        text = as_json(state_of(entries, view, [feed.trouble for feed in feeds], foot) | {"revision": revision})
+        return _answer(request, [text], lambda: text)
 
     @app.get("/api/panel/{name}")
     def panel(request: Request, name: str, names: list[str] = SHOWN) -> Response:
         if name not in PANELS:
             raise DashboardError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
         _, revision, view = sweeps.view(names)
-        return _answer(request, _etag(revision, *view.names), lambda: sweeps.spec(name, revision, view), "application/json")
+        return _answer(request, [revision, *view.names], lambda: sweeps.spec(name, view))
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
@@ -132,20 +120,9 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     return app
 
 
-def _plotly(packed: bool) -> Response:
-    # Its address names its version, so a browser may keep it.
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-    if packed:
-        return Response(plotly_packed(), media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
-    return Response(plotly_script(), media_type="text/javascript", headers=headers)
-
-
-def _etag(*parts: str) -> str:
-    return '"' + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20] + '"'
-
-
-def _answer(request: Request, etag: str, render, media_type: str) -> Response:  # type: ignore[no-untyped-def]
-    etags = request.headers.get("if-none-match", "")
-    if etag in [tag.strip().removeprefix("W/") for tag in etags.split(",")]:
+def _answer(request: Request, version: Sequence[str], render: Callable[[], str]) -> Response:
+    """Answers with JSON, or with "nothing new" to a page that has this version."""
+    etag = hashlib.sha256("\n".join(version).encode()).hexdigest()[:20].join('""')
+    if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers={"ETag": etag})
-    return Response(render(), media_type=media_type, headers={"ETag": etag})
+    return Response(render(), media_type="application/json", headers={"ETag": etag})

@@ -21,30 +21,23 @@ from orchestrator.review.run_table import read_table
 log = logging.getLogger(__name__)
 
 
-def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
-    """Returns the revision of the chosen sweeps, and their tables side by side."""
-    snapshots = [feed.snapshot() for feed in feeds]
-    revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, snapshots, strict=True))
-    return revision, View(
-        [frames for _, frames in snapshots],
-        store.run_link,
-        store.curves,
-        store.predictions,
-        store.uri if store.uri != DEFAULT_URI and store.shown_uri == store.uri else "",
-    )
+def view_of(store: Store, feeds: Sequence[Feed]) -> View:
+    """Returns the rows of the chosen sweeps side by side."""
+    uri = store.uri if store.uri != DEFAULT_URI and store.shown_uri == store.uri else ""
+    return View([feed.frames for feed in feeds], store.run_link, store.predictions, uri)
 
 
-def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
-    """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page."""
+def state_of(entries: Sequence[SweepEntry], view: View, troubles: Sequence[str] = (), foot: str = "") -> dict[str, Any]:
+    """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page. `troubles` says why
+    sweeps cannot be read."""
     reports = [frame.progress() for frame in view.sweeps]
     parts = [", ".join([now.counts, *(now.times if now.phase == "running" else [])]) for now in reports]
     if len(parts) > 1:
         parts = [f"{name}: {part}" for name, part in zip(view.names, parts, strict=True)]
-    parts = [feed.trouble for feed in feeds if feed.trouble] or parts
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],
         "running": any(frame.status == "running" for frame in view.sweeps),
-        "status": " · ".join(parts),
+        "status": " · ".join([*filter(None, troubles)] or parts),
         "answers": [
             {"sweep": frame.name, "text": text, "folder": frame.folder} for frame in view.sweeps if (text := answer_text(frame))
         ],
@@ -79,18 +72,17 @@ def everything(store: Store, name: str) -> dict[str, Any]:
     feed = store.feed(name)
     feed.refresh()
     entry = next(entry for entry in store.sweeps() if entry.name == name)
-    return _exported(entry, [feed], view_of(store, [feed])[1], "from the tracking store")
+    return _exported(entry, view_of(store, [feed]), "from the tracking store")
 
 
 def everything_in(file: Path) -> dict[str, Any]:
     """Returns the data of one exported file on somebody's table of trainings."""
     view = View([Frames(file.name, read_table(file).record.state)])
-    return _exported(SweepEntry(file.name, "", "", "finished", None), [], view, f"from {file}")
+    return _exported(SweepEntry(file.name, "finished"), view, f"from {file}")
 
 
-def _exported(entry: SweepEntry, feeds: Sequence[Feed], view: View, source: str) -> dict[str, Any]:
+def _exported(entry: SweepEntry, view: View, source: str) -> dict[str, Any]:
     moment = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    state = state_of([entry], feeds, view, f"Exported {moment} {source}. This file needs no network.")
+    state = state_of([entry], view, [], f"Exported {moment} {source}. This file needs no network.")
     state["status"] = f"{entry.status} · {state['status']}"
-    specs = {row.name: safe_spec(row, view) for row in PANELS.values()}
-    return {"state": state, "specs": specs}
+    return {"state": state, "specs": {row.name: safe_spec(row, view) for row in PANELS.values()}}

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.entry import Entry
 from orchestrator.record.events import Refused
+from orchestrator.record.log import read_points
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
@@ -70,11 +72,6 @@ class TrialRow:
     entry: Entry
 
     @property
-    def run(self) -> str:
-        """Its name among the trials of all sweeps."""
-        return f"{self.sweep.state.sweep_id}/{self.entry.key}"
-
-    @property
     def result(self) -> TrialResult | None:
         """Its result; None while it runs again."""
         return self.entry.result if self.entry.phase != "running" else None
@@ -96,15 +93,16 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Frames:
-    """One sweep's rows, and the summaries of its configurations by id."""
+    """One sweep's rows, and the summaries of its configurations by id. `log` is this machine's copy of its log."""
 
     name: str
     state: State
     experiment_id: str = ""
+    log: Path | None = None
 
-    def after(self, state: State) -> Frames:
+    def after(self, state: State, log: Path) -> Frames:
         """Returns the rows of a later state, with this judgement, which takes seconds, if no result has changed."""
-        later = replace(self, state=state)
+        later = replace(self, state=state, log=log)
         if _results(state) == _results(self.state):
             vars(later).update({name: vars(self)[name] for name in ("judged", "answer") if name in vars(self)})
         return later
@@ -160,6 +158,10 @@ class Frames:
             Row(prefix + name, self, _state(summary, trials[name], self.state) if name in trials else "infeasible", summary)
             for name, summary in self.summaries.items()
         ]
+
+    def points(self, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:
+        """Returns what trials reported: by key, metric and step."""
+        return {} if self.log is None else read_points(self.log, keys)
 
     def trials(self, prefix: str = "") -> list[TrialRow]:
         """Returns a row for each trial that has begun."""

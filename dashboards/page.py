@@ -45,12 +45,6 @@ def plotly_version() -> str:
     return hashlib.sha256(plotly_script().encode()).hexdigest()[:16]
 
 
-@cache
-def plotly_packed() -> bytes:
-    """Returns the script as gzip, a third of its size, packed once and not at every visit."""
-    return gzip.compress(plotly_script().encode(), compresslevel=6, mtime=0)
-
-
 def live_page() -> str:
     """Returns the page that a server serves with `static/` and `plotly.js`."""
     address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={plotly_version()}">'

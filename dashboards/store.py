@@ -7,19 +7,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import list_some, nearest
-from dashboards.frames import Frames
-from orchestrator.record.log import LiveState, read_points
+from dashboards.frames import Frames, TrialRow
+from orchestrator.record.log import LiveState
 from orchestrator.record.state import State
 from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.reader import StoreReader
-from orchestrator.tracking.tags import KEY, STATUS, SWEEP, SWEEP_ID
+from orchestrator.tracking.tags import KEY, STATUS, SWEEP
 from orchestrator.tracking.uri import resolve_uri
 
 if TYPE_CHECKING:
@@ -38,39 +38,29 @@ class DashboardError(ValueError):
 
 @dataclass(frozen=True)
 class SweepEntry:
-    """A sweep as the picker lists it. Times in milliseconds since 1970, None while unknown."""
+    """A sweep as the picker lists it. `run` is the sweep's own in the store, which has its log."""
 
     name: str
-    experiment_id: str
-    run_id: str
     status: str
-    started: int | None
+    run: Run | None = None
 
 
-@dataclass
 class Feed:
     """One sweep, kept up to date.
 
     Attributes:
-        run_id: of the sweep's own run in the store, which has its log.
+        frames: its rows at the last look; empty before the first.
         revision: grows whenever something that a page shows has changed; 0 before the first look.
         look_cost: how many seconds the last look for changes took.
         trouble: why it could not be read at the last look; empty if it was.
-        log: this machine's copy of the log.
     """
 
-    store: Store
-    name: str
-    experiment_id: str
-    run_id: str
-    revision: int = 0
-    look_cost: float = 0.0
-    trouble: str = ""
-    log: Path | None = None
-    _looked: float = float("-inf")
-    _live: LiveState | None = None
-    _frames: Frames | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, store: Store, name: str, run: Run) -> None:
+        self.store, self.name, self.run = store, name, run
+        self.frames = Frames(name, State(), run.info.experiment_id)
+        self.revision, self.look_cost, self.trouble = 0, 0.0, ""
+        self._looked, self._lock = float("-inf"), threading.RLock()
+        self._live: LiveState | None = None
 
     def wait_s(self, every_s: float) -> float:
         """Returns the seconds between two looks for changes, as things are."""
@@ -82,9 +72,9 @@ class Feed:
             if time.monotonic() - self._looked < self.wait_s(every_s):
                 return
             try:
-                self._refresh()
+                self.refresh()
             except Exception as error:  # a store that is away now may be back at the next look
-                reason, cause = self.store.hide(error), f"The tracking store cannot be read: {type(error).__name__}"
+                reason, cause = redact(str(error)), f"The tracking store cannot be read: {type(error).__name__}"
                 self.trouble = reason if isinstance(error, ValueError) else f"{cause}: {reason}"  # a ValueError is a sentence
                 log.warning("%s", self.trouble)
             self._looked = time.monotonic()
@@ -92,23 +82,14 @@ class Feed:
     def refresh(self) -> bool:
         """Looks for changes now, and returns whether there were any."""
         with self._lock:
-            return self._refresh()
-
-    def _refresh(self) -> bool:
-        began = time.monotonic()
-        self.log = self.store.log(self.run_id)
-        if self._live is None:
-            self._live = LiveState(self.log)
-        changed = self._live.read() or self._frames is None
-        if changed:
-            self._frames = self.snapshot()[1].after(self._live.state)
-            self.revision += 1
-        self.look_cost, self.trouble = time.monotonic() - began, ""
-        return changed
-
-    def snapshot(self) -> tuple[int, Frames]:
-        """Returns the revision and the sweep's rows at the last look; empty ones before the first."""
-        return self.revision, self._frames or Frames(self.name, State(), self.experiment_id)
+            began, path = time.monotonic(), self.store.reader.log(self.run)
+            self._live = self._live or LiveState(path)
+            changed = self._live.read() or not self.revision
+            if changed:
+                self.frames = self.frames.after(self._live.state, path)
+                self.revision += 1
+            self.look_cost, self.trouble = time.monotonic() - began, ""
+            return changed
 
 
 class Store:
@@ -117,7 +98,6 @@ class Store:
     Args:
         uri: MLflow's tracking URI; `sqlite:///mlflow.db` (in the current folder) if None.
         mlflow_url: where MLflow's own page is served, for links to runs; taken from the URI where that is http(s).
-
         waits: whether a SQLite file may be absent, as before the first sweep; the store then has no sweeps.
 
     Raises:
@@ -129,10 +109,8 @@ class Store:
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
         self._reader: StoreReader | None = None
-        self._runs: dict[str, Run] = {}
         self._feeds: dict[str, Feed] = {}
-        self._points: dict[str, tuple[Any, dict[str, dict[int, float]]]] = {}
-        self._answers: dict[str, dict[str, list[Prediction]]] = {}
+        self._answers: dict[tuple[str, str], dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
         self.mlflow_url = (mlflow_url or (public_address(self.uri) if is_server else "")).rstrip("/")
@@ -150,10 +128,6 @@ class Store:
         """Whether its SQLite file is not there yet."""
         return self._file is not None and not self._file.is_file()
 
-    def hide(self, error: object) -> str:
-        """Returns the text of an error, without passwords."""
-        return redact(str(error))
-
     @property
     def reader(self) -> StoreReader:
         with self._lock:
@@ -169,27 +143,23 @@ class Store:
             runs = self.reader.sweep_runs()
         except Exception as error:  # MLflow, SQLAlchemy, sqlite3 and requests each raise their own kinds
             raise DashboardError(
-                f"cannot read the tracking store {self.shown_uri!r}: {type(error).__name__}: {self.hide(error)}"
+                f"cannot read the tracking store {self.shown_uri!r}: {type(error).__name__}: {redact(str(error))}"
             ) from error
-        self._runs = {run.info.run_id: run for run in runs}
         newest: dict[str, SweepEntry] = {}
-        for run in sorted(runs, key=lambda run: run.info.start_time or 0):
+        for run in sorted(runs, key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):
             name, status = run.data.tags[SWEEP], run.data.tags.get(STATUS) or str(run.info.status).lower()
-            newest[name] = SweepEntry(name, run.info.experiment_id, run.info.run_id, status, run.info.start_time)
-        return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
-
-    def log(self, run_id: str) -> Path:
-        """Returns this machine's copy of the log of a sweep, by the id of its run, with all that the store has of it."""
-        return self.reader.log(self._runs[run_id])
+            newest.setdefault(name, SweepEntry(name, status, run))
+        return [*newest.values()]
 
     def feed(self, name: str) -> Feed:
         """Returns the feed of one sweep, which is not refreshed yet if it is new."""
         if name not in self._feeds:
-            entries = {entry.name: entry for entry in self.sweeps()}
-            if name not in entries:
-                raise DashboardError(_no_such_sweep(name, entries, self.shown_uri))
+            runs = {entry.name: entry.run for entry in self.sweeps()}
+            run = runs.get(name)
+            if run is None:
+                raise DashboardError(_no_such_sweep(name, runs, self.shown_uri))
             with self._lock:
-                self._feeds.setdefault(name, Feed(self, name, entries[name].experiment_id, entries[name].run_id))
+                self._feeds.setdefault(name, Feed(self, name, run))
         return self._feeds[name]
 
     def run_link(self, experiment_id: str, key: str) -> str | None:
@@ -202,32 +172,15 @@ class Store:
         flat = f"orderByKey={quote('metrics.`score`', safe='')}&orderByAsc=false"
         return f"{self.mlflow_url}/{place}?searchFilter={query}&{flat}&workflowType=machine_learning"
 
-    def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
-        """Returns what trials reported of a metric, each as (step, value) in order of steps.
-
-        Args:
-            runs: pairs of a trial (`Frames.trials`, column `run`) and a marker; it is read again when its marker has changed.
-        """
-        wanted = dict(runs)
-        missing = {run for run, marker in wanted.items() if self._points.get(run, (None,))[0] != marker}
-        for feed in self._feeds.values():
-            log = feed.log
-            of_feed = {run.partition("/")[2]: run for run in missing if log is not None and run.partition("/")[0] == log.stem}
-            if log is not None and of_feed:
-                points = read_points(log, of_feed)
-                self._points |= {run: (wanted[run], points.get(key, {})) for key, run in of_feed.items()}
-        return {run: sorted(self._points.get(run, (None, {}))[1].get(metric, {}).items()) for run in wanted}
-
-    def predictions(self, run: str) -> dict[str, list[Prediction]]:
+    def predictions(self, trial: TrialRow) -> dict[str, list[Prediction]]:
         """Reads the answers of a trial that has ended, by split; none if the store has none of them (yet)."""
-        if not self._answers.get(run):
-            sweep_id, _, key = run.partition("/")
-            sweep = next(sweep for sweep in self._runs.values() if sweep.data.tags[SWEEP_ID] == sweep_id)
-            trial = self.reader.trial_run(sweep, key)
+        place = (trial.sweep.name, trial.entry.key)
+        if not self._answers.get(place):
+            run = self.reader.trial_run(self._feeds[trial.sweep.name].run, trial.entry.key)
             with tempfile.TemporaryDirectory() as scratch:
-                folder = None if trial is None else self.reader.fetch_predictions(trial, Path(scratch))
-                self._answers[run] = {} if folder is None else read_predictions(folder)
-        return self._answers[run]
+                folder = None if run is None else self.reader.fetch_predictions(run, Path(scratch))
+                self._answers[place] = {} if folder is None else read_predictions(folder)
+        return self._answers[place]
 
 
 def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:

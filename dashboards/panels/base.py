@@ -34,14 +34,13 @@ from orchestrator.results.summary import shared_metric
 from orchestrator.tools.markup import shorten
 
 Plain = dict[str, Any]
-Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
-Answers = Callable[[str], dict[str, list[Prediction]]]
+Answers = Callable[[TrialRow], dict[str, list[Prediction]]]
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
     """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with ids made unique across sweeps.
 
@@ -51,8 +50,7 @@ class View:
 
     sweeps: Sequence[Frames]
     link: Callable[[str, str], str | None] = lambda experiment_id, key: None
-    curves: Curves = lambda runs, metric: {}
-    predictions: Answers = lambda run: {}
+    predictions: Answers = lambda trial: {}
     uri: str = ""
 
     def prefix(self, number: int) -> str:

@@ -6,6 +6,8 @@ first, then those of the best configurations.
 
 from __future__ import annotations
 
+import math
+
 from dashboards.panels.base import Panel, Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
@@ -25,15 +27,15 @@ def data(view: View) -> Plain:
     trials = [trial for trial in view.trials if "cut_to" not in trial.entry.trial.parameters]
     if not trials:
         return {"empty": "No trial has started yet, so there are no learning curves."}
-    last = {trial.run: tuple(numbers(trial.value(metric) for metric in METRICS_BY_STEP)) for trial in trials}
-    evaluated = [trial for trial in trials if any(value is not None for value in last[trial.run])]
+    evaluated = [trial for trial in trials if not all(math.isnan(trial.value(metric)) for metric in METRICS_BY_STEP)]
     places = {row.id: place for place, row in enumerate(best_first(view.configurations))}
-    order = {trial.run: (trial.state != "running", places.get(trial.configuration, len(places))) for trial in evaluated}
-    chosen = sorted(evaluated, key=lambda trial: order[trial.run])[:LINES]
+    best = sorted(evaluated, key=lambda trial: places.get(trial.configuration, len(places)))
+    chosen = sorted(best, key=lambda trial: trial.state != "running")[:LINES]
+    keys = {sweep.name: [trial.entry.key for trial in chosen if trial.sweep is sweep] for sweep in view.sweeps}
+    points = {sweep.name: sweep.points(keys[sweep.name]) for sweep in view.sweeps}
     lines: dict[str, list[Plain]] = {}
     for metric in METRICS_BY_STEP:
-        runs = [(trial.run, (trial.state, trial.entry.changed, *last[trial.run])) for trial in chosen]
-        histories = {run: history for run, history in view.curves(runs, metric).items() if history}
+        histories = [sorted(points[trial.sweep.name].get(trial.entry.key, {}).get(metric, {}).items()) for trial in chosen]
         lines[metric] = [
             {
                 "id": trial.configuration,
@@ -42,11 +44,11 @@ def data(view: View) -> Plain:
                 "task": named.task,
                 "seed": str(named.seed),
                 "state": trial.state,
-                "steps": [step for step, _ in histories[trial.run]],
-                "values": numbers(value for _, value in histories[trial.run]),
+                "steps": [step for step, _ in history],
+                "values": numbers(value for _, value in history),
             }
-            for trial in chosen
-            if trial.run in histories and (named := trial.entry.trial)
+            for trial, history in zip(chosen, histories, strict=True)
+            if history and (named := trial.entry.trial)
         ]
     # what was evaluated once, at the end, is a point of each trial and no curve
     lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines

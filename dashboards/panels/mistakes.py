@@ -27,7 +27,7 @@ def _answers(view: View) -> Iterator[Answers]:
             trials = [trial for trial in view.trials if trial.configuration == row.id and trial.state == "finished"]
             first = {trial.entry.trial.task: trial for trial in sorted(trials, key=lambda trial: -trial.entry.trial.seed)}
             for task in dict.fromkeys(trial.entry.trial.task for trial in trials):
-                for split, lines in view.predictions(first[task].run).items():
+                for split, lines in view.predictions(first[task]).items():
                     if all("answer" in line and "label" in line for line in lines):
                         yield row.id, row.label, f"{task}{'' if split == 'reported' else f' ({split})'}", lines
 

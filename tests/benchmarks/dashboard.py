@@ -95,7 +95,7 @@ def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dic
         feed.refresh()
         found[f"{what}, s"] = time.perf_counter() - began
     began = time.perf_counter()
-    _, view = view_of(store, [feed])
+    view = view_of(store, [feed])
     found["tables, s"] = time.perf_counter() - began
     for name in ("front", "table"):
         began = time.perf_counter()

@@ -121,9 +121,7 @@ def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
     store = Store(finished.uri)
     feed = store.feed("memory")
     feed.refresh()
-    assert state_of([], [feed], view_of(store, [feed])[1])["answers"] == [
-        {"sweep": "memory", "text": text, "folder": str(Path.cwd())}
-    ]
+    assert state_of([], view_of(store, [feed]))["answers"] == [{"sweep": "memory", "text": text, "folder": str(Path.cwd())}]
     reply = folder.answer
     assert reply is not None
     assert reply.verdict == text.splitlines()[0]
@@ -159,7 +157,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     store = Store(finished.uri)
     feed = store.feed("memory")
     feed.refresh()
-    _, view = view_of(store, [feed])
+    view = view_of(store, [feed])
     table, plain = table_data(view), front_data(view)
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
     assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
@@ -223,11 +221,11 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
     store = Store(uri)
     feed = store.feed("memory")
     feed.refresh()
-    trials = feed.snapshot()[1].trials()
+    trials = feed.frames.trials()
     assert sorted((trial.entry.trial.label, trial.entry.trial.seed) for trial in trials) == [
         (f"LoRA r{rank}, q v", seed) for rank in (16, 2, 4) for seed in (0, 1)
     ]
-    page = {(summary.label, summary.finished, summary.score.mean) for summary in feed.snapshot()[1].summaries.values()}
+    page = {(summary.label, summary.finished, summary.score.mean) for summary in feed.frames.summaries.values()}
     assert {label for label, *_ in page} == {f"LoRA r{rank}, q v" for rank in (2, 4, 16)}
     for past in (find_sweep(str(sweep.folder)), find_sweep("memory", uri)):
         assert {(summary.label, summary.finished, summary.score.mean) for summary in past.summaries} == page

@@ -96,7 +96,7 @@ def test_a_table_of_trainings_is_a_page(tmp_path: Path) -> None:
 def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
     state = replace(State(), decisions=(Decided(why="a smaller rate, by anna", seeds={"a": [0]}),))
     view = View([Frames("ranks", state)])
-    assert [row["text"] for row in state_of([], [], view)["answers"]] == ["Added: a smaller rate, by anna"]
+    assert [row["text"] for row in state_of([], view)["answers"]] == ["Added: a smaller rate, by anna"]
 
 
 def test_the_table_is_as_the_golden_file_has_it() -> None:
@@ -188,7 +188,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
     store = store_at("ranks", [sweep_run("ranks", status="finished"), *runs])
     feed = store.feed("ranks")
     feed.refresh()
-    plain = PANELS["pair"].data(View([feed.snapshot()[1]]))
+    plain = PANELS["pair"].data(View([feed.frames]))
     record = find_sweep("ranks", store.uri)
     for place, first in enumerate(plain["id"]):
         for second, said in zip(plain["id"][place + 1 :], plain["said"][place], strict=True):
@@ -264,7 +264,7 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
     feed = store.feed("ranks")
     feed.refresh()
-    plain = curves_data(View([feed.snapshot()[1]], curves=store.curves))
+    plain = curves_data(View([feed.frames]))
     assert (plain["left_out"], plain["bare"]) == (0, 1)
     lines = plain["lines"]["search_score"]
     found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}
@@ -273,22 +273,22 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
 
 def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
     losses = [float(value) for value in np.random.default_rng(0).normal(1.0, 0.3, 100)]
-    steps = {"search_score": [(50, 70.0), (100, 80.0)], "train_loss": [*enumerate(losses, 1)]}
     runs = [*configuration("a", scores={"toy": [80.0, 81.0]}), *configuration("b", extra={"train_loss": 0.1})]
-    runs[0].metrics["train_loss"] = runs[1].metrics["train_loss"] = 0.1
-    view = view_of(("ranks", runs), curves=lambda runs, metric: {run: steps[metric] for run, _ in runs})
-    spec = spec_of(PANELS["curves"], view)
+    for run in runs:
+        run.curve = {"search_score": [70.0, 80.0], "train_loss": losses}
+    spec = spec_of(PANELS["curves"], view_of(("ranks", runs)))
     assert spec["values"]["y/train_loss/toy/0"][:100] == pytest.approx(losses, rel=1e-5)
     assert spec["values"]["y/search_score/toy/0"][:3] == [70, 80, None]
     assert spec["values"]["text/train_loss/toy/name"] == ["craft a", "craft b", ""], "a name for each, and room beyond it"
-    assert spec["values"]["x/train_loss/toy/name"] == [100, 100, 120]
+    assert spec["values"]["x/train_loss/toy/name"] == [99, 99, pytest.approx(1.2 * 99)]
 
 
 def test_what_was_evaluated_once_or_cut_is_no_curve() -> None:
-    trained, cut = configuration("a", extra={"train_loss": 0.1}), configuration("b", params={"cut_to": "parameters:9"})
-    steps = {"search_score": [(9, 80.0)], "train_loss": [(1, 0.5), (9, 0.1)]}
-    view = view_of(("ranks", [*trained, *cut]), curves=lambda runs, metric: {run: steps[metric] for run, _ in runs})
-    assert {name: [line["id"] for line in lines] for name, lines in curves_data(view)["lines"].items()} == {"train_loss": ["a"]}
+    trained, cut = configuration("a"), configuration("b", params={"cut_to": "parameters:9"})
+    for run in (*trained, *cut):
+        run.curve = {"search_score": [80.0], "train_loss": [0.5, 0.1]}
+    lines = curves_data(view_of(("ranks", [*trained, *cut])))["lines"]
+    assert {name: [line["id"] for line in rows] for name, rows in lines.items()} == {"train_loss": ["a"]}
 
 
 def test_names_cannot_become_markup() -> None:
@@ -323,10 +323,9 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
     runs = configuration("small", scores={"toy": [60.0]}, extra={"trainable_parameters": 10})
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
     view = view_of(("ranks", runs))
-    keys = {trial.run: trial.configuration for trial in view.trials}
     recommended = next(row.id for row, _ in view.recommended())
     answers = {recommended: lines("abb"), {"small": "large", "large": "small"}[str(recommended)]: lines("aba")}
-    view = replace(view, predictions=lambda run: {"reported": answers[keys[run]]})
+    view = replace(view, predictions=lambda trial: {"reported": answers[trial.configuration]})
     assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
     plain = PANELS["mistakes"].data(view)
     assert plain["rows"] == [["toy", 2, "a", "b", None, 2, "t2"]]

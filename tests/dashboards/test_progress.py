@@ -56,9 +56,9 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     }
     assert progress_data(view)["rows"] == [["ranks", "finished", 4, 0, 4, 1, 0, "", None]]
     said = "4/9 trainings done, 0 running, 1 failed, 4 stopped"
-    assert state_of([], [], view)["status"] == said
+    assert state_of([], view)["status"] == said
     more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
-    status = state_of([], [], view_of(("ranks", runs), ("more", more)))["status"]
+    status = state_of([], view_of(("ranks", runs), ("more", more)))["status"]
     assert status.startswith(f"ranks: {said} · more: 4/4 trainings done, 0 running, 0 failed, ")
 
 
@@ -70,7 +70,7 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     ((*row, left),) = progress_data(view)["rows"]
     assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
     assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
-    status = state_of([], [], view)["status"]
+    status = state_of([], view)["status"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})

@@ -155,8 +155,8 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
 
 def recorded(browser: Browser, mlflow: Server) -> None:
     """The sweep's own run in MLflow's page: the front as a picture in its description, the page among its artifacts."""
-    entry = Store(mlflow.backend).sweeps()[0]
-    run, view = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}", "?workflowType=machine_learning"
+    info = Store(mlflow.backend).feed("live").run.info
+    run, view = f"{mlflow.uri}/#/experiments/{info.experiment_id}/runs/{info.run_id}", "?workflowType=machine_learning"
     browser.driver.get(run + view)
     browser.wait("document.querySelector('img[src*=\"front.png\"]')", 120)
     browser.wait("document.querySelector('img[src*=\"front.png\"]').naturalWidth > 300")

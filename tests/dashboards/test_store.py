@@ -42,7 +42,7 @@ def frames(store_at: Callable[..., Store]) -> Frames:
     runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"}, summarize=False)
     feed = store_at("ranks", [sweep_run("ranks", planned=9), *runs]).feed("ranks")
     assert feed.refresh()
-    return feed.snapshot()[1]
+    return feed.frames
 
 
 def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
@@ -84,53 +84,51 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     client, feed = MlflowClient(store.uri), store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
-    (key,) = (trial.entry.key for trial in feed.snapshot()[1].trials() if trial.state == "running")
+    (key,) = (trial.entry.key for trial in feed.frames.trials() if trial.state == "running")
 
     def trial() -> TrialRow:
-        return next(trial for trial in feed.snapshot()[1].trials() if trial.entry.key == key)
+        return next(trial for trial in feed.frames.trials() if trial.entry.key == key)
 
-    judged = feed.snapshot()[1].judged
+    judged = feed.frames.judged
     row = {"step": 3, "search_score": 99.0}
     write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().value("search_score") == 99.0
 
-    assert feed.snapshot()[1].judged is judged, "no result has changed"
+    assert feed.frames.judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
     write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().state == "finished"
-    assert [row.state for row in feed.snapshot()[1].rows()] == ["done"]
-    assert feed.snapshot()[1].judged is not judged
+    assert [row.state for row in feed.frames.rows()] == ["done"]
+    assert feed.frames.judged is not judged
 
 
-def test_curves_come_by_step_and_are_read_once(store_at: Callable[..., Store], tmp_path: Path) -> None:
+def test_curves_come_by_step(store_at: Callable[..., Store], tmp_path: Path) -> None:
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
     feed = store.feed("ranks")
     feed.refresh()
-    trial = feed.snapshot()[1].trials()[0]
-    run, key = trial.run, trial.entry.key
-    assert store.curves([(run, 1)], "search_score") == {run: [(0, 74.0), (1, 78.0)]}
+    key = feed.frames.trials()[0].entry.key
+    assert feed.frames.points([key]) == {key: {"search_score": {0: 74.0, 1: 78.0}}}
     report = Reported(key=key, rows=[{"step": 3, "search_score": 82.0}], epoch=3.0, total_steps=4)
     write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
     feed.refresh()
-    assert len(store.curves([(run, 1)], "search_score")[run]) == 2, "the marker says that nothing has changed"
-    assert store.curves([(run, 2)], "search_score")[run][-1] == (3, 82.0)
+    assert feed.frames.points([key])[key]["search_score"][3] == 82.0
 
 
 def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[..., Store], tmp_path: Path) -> None:
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
-    trial = feed.snapshot()[1].trials()[0]
-    run, key = trial.run, trial.entry.key
-    assert store.predictions(run) == {}
+    trial = feed.frames.trials()[0]
+    key = trial.entry.key
+    assert store.predictions(trial) == {}
     client, lines = MlflowClient(store.uri), [{"row": 1, "label": "a", "answer": "b", "right": False}]
     tags = {"craft.kind": "trial", "craft.key": key, "craft.sweep": "ranks", "craft.sweep_id": sweep_id("ranks")}
-    trial = client.create_run(feed.experiment_id, tags=tags).info.run_id
+    run = client.create_run(feed.run.info.experiment_id, tags=tags).info.run_id
     write_predictions(tmp_path / "predictions" / "reported.jsonl.gz", lines)
-    client.log_artifacts(trial, str(tmp_path / "predictions"), "predictions")
-    assert store.predictions(run) == {"reported": lines}
+    client.log_artifacts(run, str(tmp_path / "predictions"), "predictions")
+    assert store.predictions(trial) == {"reported": lines}
 
 
 def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[..., Store], tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[
     feed = store.feed("ranks")
     feed.look(2.0)
     entries = store.sweeps()
-    said = state_of(entries, [feed], view_of(store, [feed])[1])["status"]
+    said = state_of(entries, view_of(store, [feed]), [feed.trouble])["status"]
     assert "log/000000000000.jsonl is not among the artifacts of its run. craft-sweeps replay" in said
 
 
@@ -174,13 +172,11 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[...
     sweeps = Sweeps(store, every_s=2.0)
     ((feed,), revision, _) = sweeps.view([])
     feed.look_cost = 0.05
-    assert sweeps.pace([feed]) == "read every few seconds"
+    assert sweeps.pace([feed]) == "read at least every 5 s"
     feed.look_cost = 3.1
     assert feed.wait_s(2.0) == pytest.approx(62.0)
-    assert sweeps.pace([feed]) == "read about every 65 s, because reading it takes so long"
-    report = Reported(
-        key=feed.snapshot()[1].trials()[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9
-    )
+    assert sweeps.pace([feed]) == "read at least every 65 s"
+    report = Reported(key=feed.frames.trials()[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9)
     write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
     assert sweeps.view([])[1] == revision, "it was read a moment ago"
     feed.look_cost = 0.0

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels import View
+from orchestrator.record.log import Log
 from orchestrator.record.state import State, fold
 from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run
+
+LOGS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 
 
 def frames_of(name: str, runs: list[FakeRun]) -> Frames:
     """Tables of runs that never saw a store."""
-    return Frames(name, fold(events_of(name, runs)) if runs else State(), "1")
+    if not runs:
+        return Frames(name, State(), "1")
+    log = Log(Path(LOGS.name) / f"{next(NUMBERS)}.jsonl")
+    log.append(*events_of(name, runs))
+    log.close()
+    return Frames(name, fold(events_of(name, runs)), "1", log.path)
 
 
-def view_of(*sweeps: tuple[str, list[FakeRun]], curves: Any = None) -> View:
-    frames = [frames_of(name, runs) for name, runs in sweeps]
-    return View(frames, curves=curves or (lambda runs, metric: {run: [(1, 2.0)] for run, _ in runs}))
+def view_of(*sweeps: tuple[str, list[FakeRun]]) -> View:
+    return View([frames_of(name, runs) for name, runs in sweeps])
 
 
 def full_view() -> View:
