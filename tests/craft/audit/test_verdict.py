@@ -13,23 +13,6 @@ from craft.audit.paired import Answers, compare_answers
 from craft.audit.verdict import Audit, Size
 
 
-def test_the_chance_is_right_about_new_rows() -> None:
-    """Of audits that say `within a point` with a chance from 0.9 to 0.99, about so many are right."""
-    random, said, came = np.random.default_rng(3), list[float](), list[bool]()
-    for _ in range(400):
-        worse, better = random.uniform(0, 0.05, 2)
-        labels = np.ones(400)
-        change = random.choice([-1, 0, 1], 400, p=[worse, 1 - worse - better, better])
-        first = np.where(change < 0, 1, np.where(change > 0, 0, 1))
-        gap = compare_answers(Answers("accuracy", (first, labels)), Answers("accuracy", (first + change, labels)))
-        chance = gap.probability(1.0)
-        if 0.9 <= chance <= 0.99:
-            said.append(chance)
-            came.append(100 * (better - worse) >= -1)
-    assert len(said) > 30
-    assert np.mean(came) == pytest.approx(np.mean(said), abs=0.07)
-
-
 def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 400) -> Audit:
     """An audit of sizes that lose so many points on endless rows; each answers 6 % of the rows otherwise."""
     labels, sizes = np.ones(rows), list[Size]()

@@ -87,17 +87,6 @@ def test_checkpointing_gives_the_same_gradients(tiny_model: Callable[..., Any], 
         torch.testing.assert_close(gradients[1][name], gradient)
 
 
-@pytest.mark.parametrize("method", OWN)
-def test_a_16_bit_base_keeps_float32_adapters(tiny_model: Callable[..., Any], method: str) -> None:
-    model = put(tiny_model("llama", dtype=torch.bfloat16, head="causal"), method).train()
-    names = {name: weight.dtype for name, weight in model.named_parameters() if weight.requires_grad}
-    own = {dtype for name, dtype in names.items() if "modules_to_save" not in name}
-    assert own == {torch.float32}
-    logits = model(input_ids=WORDS).logits
-    assert torch.isfinite(logits.float()).all()
-    logits.float().square().mean().backward()
-
-
 @pytest.mark.parametrize("method", [name for name in OWN if name != "milora"])
 def test_two_adapters_at_once_and_one_taken_away(tiny_model: Callable[..., Any], method: str) -> None:
     model = put(tiny_model("bert"), method)

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, T5Config
 
 from craft.models.layouts import LAYOUTS, WORDS, ends, find_layout
-from craft.models.projections import find_projections, find_targets, linear_modules, target_modules
+from craft.models.projections import find_projections, linear_modules, target_modules
 from craft.tuners.craft.config import CraftConfig
 
 TinyModel = Callable[..., Any]
@@ -61,12 +61,6 @@ def test_craft_adapts_a_family_from_the_model_as_it_is(kind: str, tiny_model: Ti
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     assert len(trained) == 9
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in trained)
-
-
-def test_fused_parts_are_consecutive_outputs(tiny_model: TinyModel) -> None:
-    stacks = find_projections(tiny_model("gpt2"), ["q", "k", "v"])
-    assert [(stacks[word][0].start, stacks[word][0].stop) for word in "qkv"] == [(0, 32), (32, 64), (64, 96)]
-    assert not stacks["q"][0].is_whole
 
 
 def test_encoder_decoder_stacks_stay_apart() -> None:
@@ -121,25 +115,6 @@ def test_a_model_has_one_layout(family: str, tiny_model: TinyModel) -> None:
     paths = linear_modules(tiny_model(family))
     fits = [one for one in LAYOUTS if all(any(ends(path, one[word]) for path in paths) for word in ("q", "down"))]
     assert fits == [find_layout(paths)]
-
-
-def test_a_model_of_another_layout_lists_its_modules() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="projection_map"):
-        find_projections(model, ["q"])
-
-
-def test_targets_group_by_path_and_shape(tiny_model: TinyModel) -> None:
-    stacks = find_targets(tiny_model("llama"), lambda key: key.endswith("_proj"))
-    assert {name: (len(layers), layers[0].shape) for name, layers in stacks.items()} == {
-        "q_proj": (3, (32, 32)),
-        "k_proj": (3, (16, 32)),
-        "v_proj": (3, (16, 32)),
-        "o_proj": (3, (32, 32)),
-        "gate_proj": (3, (48, 32)),
-        "up_proj": (3, (48, 32)),
-        "down_proj": (3, (32, 48)),
-    }
 
 
 def test_lora_gets_the_same_modules(family: str, tiny_model: TinyModel) -> None:

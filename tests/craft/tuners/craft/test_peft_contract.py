@@ -108,7 +108,7 @@ def test_safe_merge_refuses_what_is_not_finite(tiny_model: TinyModel) -> None:
     before = {key: value.clone() for key, value in model.base_model.model.state_dict().items()}
     with torch.no_grad():
         model.base_model.craft_J["default"].q_J2[0, 0] = float("nan")
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match=r"NaNs detected in the merged weights\. The adapter default seems to be broken"):
         model.merge_adapter(safe_merge=True)
     model.base_model.unmerge_adapter()
     assert all(torch.equal(value, before[key]) for key, value in model.base_model.model.state_dict().items())
@@ -207,12 +207,6 @@ def test_config_travels_by_pickle_and_json(tmp_path: Path) -> None:
     loaded = PeftConfig.from_pretrained(tmp_path)
     assert loaded == adapted_model
     assert loaded.ranks == ("all", 6, 7)
-
-
-def test_repr_names_what_is_adapted(tiny_model: TinyModel) -> None:
-    text = repr(adapted(tiny_model("llama")))
-    assert "craft.CraftLinear" in text
-    assert "v: (3, 16, 32) at ranks (3, 6, 7)" in text
 
 
 def test_model_copies_and_pickles(tiny_model: TinyModel) -> None:
