@@ -69,18 +69,13 @@ def audit_adapter(
     to: str | Path | None = None,
     tell: Tell = lambda line: None,
 ) -> Audit:
-    """Audits an adapter.
+    """Audits an adapter. Raises ValueError if folder, data or base cannot be used; then nothing was written.
 
     Args:
-        adapter: its folder, or the model that has it.
         base: name or folder of the base model here, if it is not the name in the folder.
-        within: points that may be lost; of a likelihood at most a tenth of the adapter's gain.
-        sure: the probability with which at most these are.
+        within: points that may be lost, with the probability `sure`; of a likelihood at most a tenth of the adapter's gain.
         to: gets the smallest adapter that is enough; made if there is one.
         tell: gets a line for each part that is done.
-
-    Raises:
-        ValueError: the folder, the data or the base cannot be used; nothing was written.
     """
     if not 0 < within <= 100:
         raise ValueError(f"within {within:g}: points of the score, above 0 and at most 100")

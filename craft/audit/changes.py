@@ -39,12 +39,9 @@ _NOT_COPIED = (CONFIG_FILE, "trainer_state.json", "run.json", "manifest.json")
 
 @dataclass(frozen=True)
 class Changes:
-    """The change of every module that an adapter changes, by the module's name in the base model.
+    """U, s, Vᵀ of the change of each module, by its name in the base model; the adapter's `parameters` without a task head.
 
-    Attributes:
-        spectra: U, s, Vᵀ of each.
-        parameters: of the adapter, without a task head.
-        transposed: whether the base keeps weights as (d_in, d_out).
+    `transposed`: the base keeps weights as (d_in, d_out).
     """
 
     spectra: Mapping[str, Spectrum]

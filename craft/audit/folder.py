@@ -42,13 +42,7 @@ _VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embedding
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds, read from its two files.
-
-    Attributes:
-        config: PEFT's.
-        shapes: of its weights, by name.
-        base: name or folder of the base model.
-    """
+    """What a folder holds, read from its two files: PEFT's configuration, and the shapes of its weights by name."""
 
     path: Path
     config: Mapping[str, Any]

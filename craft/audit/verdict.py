@@ -36,12 +36,9 @@ class Audit:
     """What came of an audit.
 
     Attributes:
-        parameters: of the adapter, without a task head.
         score, without: with the adapter, and without its change of weights (the base; its head as it was trained).
-        sizes: from large to small.
-        enough: the smallest whose `probability` is at least `sure`; None if no size has it, or nothing `helps`.
+        sizes: from large to small. `enough` is the smallest whose `probability` is at least `sure`, if the adapter `helps`.
         shares: each module's share of the change.
-        warnings: what is odd about it.
         form: in which form pairs are read, if the audit chose it.
         seen: the rows whose texts the adapter was trained on.
         helps: whether the rows show that the whole adapter's change helps by more than `within`; without it no size is enough.

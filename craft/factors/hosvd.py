@@ -32,10 +32,8 @@ class TuckerFactors:
     """Core and factors of one stack.
 
     Attributes:
-        core: G, (r1, r2, r3); float32 like the factors, unless the caller asks for another dtype.
-        u1: (L, r1), orthonormal columns by falling singular value.
-        u2: (d_out, r2).
-        u3: (d_in, r3).
+        core: G, (r1, r2, r3).
+        u1, u2, u3: (L, r1), (d_out, r2), (d_in, r3); orthonormal columns by falling singular value.
         singular_values: all singular values of the three unfoldings (L, d_out and d_in of them), float64 on the CPU; empty
             in an adapter that carries its factors.
     """

@@ -119,8 +119,7 @@ def write_products(
 ) -> dict[str, Any]:
     """Adds the halves of the nearest product of its rank for every module to an adapter's tensors; nothing for rank 0.
 
-    Returns:
-        PEFT's settings for them, with a scale of 1 in every module.
+    Returns PEFT's settings for them, with a scale of 1 in every module.
     """
     from craft.factors.low_rank import halves
 

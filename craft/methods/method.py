@@ -28,17 +28,12 @@ class Method:
     """One row of METHODS.
 
     Attributes:
-        name: what `method:` says in a sweep file.
-        title: how people write it.
         reference: the paper, as `authors year, arXiv id`.
-        parameters: pydantic model of the method's own parameters, with defaults.
         build: `build(model, parameters, context)` puts the method on a transformers model and returns the model that
             trains. It works on the meta device too, so that parameters are counted without weights.
         label: a short text of the parameters that matter, in parts between ", " (`64, q v`); a plan makes equal ones differ.
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
-        packages: packages that must be installed in addition to this project's own requirements.
-        quantization: the arguments of transformers' `BitsAndBytesConfig`, with which the base
-            is loaded quantized; the base has the run's precision if absent.
+        quantization: the arguments of transformers' `BitsAndBytesConfig`; the base has the run's precision if absent.
         base_bytes: bytes per number of a quantized linear layer, for estimates.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters with the same meaning on `model`
             (`all` and the number of layers); absent if only equal parameters have the same meaning.
@@ -53,7 +48,6 @@ class Method:
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
         rates: the learning rates that `compare: fair` tries unless the file gives others.
-        rank: the parameter that is its rank.
         one_rate: parameters under which one learning rate serves all ranks; absent where that is not known.
     """
 

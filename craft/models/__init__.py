@@ -23,8 +23,6 @@ class Base:
     Attributes:
         name: local folder, FOLDER/FILE.gguf or hub id.
         kind: classification and regression get a sequence-classification head, generation the language model's own.
-        precision: the run's; the head is float32 always (`craft.models.compute`).
-        master_weights: whether weights of the base will train.
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
         quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
             read; products are computed in the format of `precision`.

@@ -43,13 +43,9 @@ Stacks = dict[str, list[Located]]
 def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> Stacks:
     """Finds the stacks of the projections `names`, in the order of the names; layers in the model's order.
 
-    Args:
-        names: words of `WORDS`, or keys of `mapping`.
-        mapping: word -> end of the module path (a regular expression, with `[i/n]` for a fused part). Its words come before
-            those of the model (`load_model`), and these before its layout's; a model without a known layout needs one.
-
-    Returns:
-        Stack name -> one `Located` a layer. The name is the word, with the path behind it where a word has several stacks.
+    A stack's name is the word, with the path behind it where a word has several stacks. `mapping` is word -> end of the module
+    path (a regular expression, with `[i/n]` for a fused part). Its words come before those of the model (`load_model`), and
+    these before its layout's; a model without a known layout needs one.
     """
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")

@@ -72,20 +72,14 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
 def load_adapter(
     folder: str | Path, base: str | None = None, *, trains: bool = False
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """Loads the model that was scored, and its tokenizer, from a saved adapter.
+    """Loads the model that was scored, in evaluation mode on the CPU (a quantized one on the GPU), and its tokenizer.
+
+    Raises ValueError if folder or weights are damaged, the base is not available or is another one, or the method cannot run
+    on this machine.
 
     Args:
-        folder: as `save_adapter` wrote it, or a copy (an artifact downloaded from the tracking store).
         base: name or folder of the base model here, if it is not the name that the adapter was trained with.
         trains: whether the adapter is to train on; PEFT's adapters only.
-
-    Returns:
-        The model in evaluation mode, on the CPU (a quantized one on the GPU), with label names in `config.id2label`; and the
-        tokenizer.
-
-    Raises:
-        ValueError: `folder` is no such folder, its weights are damaged, its base model is not available or is not the one
-            that was trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():

@@ -32,8 +32,7 @@ CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 class OutOfMemory(MemoryError):
     """The host or the GPU has no memory left for this run; `shrink_batches` may make it fit.
 
-    Attributes:
-        scoring: memory ran out in an evaluation, so smaller batches there are enough.
+    `scoring`: memory ran out in an evaluation, so smaller batches there are enough.
     """
 
     scoring = False

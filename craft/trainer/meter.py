@@ -30,8 +30,7 @@ _KEPT_STEP_TIMES = 1000
 class Meter:
     """Watches one run from before its model is loaded.
 
-    Attributes:
-        phases: seconds of this process by what the run did: load, data, head, decompose, train, score, cut, store.
+    `phases`: seconds of this process by what the run did: load, data, head, decompose, train, score, cut, store.
     """
 
     def __init__(self) -> None:

@@ -46,12 +46,9 @@ class JointConfig(PeftConfig):
 
 
 class JointAdapter(nn.Module, ABC):
-    """Everything that one adapter trains.
+    """All that one adapter trains. A method implements `__init__`, `reset`, `change`, and `prepare` if layers share work.
 
-    A method implements `__init__`, `reset` and `change`, and `prepare` if its layers share work.
-
-    Attributes:
-        shapes: module path -> (d_out, d_in) of every adapted module, in the order of the stacks.
+    `shapes`: module path -> (d_out, d_in) of every adapted module, in the order of the stacks.
     """
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:

@@ -30,27 +30,18 @@ class FoundModules(set[str]):
 class CraftConfig(PeftConfig):
     """Configuration of a CRAFT adapter (paper, Algorithm 1).
 
+    Raises ValueError for a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
+
     Args:
-        ranks: (r1, r2, r3) of layers, outputs and inputs; 'all' is the full dimension. r1 <= L. Each stack trains
-            r1^2 + r2^2 + r3^2 parameters. If absent: all layers, and 64 outputs and inputs, or as many as there are.
-        projections: words of `craft.models.layouts.WORDS`; q and v if neither these nor `target_modules` are given.
+        ranks: r1 <= L. Each stack trains r1^2 + r2^2 + r3^2 parameters.
+        projections: q and v if neither these nor `target_modules` are given.
         dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)). One draw serves
             all layers; under gradient checkpointing each forward pass is followed by its backward pass.
-        scaling: s, the factor on the change of the weights.
-        init_epsilon: J starts at I + epsilon N(0, 1); 0 starts exactly at the pre-trained model.
-        init_seed: seeds the start of J; torch's global generator if absent.
-        projection_map: word -> end of the module's path, for models of a layout that `craft.models.layouts` lacks.
-        save_factors: keep the frozen factors in the saved adapter. Without them they are decomposed again, or read from
-            the store, when it is loaded.
-        target_modules: PEFT's way to choose modules (names' ends, a regular expression or "all-linear") instead of
-            `projections`: modules whose paths differ only in digits are one stack. With `projections` the tuner writes here
+        init_epsilon: 0 starts exactly at the pre-trained model.
+        init_seed: torch's global generator draws if absent.
+        save_factors: without them they are decomposed again, or read from the store, when the adapter is loaded.
+        target_modules: modules whose paths differ only in digits are one stack. With `projections` the tuner writes here
             where it found them (`FoundModules`); that is of one model, so it is not saved.
-        exclude_modules: names' ends or a regular expression of modules to leave out.
-        modules_to_save: modules to train and save whole with the adapter, such as a task head.
-        layers_to_transform: refused: CRAFT's factors are those of all layers together.
-
-    Raises:
-        ValueError: a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
     """
 
     ranks: AskedRanks | None = field(

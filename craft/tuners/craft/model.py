@@ -199,11 +199,8 @@ def rank_scaled_adamw(
 ) -> torch.optim.AdamW:
     """Makes AdamW for a program that trains a CRAFT adapter itself, so that one rate serves all ranks.
 
-    Args:
-        model: the `PeftModel` with the adapter.
-        learning_rate: of J1, and of J2 and J3 at the reference rank.
-        head_learning_rate: of everything else that trains, such as a task head.
-        weight_decay: of that; J is never pulled to 0, where it would erase the weights.
+    `learning_rate` is that of J1, and of J2 and J3 at the reference rank. All else that trains, such as a task head, has
+    `head_learning_rate` and `weight_decay`; J is never pulled to 0, where it would erase the weights.
     """
     adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
     js = set(adapter.parameters())

@@ -30,7 +30,7 @@ class Stack(nn.Module):
     """One projection of all layers.
 
     Attributes:
-        weights_hash: SHA-256 of the stacked weights; None on the meta device.
+        weights_hash: None on the meta device.
         squared_norm: ‖W‖² of the stack; NaN where the factors came without their singular values.
         cores: M of each layer, in the dtype of the layers' products; None before the first forward pass.
         masks: dropout masks of J1, J2, J3 that are in `cores`.
@@ -174,12 +174,7 @@ def _versions(js: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
 
 
 class CraftAdapter(nn.Module):
-    """J1, J2, J3 of every stack of one adapter, with the stacks.
-
-    Args:
-        device: of J; on the meta device they are shapes without values.
-        epsilon, seed: J starts at I + epsilon N(0, 1), drawn on the CPU in the order of the stacks.
-    """
+    """J1, J2, J3 of every stack of one adapter, with the stacks. J starts at I + epsilon N(0, 1), drawn on the CPU."""
 
     def __init__(self, stacks: Sequence[Stack], device: torch.device, epsilon: float = 1e-3, seed: int | None = None) -> None:
         super().__init__()
