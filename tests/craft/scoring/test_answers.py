@@ -12,14 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.data_settings import GenerationSettings
 from craft.results import Leave, Progress, RunFailed, RunResult
-from craft.scoring.encoding import Collator, encode_texts
-from craft.scoring.passes import loss_at, mean_token_loss, token_loss
+from craft.scoring.passes import loss_at
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from craft.tasks.commonsense import QuestionForm, extract
-from craft.tasks.prompts import IGNORED
+from craft.tasks.commonsense import extract
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.steps import order_examples
@@ -108,19 +105,6 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callabl
     assert any("trained on commonsense_16k.json" in note for note in result.notes)
     assert result.counts.head_parameters == 0
     assert "mean of 3 of the 8 commonsense tests" in result.notes[0]
-
-
-def test_a_model_learns_what_its_prompts_teach(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
-    losses = []
-    spec = words_spec(
-        method="full",
-        parameters={},
-        protocol="customary",
-        generation={"beams": 1, "max_new_tokens": 1},
-        training={"max_steps": 30, "learning_rate": 3e-3, "train_examples": None, "evaluate_every": 0.5},
-    )
-    train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
-    assert losses[-3] < 0.7 * losses[0]
 
 
 def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
@@ -223,42 +207,11 @@ def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
     assert same(whole, again)
 
 
-def test_an_adapter_of_words_loads_and_answers_as_it_did(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
-    result = train_run(words_spec(), tmp_path)
-    loaded: Any = load_adapter(result.adapter)
-    model, tokenizer = loaded
-    first = lines(tmp_path, "boolq")[0]
-    batch = tokenizer(first["prompt"], return_tensors="pt")
-    out = model.generate(**batch, num_beams=2, max_new_tokens=6, do_sample=False)
-    text = tokenizer.decode(out[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert text == first["output"]
-
-
 def test_texts_without_a_response_in_them_are_left_out_and_all_of_them_is_an_error(
     words_spec: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
     with pytest.raises(RunFailed, match=r"none of 16 texts .* max_length 64"):
         train_run(words_spec(training={"max_length": 64}), tmp_path)
-
-
-def test_the_loss_is_that_of_the_tokens_taught_alone(tiny_llama: str) -> None:
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_llama)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    rows = Dataset.from_dict({"text": ["What?", "Who was it?"], "input": ["", ""], "response": ["this", "they were"]})
-    settings = GenerationSettings()
-    texts = encode_texts(rows, tokenizer, settings, 300, key="test", form=QuestionForm(tokenizer, settings))
-    batch = Collator(0)([texts[0], texts[1]])
-    assert (batch["labels"][:, 0] == IGNORED).all()
-    assert (batch["labels"] != IGNORED).sum() == len("this") + len("they were") + 2, "bytes, and an end for each"
-    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    whole = token_loss(logits, batch["labels"])
-    theirs = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).loss
-    torch.testing.assert_close(whole / (batch["labels"] != IGNORED).sum(), theirs)
-    mean = mean_token_loss(model, texts, Collator(0), 1)
-    assert mean == pytest.approx(float(theirs.detach()), rel=1e-5)
 
 
 def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:

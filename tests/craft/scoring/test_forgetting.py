@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from craft.data_settings import GenerationSettings
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import RunFailed, RunPrevented
@@ -31,36 +30,21 @@ TEXT = (
 )
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mixture of 24 records and one test of 4 questions."""
-    root = tmp_path_factory.mktemp("data")
-    folder = root / "commonsense"
-    (folder / "dataset" / "boolq").mkdir(parents=True)
-    rows = [
-        {"instruction": f"Item {n}? true or false", "input": "", "output": f"the correct answer is {answer}", "answer": answer}
-        for n in range(24)
-        for answer in (("true", "false")[n % 2],)
-    ]
-    (folder / "commonsense_16k.json").write_text(json.dumps(rows))
-    (folder / "dataset" / "boolq" / "test.json").write_text(json.dumps(rows[:4]))
-    return root
-
-
 @pytest.fixture
-def make(tiny_llama: str, root: Path, tmp_path: Path) -> Callable[..., RunSpec]:
+def make(tiny_llama: str, tmp_path: Path) -> Callable[..., RunSpec]:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "qa.csv").write_text("q,a\n" + "".join(f"Item {n}?,{('red', 'blue')[n % 2]}\n" for n in range(24)))
+    questions = {"kind": "generation", "train": str(tmp_path / "qa.csv"), "prompt": "q", "response": "a"}
+    training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
 
     def run(method: str = "lora", parameters: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
-        generation = GenerationSettings(tests=("boolq",), score="cloze")
-        training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
         spec: dict[str, Any] = {
             "model": tiny_llama,
-            "task": "commonsense",
+            "task": "custom/qa",
             "method": method,
             "parameters": {"rank": 4} if parameters is None else parameters,
             "training": training,
-            "data": {"root": str(root), "generation": generation.model_dump()},
+            "data": {"custom": {"qa": questions}},
             "measure": {"forgetting": {"text": str(tmp_path / "text.txt")}},
         }
         return RunSpec(**(spec | changes))

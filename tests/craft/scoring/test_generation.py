@@ -96,11 +96,13 @@ def plainly(model: Any, text: TaughtText) -> float:
     return float(sum(log_p[at - 1, text.tokens[at]] for at in range(text.start, len(text.tokens))))
 
 
-def test_likelihoods_are_those_of_the_plain_forward_pass(spoken: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_likelihoods_are_those_of_the_plain_forward_pass(spoken: tuple[Any, Any], ends: bool) -> None:
     model, tokenizer = spoken
     prompts = [PROMPTS["alpaca"].for_evaluation(text) for text in QUESTIONS]
     responses = ["the correct answer is true", "no", "the correct answer is answer3", "so", "yes", "ending1", "flew"]
-    texts = encode(tokenizer, prompts, responses, max_length=None, loss="response")
+    texts = encode(tokenizer, prompts, responses, max_length=None, loss="response", ends=ends)
+    assert {text.tokens[-1] == tokenizer.eos_token_id for text in texts} == {ends}
     model.train()
     found = log_likelihoods(model, texts, int(tokenizer.pad_token_id), 3)
     assert model.training, "the model is left as it was"

@@ -12,8 +12,8 @@ from torch import nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.scoring.encoding import Collator, Encoded, places_in_loss
-from craft.scoring.passes import can_choose, loss_at, mean_token_loss, token_loss
+from craft.scoring.encoding import Collator, places_in_loss
+from craft.scoring.passes import can_choose, loss_at, token_loss
 from tests.craft.methods.cases import CASES
 
 IGNORED = -100
@@ -115,27 +115,6 @@ def test_models_without_positions_to_choose_are_known(tiny_model: Callable[..., 
 
     assert not can_choose(tiny_model("bert", head="classifier"))
     assert not can_choose(OfSomebodyElse())
-
-
-def test_the_loss_of_a_split_is_the_same_by_chosen_positions(
-    tiny_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tiny_model("llama", dtype=torch.float64, head="causal")
-    given = batch()
-    flat = torch.cat([words[:length] for words, length in zip(given["input_ids"], LENGTHS, strict=True)]).int().numpy()
-    offsets = torch.tensor([0, *LENGTHS]).cumsum(0).numpy()
-    texts = Encoded({"input_ids": flat}, offsets, starts=torch.tensor(STARTS).numpy())
-
-    def loss() -> float:
-        return mean_token_loss(model, texts, Collator(0), 3)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("craft.scoring.passes.can_choose", lambda model: False)
-        by_all = loss()
-    seen: list[int] = []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
-    assert loss() == pytest.approx(by_all, rel=1e-6)
-    assert seen == [5, 5], "at most five of fourteen positions"
 
 
 def test_a_training_batch_says_what_the_host_knows() -> None:

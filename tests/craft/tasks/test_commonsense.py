@@ -6,19 +6,13 @@ Under cloze: the forms of the options, what is refused, and likelihoods against 
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from pydantic import ValidationError
 
 from craft.data_settings import DataSettings, GenerationSettings
-from craft.scoring.generation import log_likelihoods
 from craft.tasks import TASKS, expand_tasks
 from craft.tasks.commonsense import PATTERNS, TESTS, QuestionForm, extract, notes, read_options, score
 from craft.tasks.files import DataError
-from craft.tasks.prompts import encode
 from craft.tasks.splits import load_splits
 
 TASK = TASKS["commonsense"]
@@ -101,11 +95,6 @@ def test_a_missing_mixture_is_named_with_where_it_is(root):
         load_splits(TASK, settings(root))
 
 
-def test_an_unknown_test_is_refused_with_the_known_ones():
-    with pytest.raises(ValidationError, match="'boolq', 'piqa', 'siqa'"):
-        DataSettings(generation={"tests": ["sciq"]})
-
-
 PIQA = "dataset/piqa/test.json"
 MIXTURE = "commonsense_170k.json"
 
@@ -159,16 +148,13 @@ AWKWARD = [
     ("### Instruction: answer1\n### Response:\nthe correct answer is answer2", "answer", "answer2"),  # prompt and output
     ("answer1\n### Response: answer3", "answer", "answer3"),  # after the last mark
     ("### Response:", "answer", ""),
+    ("answer1 ### Response: answer2 ### Response:\n  answer3 \n", "answer", "answer3"),
 ]
 
 
 @pytest.mark.parametrize(("output", "pattern", "answer"), AWKWARD)
 def test_awkward_outputs(output, pattern, answer):
     assert extract(output, pattern) == answer
-
-
-def test_what_follows_the_last_mark_is_read():
-    assert extract("answer1 ### Response: answer2 ### Response:\n  answer3 \n", "answer") == "answer3"
 
 
 def test_the_score_is_the_mean_of_the_tests_not_of_the_questions():
@@ -247,26 +233,3 @@ def test_another_form_is_refused(instruction: str, kind: str, message: str) -> N
 def test_cloze_has_no_template() -> None:
     with pytest.raises(ValueError, match="score: cloze"):
         GenerationSettings(score="cloze", prompt="llm_adapters")
-
-
-def test_a_likelihood_is_transformers_loss_on_the_options_tokens(tiny_llama: str) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny_llama).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_llama)
-    contexts = [context for _, _, pairs in FORMS.values() for context, _ in pairs]
-    continuations = [continuation for _, _, pairs in FORMS.values() for _, continuation in pairs]
-    texts = encode(tokenizer, contexts, continuations, max_length=None, loss="response", ends=False)
-    assert all(text.tokens[-1] != tokenizer.eos_token_id for text in texts)
-    expected = []
-    for context, continuation in zip(contexts, continuations, strict=True):
-        whole = tokenizer(context + continuation, return_tensors="pt")["input_ids"]
-        whole = whole[:, :-1] if whole[0, -1] == tokenizer.eos_token_id else whole
-        asked = tokenizer(context)["input_ids"]
-        asked = asked[:-1] if asked[-1] == tokenizer.eos_token_id else asked
-        labels = whole.clone()
-        labels[:, : len(asked)] = -100
-        with torch.no_grad():
-            expected.append(-float(model(whole, labels=labels).loss) * int((labels != -100).sum()))
-    found = log_likelihoods(model, texts, 0, 3)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
