@@ -16,8 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from os.path import commonprefix  # of any strings, letter by letter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,6 +150,12 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def _example(text: str, response: str, extras: str) -> Example:
+    """Reads the columns of `to_dataset`."""
+    options = json.loads(extras)
+    return Example(0, json.loads(text), {"role": "assistant", "content": response, **options.pop("reply", {})}, options)
+
+
 def same_opening(texts: Sequence[str]) -> list[int]:
     """Finds for each row the first row that opens with the same turns, up to the first of the user. No split separates them."""
     first: dict[str, int] = {}
@@ -182,7 +187,6 @@ class ChatForm:
     tokenizer: PreTrainedTokenizerBase
     settings: GenerationSettings
     answers: tuple[str, ...] = ()
-    _shapes: set[str] = field(default_factory=set, compare=False)
 
     @property
     def name(self) -> str:
@@ -190,45 +194,25 @@ class ChatForm:
 
     @property
     def templated(self) -> bool:
-        """Whether texts come from a chat template, with all special tokens in them."""
         return bool(self.tokenizer.chat_template) and self.settings.prompt != "none"
 
     def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
         """Writes what comes before the response to the turns in `text`."""
-        turns, options = json.loads(text), json.loads(extras)
-        reply = options.pop("reply", {})
-        if self.templated:
-            return self._write(turns, options, add_generation_prompt=True)
-        if len(turns) > 1 or turns[0]["role"] != "user" or not turns[0].keys() <= _PLAIN or options or reply:
-            raise ValueError(
-                f"the tokenizer of {self.tokenizer.name_or_path} has no chat template to write a chat of several turns, or "
-                "with tools, in: take an instruct model, or give the columns prompt and response"
-            )
-        template = PROMPTS[self.settings.prompt]
-        question = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
-        return (template.for_training if training else template.for_evaluation)(*question)
+        return self._ask(_example(text, "", extras), training)
 
     def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts:
         """Returns the texts of rows, the template's end of a turn with the response. Raises ValueError if the template refuses
         a chat, or leaves something of a reply out."""
-        columns = [rows[name] for name in ("text", "response", "extras")]
-        if not self.templated:
-            contexts = [self.prompt(text, extras, training=True) for text, _, extras in zip(*columns, strict=True)]
-            return Texts(contexts, list(rows["response"]), [self.prompt(text) for text in rows["text"]])
-        pairs = []
-        for text, response, extras in zip(*columns, strict=True):
-            options = json.loads(extras)
-            reply = {"role": "assistant", "content": response, **options.pop("reply", {})}
-            pairs.append(self._taught(json.loads(text), reply, options))
+        examples = [_example(*cells) for cells in zip(rows["text"], rows["response"], rows["extras"], strict=True)]
+        pairs = [self.teach(example) for example in examples]
         contexts = [context for context, _ in pairs]
-        return Texts(contexts, [reply for _, reply in pairs], contexts)
+        return Texts(contexts, [reply for _, reply in pairs], contexts if self.templated else [*map(self._ask, examples)])
 
     def options(self, rows: Mapping[str, Sequence[str]]) -> list[dict[str, Option]]:
-        characters, every = [len(answer.strip()) for answer in self.answers], list[dict[str, Option]]()
+        every = []
         for text, extras in zip(rows["text"], rows["extras"], strict=True):
-            cells = {"text": [text], "response": self.answers, "extras": [extras]}
-            texts = self.texts({name: list(cell) * (len(self.answers) // len(cell)) for name, cell in cells.items()})
-            options = map(Option, texts.contexts, texts.responses, characters)
+            pairs = [self.teach(_example(text, answer, extras)) for answer in self.answers]
+            options = (Option(*pair, len(answer.strip())) for pair, answer in zip(pairs, self.answers, strict=True))
             every.append(dict(zip(self.answers, options, strict=True)))
         return every
 
@@ -237,8 +221,26 @@ class ChatForm:
             return []
         return ["the chat template begins an answer in another way than it writes a reply: answers begin as replies do"]
 
-    def _taught(self, turns: list[Turn], reply: Turn, options: dict[str, Any]) -> tuple[str, str]:
-        prompt, full = self._write(turns, options, add_generation_prompt=True), self._write([*turns, reply], options)
+    def _ask(self, example: Example, training: bool = False) -> str:
+        _, turns, reply, options = example
+        if self.templated:
+            return self._write(turns, options, add_generation_prompt=True)
+        plain = len(turns) == 1 and turns[0]["role"] == "user" and {*turns[0], *reply} <= _PLAIN and not options
+        if not plain:
+            raise ValueError(
+                f"the tokenizer of {self.tokenizer.name_or_path} has no chat template to write a chat of several turns, or "
+                "with tools, in: take an instruct model, or give the columns prompt and response"
+            )
+        template = PROMPTS[self.settings.prompt]
+        question = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
+        return (template.for_training if training else template.for_evaluation)(*question)
+
+    def teach(self, example: Example) -> tuple[str, str]:
+        """Returns what comes before a reply in a training text, and the reply as it is written there."""
+        _, turns, reply, options = example
+        if not self.templated:
+            return self._ask(example, training=True), reply["content"]
+        prompt, full = self._ask(example), self._write([*turns, reply], options)
         if not full.startswith(prompt):
             # What the template puts before an answer is not what it writes before a reply, such as an open thought.
             other = self._write([*turns, {"role": "assistant", "content": "x"}], options)
@@ -254,42 +256,22 @@ class ChatForm:
                 )
         return prompt, full[len(prompt) :].rstrip("\n")
 
-    def check(self, example: Example) -> None:
-        """Raises ValueError if the example cannot be written, or not with all that it holds."""
-        turns, reply, options = example.turns, example.reply, example.options
-        chat = [*turns, reply]
-        if token := self._control_tokens.search(json.dumps([chat, options], ensure_ascii=False)):
-            raise ValueError(
-                f"a text holds {token[0]!r}, which the tokenizer reads as a control token and not as text: take it out, or "
-                "write it in another way"
-            )
-        if not self.templated:
-            self.prompt(json.dumps(turns), json.dumps({"reply": {key: reply[key] for key in reply.keys() - _PLAIN}} | options))
-            return
-        self._taught(turns, reply, options)
-        shape = json.dumps([[(turn["role"], *turn) for turn in chat], [*options]])
-        if shape not in self._shapes:
-            full = self._write(chat, options)
-            for name, changed, less in _without_a_part(chat, options):
-                if self._writes(changed, less) == full:
-                    raise ValueError(
-                        f"{self._called} leaves out {name}: take it out of the file, or take a model whose template writes it"
-                    )
-            self._shapes.add(shape)
-
-    @cached_property
-    def _control_tokens(self) -> re.Pattern[str]:
-        return control_tokens(self.tokenizer)
+    def refuse_loss(self, chat: list[Turn], options: dict[str, Any]) -> None:
+        """Raises ValueError if the template writes a chat and the same without one of its parts alike."""
+        full = self._write(chat, options)
+        for name, changed, less in _without_a_part(chat, options):
+            try:
+                written = self._write(changed, less)
+            except ValueError:  # the template needs the part
+                continue
+            if written == full:
+                raise ValueError(
+                    f"{self._called} leaves out {name}: take it out of the file, or take a model whose template writes it"
+                )
 
     @property
     def _called(self) -> str:
         return f"the chat template of {self.tokenizer.name_or_path}"
-
-    def _writes(self, turns: list[Turn], options: Mapping[str, Any]) -> str | None:
-        try:
-            return self._write(turns, options)
-        except ValueError:
-            return None
 
     def _write(self, turns: list[Turn], options: Mapping[str, Any], **flags: Any) -> str:
         arguments = {"date_string": f"{self.settings.date:%d %b %Y}", **options}
@@ -311,9 +293,20 @@ class ChatForm:
 
 def check_chats(rows: Rows, settings: CustomTask, form: ChatForm) -> None:
     """Raises DataError, with the place, unless a model reads every row of a file of instructions as it is."""
+    tokens, shapes = control_tokens(form.tokenizer), set[str]()
     for example in read_examples(rows, settings):
+        chat, options = [*example.turns, example.reply], example.options
         try:
-            form.check(example)
+            if token := tokens.search(json.dumps([chat, options], ensure_ascii=False)):
+                raise ValueError(
+                    f"a text holds {token[0]!r}, which the tokenizer reads as a control token and not as text: take it out, "
+                    "or write it in another way"
+                )
+            form.teach(example)
+            shape = json.dumps([[(turn["role"], *turn) for turn in chat], [*options]])
+            if form.templated and shape not in shapes:
+                form.refuse_loss(chat, options)
+                shapes.add(shape)
         except ValueError as error:
             raise DataError(f"{rows.place(example.row)}: {error}") from error
 

@@ -9,7 +9,7 @@ Rows become the columns `text` (the instruction), `input`, `response`, `label` (
 look, a key of PATTERNS) and `group` (the test; in the mixture the family, which is all that a record tells).
 
 Under `score: generate` the first match of the family's pattern in what the model writes is its answer, as in the published
-code: letter case matters, and "not answer1 but answer2" is answer1. Under `score: cloze` the model reads options' own texts:
+code. Under `score: cloze` the model reads options' own texts:
 
     question    Question: Which equipment keeps out mold spores?\nAnswer:   ->  " safety goggles" | " breathing mask" | ...
     ending      She bends down and grabs the pole. the lady                 ->  " swings and lands in her arms." | ...
@@ -27,12 +27,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from craft.data_settings import DataSettings, GenerationSettings
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.prompts import PROMPTS, Option, Texts
-from craft.tasks.rows import fingerprint
+from craft.tasks.rows import fingerprint, read_cells, read_text
 from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
-    """Returns notes for readers of the score: which tests it averages if not all, which tests have another size than
-    published, and whether the smaller mixture was used."""
+    """Returns notes for readers of the score."""
     said = []
     if set(data.generation.tests) != set(TESTS):
         said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")
@@ -120,7 +119,6 @@ def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
 
 
 def mixture(data: DataSettings) -> Path:
-    """Finds the file with the training mixture."""
     folder = Path(data.root or "").expanduser() / "commonsense"
     for name in MIXTURES:
         if (folder / name).is_file():
@@ -131,23 +129,22 @@ def mixture(data: DataSettings) -> Path:
 def _checked(rows: Rows, test: str | None) -> Dataset:
     from datasets import Dataset, Features, Value
 
-    columns = {name: rows.column(name) for name in ("instruction", "output", "answer")}
-    inputs = rows.columns.get("input") or [""] * len(rows)
-    families = []
-    for row in range(len(rows)):
-        for name, cells in columns.items():
-            if not isinstance(cells[row], str) or not cells[row].strip():
-                raise DataError(f"{rows.place(row)}: {name!r} is {cells[row]!r}; text is expected")
-        if not isinstance(inputs[row], str | None):
-            raise DataError(f"{rows.place(row)}: 'input' is {inputs[row]!r}; text is expected")
-        families.append(family_of(answer := columns["answer"][row]))
-        if families[row] is None or (test is not None and families[row] != TESTS[test].family):
+    def read_family(answer: str) -> str:
+        family = family_of(answer)
+        if family is None or (test is not None and family != TESTS[test].family):
             allowed = [PATTERNS[TESTS[test].family]] if test else [*PATTERNS.values()]
             names = " or ".join(pattern.pattern for pattern in allowed).replace("|", ", ")
-            raise DataError(f"{rows.place(row)}: 'answer' is {answer!r}; allowed are: {names}")
-    table: dict[str, Sequence[Any]] = {
+            raise DataError(f"holds {answer!r}; allowed are: {names}")
+        return family
+
+    columns = {name: read_cells(rows, name, read_text) for name in ("instruction", "output", "answer")}
+    inputs = [""] * len(rows)
+    if "input" in rows.columns:
+        inputs = read_cells(rows, "input", lambda cell: "" if cell is None else read_text(cell, empty=True))
+    families = read_cells(rows, "answer", read_family)
+    table = {
         "text": columns["instruction"],
-        "input": [text or "" for text in inputs],
+        "input": inputs,
         "response": columns["output"],
         "label": columns["answer"],
         "family": families,

@@ -104,10 +104,14 @@ MIXTURE = "commonsense_170k.json"
     [
         (PIQA, '[{"instruction": "a",\n "answer" 1}]', "test.json, line 2, column"),
         (PIQA, "[]", "test.json holds no rows"),
-        (PIQA, [record("solution1"), record("answer1")], "row 2: 'answer' is 'answer1'; allowed are: solution1, solution2"),
+        (
+            PIQA,
+            [record("solution1"), record("answer1")],
+            "row 2: column 'answer' holds 'answer1'; allowed are: solution1, solution2",
+        ),
         (PIQA, [{"instruction": "a", "answer": "solution1"}], "no column 'output'; its columns are: instruction, answer"),
-        (MIXTURE, [record("true"), record("yes")], "row 2: 'answer' is 'yes'"),
-        (MIXTURE, [record("true"), record("true") | {"instruction": " "}], "row 2: 'instruction' is ' '; text"),
+        (MIXTURE, [record("true"), record("yes")], "row 2: column 'answer' holds 'yes'"),
+        (MIXTURE, [record("true"), record("true") | {"instruction": " "}], "row 2: column 'instruction' holds ' '; text"),
         (MIXTURE, [record("true"), [1]], "record 2: expected an object, found list"),
     ],
 )
