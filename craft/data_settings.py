@@ -6,14 +6,7 @@ from datetime import date as Day
 from operator import not_
 from typing import Annotated, Literal, get_args
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from craft.settings import Settings
 
@@ -93,18 +86,14 @@ class CustomTask(Settings):
                 "reported is the share of train that is scored where there is no validation file; keep one of them"
             )
         said = [name for name in ("text", "label", "labels", "prompt", "response", "messages") if getattr(self, name)]
-        if self.kind != "generation":
-            if not (self.text and self.label) or {"prompt", "response", "messages"} & set(said):
-                advice = (
-                    ", and kind: generation for prompt, response or messages" if "prompt" in said or "messages" in said else ""
-                )
-                raise ValueError(
-                    f"kind: {self.kind} needs the columns text and label{advice}; given: {', '.join(said) or 'none'}"
-                )
-        elif said not in (["prompt", "response"], ["messages"]):
-            raise ValueError(
-                f"kind: generation needs the columns prompt and response, or messages alone; given: {', '.join(said) or 'none'}"
-            )
+        if self.kind == "generation":
+            fits, needed = said in (["prompt", "response"], ["messages"]), "prompt and response, or messages alone"
+        else:
+            fits = bool(self.text and self.label) and not {"prompt", "response", "messages"} & {*said}
+            in_words = "prompt" in said or "messages" in said
+            needed = "text and label" + (", and kind: generation for prompt, response or messages" if in_words else "")
+        if not fits:
+            raise ValueError(f"kind: {self.kind} needs the columns {needed}; given: {', '.join(said) or 'none'}")
         return self
 
 
