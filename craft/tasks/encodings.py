@@ -20,11 +20,8 @@ _USUAL = frozenset(
 
 
 def describe_no_text(path: Path, encoding: str | None, may_name: bool) -> str:
-    """Says on which line a text file has bytes that its encoding does not have, and which encoding is likelier.
-
-    Args:
-        may_name: whether the encoding can be named instead.
-    """
+    """Says on which line a text file has bytes that its encoding does not have, and which encoding is likelier. `may_name`:
+    whether the encoding can be named instead."""
     data = path.read_bytes()
     if encoding is not None:
         likely = likely_encoding(data) if _undecodable(data, "utf-8-sig") is not None else "utf-8"
@@ -38,8 +35,12 @@ def describe_no_text(path: Path, encoding: str | None, may_name: bool) -> str:
     advice += f"; or name the encoding: encoding: {name} beside train, suggest --encoding {name}" if may_name else ""
     if likely is None:
         return f"{place}. {advice}"
-    lines = data.decode(likely, errors="replace").splitlines()
-    text = lines[min(line, len(lines)) - 1].strip() if likely.startswith("utf-16") else _around(data, at, likely)
+    if likely.startswith("utf-16"):
+        lines = data.decode(likely, errors="replace").splitlines()
+        text = lines[min(line, len(lines)) - 1].strip()
+    else:
+        begin, end = max(data.rfind(b"\n", 0, at) + 1, at - 20), data.find(b"\n", at)
+        text = data[begin : len(data) if end < 0 else end].decode(likely, errors="replace").strip()
     return f"{place}. The encoding is likely {likely}, in which it reads {text[:60]!r}. {advice}"
 
 
@@ -50,12 +51,6 @@ def _undecodable(data: bytes, encoding: str) -> int | None:
     except UnicodeDecodeError as error:
         return error.start
     return data.index(0) if "\0" in text else None
-
-
-def _around(data: bytes, at: int, encoding: str) -> str:
-    begin = max(data.rfind(b"\n", 0, at) + 1, at - 20)
-    end = data.find(b"\n", at)
-    return data[begin : len(data) if end < 0 else end].decode(encoding, errors="replace").strip()
 
 
 def likely_encoding(data: bytes) -> str | None:

@@ -32,21 +32,20 @@ def load(task: Task, data: DataSettings) -> RawData:
     if data.root is not None:
         folder = Path(data.root).expanduser() / "glue" / name
         if not folder.is_dir():
-            raise DataUnavailable(_no_folder(task, folder, splits))
+            present = (
+                sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
+            )
+            raise DataUnavailable(
+                f"{task.name}: data.root has no folder {folder}; expected there: "
+                f"{', '.join(f'{split}.parquet' for split in splits)}. GLUE tasks in that folder: "
+                f"{', '.join(present) or 'none'}. Without data.root the hub's {HUB} is read"
+            )
         paths = tuple(folder / f"{split}.parquet" for split in splits)
         tables = [read_rows(path) for path in paths]
     else:
         paths, tables = (), _from_hub(name, splits)
     train, *reported = [to_dataset(table, task) for table in tables]
     return RawData(train, dict(zip(suffixes, reported, strict=True)), fingerprint([train, *reported]), paths)
-
-
-def _no_folder(task: Task, folder: Path, splits: list[str]) -> str:
-    present = sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
-    return (
-        f"{task.name}: data.root has no folder {folder}; expected there: {', '.join(f'{split}.parquet' for split in splits)}. "
-        f"GLUE tasks in that folder: {', '.join(present) or 'none'}. Without data.root the hub's {HUB} is read"
-    )
 
 
 def _from_hub(name: str, splits: list[str]) -> list[Rows]:
