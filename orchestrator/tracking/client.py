@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking.private import ARTIFACTS, EXPERIMENT_TAGS, delete_artifact, keep_artifacts_near
 from orchestrator.tracking.tags import KIND, SWEEP_ID, SWEEP_KIND
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
-ARTIFACTS = "mlartifacts"
-ARTIFACT_COLUMNS = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "source"),
-    ("model_versions", "storage_location"),
-)
-"""The columns of MLflow's tables that say where artifacts are; the first decides it for new runs."""
 
 
 def quiet_mlflow() -> None:
@@ -69,9 +59,7 @@ def open_experiment(uri: str, name: str, sweep_id: str | None = None) -> tuple[M
         if not uri.startswith("http"):
             home = file.parent if file is not None else Path.cwd()
             location = ((home / ARTIFACTS).resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
-        # This tag makes MLflow's page show parameters and metrics instead of traces.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        return client, client.create_experiment(name, artifact_location=location, tags=tags)
+        return client, client.create_experiment(name, artifact_location=location, tags=EXPERIMENT_TAGS)
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     return client, str(experiment.experiment_id)
@@ -94,25 +82,6 @@ def find_experiment(client: MlflowClient, sweep_id: str) -> str | None:
     query = f"tags.`{SWEEP_ID}` = '{sweep_id}' and tags.`{KIND}` = '{SWEEP_KIND}'"
     places = [experiment.experiment_id for experiment in client.search_experiments()]
     return next((str(run.info.experiment_id) for run in find_runs(client, places, query)), None)
-
-
-def keep_artifacts_near(file: Path) -> None:
-    """Corrects the places of artifacts in a SQLite store that was moved or copied together with them.
-
-    MLflow writes them down as absolute paths, so a copy would write into the folder of the original.
-    """
-    home = (file.parent / ARTIFACTS).resolve()
-    # What cannot be read or written here is refused in MLflow's words when it is used.
-    with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=60)) as store, store:
-        places = {url2pathname(urlparse(place).path) for (place,) in store.execute("SELECT artifact_location FROM experiments")}
-        for old in {Path(place).parent for place in places}:
-            if old.name != ARTIFACTS or old == home:
-                continue
-            columns = ARTIFACT_COLUMNS if home.exists() or not old.exists() else ARTIFACT_COLUMNS[:1]
-            old_prefix, new_prefix = f"{old.as_uri()}/", f"{home.as_uri()}/"
-            for table, column in columns:
-                change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
-                store.execute(change, (new_prefix, len(old_prefix) + 1, len(old_prefix), old_prefix))
 
 
 def make_sqlite(file: Path) -> None:
@@ -224,8 +193,6 @@ def probe(uri: str) -> str:
 
 
 def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> str:
-    from mlflow.artifacts import get_artifact_repository
-
     run = client.create_run(experiment, run_name="check", tags={KIND: "check"})
     identifier = run.info.run_id
     try:
@@ -235,7 +202,7 @@ def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> st
         if artifact:
             client.log_text(identifier, "ok", "check.txt")
             with suppress(Exception):
-                get_artifact_repository(run.info.artifact_uri).delete_artifacts("check.txt")
+                delete_artifact(run.info.artifact_uri, "check.txt")
     finally:
         client.delete_run(identifier)
     return urlparse(run.info.artifact_uri or "").scheme or "a local folder"

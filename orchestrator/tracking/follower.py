@@ -139,6 +139,7 @@ def follow(folder: Path, make_desired: MakeDesired) -> None:
     threading.Thread(target=end_with_driver, daemon=True).start()
     # MLflow takes seconds to load, and the driver may end meanwhile.
     from orchestrator.tracking.mirror import Mirror
+    from orchestrator.tracking.private import watch_machine
 
     mirror, watched = Mirror(folder, uri, make_desired, log_every=LOG_EVERY_S), False
     for _ in _steps(mirror):
@@ -146,7 +147,7 @@ def follow(folder: Path, make_desired: MakeDesired) -> None:
         if mirror.store is not None and mirror.store.replaced:
             return  # the driver starts another process, which opens the new file
         if not watched and mirror.sweep_run is not None:
-            _watch_machine(mirror.sweep_run.id, uri)
+            watch_machine(mirror.sweep_run.id, uri)
             watched = True
         time.sleep(STEP_S)  # events gather meanwhile
 
@@ -198,13 +199,6 @@ def _count_events(record: Path, offset: int) -> int:
 
 def _pause(failures: int) -> float:
     return PAUSES_S[min(failures, len(PAUSES_S) - 1)]
-
-
-def _watch_machine(run_id: str, uri: str) -> None:
-    """Starts MLflow's own samples of this machine, a minute each, in the sweep's run."""
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    SystemMetricsMonitor(run_id, sampling_interval=60, resume_logging=True, tracking_uri=uri).start()
 
 
 def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:

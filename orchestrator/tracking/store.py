@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.tracking import tags as names
 from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment
+from orchestrator.tracking.private import VIEW
 from orchestrator.tracking.uri import sqlite_file
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ METRICS_A_BATCH, OTHERS_A_BATCH = 800, 100
 """Together at most 1000, MLflow's limit for one request; 100 is its limit for parameters, and for tags."""
 PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
 ASKS = 3
-VIEW = "mlflow.sharedViewState."
 Item: TypeAlias = "Metric | Param | RunTag"
 Rows: TypeAlias = Sequence[tuple[float, Mapping[str, Any]]]
 """What a trial reported, each row with its time."""

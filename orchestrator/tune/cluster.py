@@ -24,13 +24,13 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.record.options import check_answers, check_socket_room, cluster_address
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
+from orchestrator.tune import private
 from orchestrator.worker.share import keep_to_share, require_gpu
 
 DRIVER_ENVIRONMENT = {
@@ -62,8 +62,6 @@ PATIENT_ENVIRONMENT = {
 count as dead: the raylet then ends itself, and all trials with it."""
 WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
 PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
-ALWAYS_WARN = ("ray.tune.analysis.experiment_analysis", "ray._private.authentication.authentication_token_setup")
-"""Loggers that warn in every run: of each trial, which writes no `result.json`; that a cluster asks for a token."""
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
 FATAL_LINE = re.compile(r"^\[[^]]+ [CE] \d+ \d+\] \(\w+\) \S+ +(.+)$", re.MULTILINE)
@@ -79,7 +77,7 @@ class Cluster:
 
     def __init__(self, started_here: bool) -> None:
         self.machines = machines()
-        self._node = ray._private.worker._global_node if started_here else None
+        self._node = private.own_node() if started_here else None
         self._head = None if started_here else ray.get_runtime_context().gcs_address
         self._asked = self._answered = time.monotonic()
         self._broken: str | None = None
@@ -182,10 +180,8 @@ def refuse_running_ray() -> None:
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one of this machine alone with `cpus` of its cores."""
     os.environ.update(DRIVER_ENVIRONMENT)
-    # Ray Tune puts these, secret keys among them, into each trial's runtime environment, which Ray writes into a log that
-    # everybody may read. Workers have the environment of their machine, and what trials need is in `runtime_env`.
-    class_cache.ENV_VARS_TO_PROPAGATE.clear()
-    for name in ALWAYS_WARN:
+    private.keep_environment_here()  # what trials need is in `runtime_env`
+    for name in private.LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     common: dict[str, Any] = {

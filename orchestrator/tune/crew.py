@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.resources import Resources
+from orchestrator.tune import private
 from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
 from orchestrator.worker.crash import TAKEN
@@ -192,12 +193,11 @@ def drain_notice() -> Iterator[Callable[[], str | None]]:
     """
     over, drained = threading.Event(), threading.Event()
     machine = ray.get_runtime_context().get_node_id()
-    client: Any = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
 
     def watch() -> None:
         while not over.is_set() and not drained.is_set():
             try:
-                if machine in client.get_draining_nodes(timeout=ANSWER_SECONDS):
+                if private.drains(machine, ANSWER_SECONDS):
                     drained.set()
             except Exception as error:  # of many kinds while the head is away
                 log.info("the cluster's head does not say which machines are drained: %s", error)

@@ -17,10 +17,8 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
-import ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -33,6 +31,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
 from orchestrator.record.state import State
 from orchestrator.sweepfile.resources import Resources
+from orchestrator.tune import private
 from orchestrator.tune.crew import INSIDE, resources_of
 from orchestrator.worker import crash
 from orchestrator.worker.surroundings import stderr_left
@@ -159,12 +158,9 @@ class Judge(_NotPickled, FIFOScheduler):
         self._checkpoints: dict[str, int] = {}
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        # Tune would give the second trial of a name another folder, where nobody looks for its checkpoints, and would number
-        # them from 0 again.
         key = trial.config["key"]
         if key in self._checkpoints:
-            trial.relative_logdir = trial.storage.trial_dir_name = trial.custom_dirname
-            trial.storage.current_checkpoint_index = self._checkpoints[key]
+            private.continue_folder(trial, self._checkpoints[key])
         self._checkpoints.setdefault(key, NO_CHECKPOINT)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -212,7 +208,7 @@ class Recording(_NotPickled, tune.Callback):
             self._driver.record_leave(trial.config["key"])
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        key, error = trial.config["key"], _error_of(trial)
+        key, error = trial.config["key"], private.error_of(trial)
         if self._driver.stopping():
             return  # what stops the sweep may have ended the trial's process too: it stays one that was running
         self._failures[key] += not self._is_excused(key, error)
@@ -225,7 +221,7 @@ class Recording(_NotPickled, tune.Callback):
         """Records the failure of a trial that could not even start."""
         if not self._driver.stopping():
             self._failures[trial.config["key"]] += 1
-            self._fail(trial, _error_of(trial))
+            self._fail(trial, private.error_of(trial))
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         clock_seconds = time.monotonic()
@@ -247,10 +243,9 @@ class Recording(_NotPickled, tune.Callback):
             self._silence[key] += seconds
             if limit and key not in self._reporting:
                 limit = max(limit, START_SECONDS)
-            if limit and self._silence[key] > limit and (actor := trial.temporary_state.ray_actor) is not None:
+            if limit and self._silence[key] > limit and private.end_process(trial):
                 self._silent[key] = f"no sign of life for {format_duration(limit)}, so its process was ended"
                 del self._silence[key]
-                ray.kill(actor)
 
     def _is_excused(self, key: str, error: BaseException | None) -> bool:
         """Returns whether a machine was lost or taken away, which is no failure of a trial that gets further.
@@ -297,17 +292,3 @@ def key_of(trial: Any) -> str:
     """Returns the key of the job that Tune runs as a trial."""
     key: str = trial.config["key"]
     return key
-
-
-def _error_of(trial: Any) -> BaseException | None:
-    """Returns what Tune noted of a trial's failure a moment ago.
-
-    From the file it made on this machine: `Trial.get_pickled_error` asks the sweep's storage, which may be what failed, gets
-    the file late, and may be written by others.
-    """
-    try:
-        with Path(trial.pickled_error_file).open("rb") as file:
-            error: BaseException = ray.cloudpickle.load(file)
-            return error
-    except Exception:  # no file, or an error of a kind that does not come back out of one
-        return None

@@ -1,0 +1,61 @@
+"""The names of MLflow that are not public, all of them: with another MLflow, tests/orchestrator/tracking/test_private_names.py
+fails first.
+
+pyproject.toml admits only versions of MLflow with which these names were tried. The state of its page's saved views is in
+`orchestrator.review.saved_views`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+VIEW = "mlflow.sharedViewState."
+"""Begins the tag of an experiment that holds a saved view of MLflow's page."""
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""MLflow's page shows parameters and metrics of such an experiment, instead of traces."""
+ARTIFACTS = "mlartifacts"
+ARTIFACT_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""The columns of MLflow's tables that say where artifacts are; the first decides it for new runs."""
+
+
+def keep_artifacts_near(file: Path) -> None:
+    """Corrects the places of artifacts in a SQLite store that was moved or copied together with them.
+
+    MLflow writes them down as absolute paths, so a copy would write into the folder of the original.
+    """
+    home = (file.parent / ARTIFACTS).resolve()
+    # What cannot be read or written here is refused in MLflow's words when it is used.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=60)) as store, store:
+        places = {url2pathname(urlparse(place).path) for (place,) in store.execute("SELECT artifact_location FROM experiments")}
+        for old in {Path(place).parent for place in places}:
+            if old.name != ARTIFACTS or old == home:
+                continue
+            columns = ARTIFACT_COLUMNS if home.exists() or not old.exists() else ARTIFACT_COLUMNS[:1]
+            old_prefix, new_prefix = f"{old.as_uri()}/", f"{home.as_uri()}/"
+            for table, column in columns:
+                change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+                store.execute(change, (new_prefix, len(old_prefix) + 1, len(old_prefix), old_prefix))
+
+
+def delete_artifact(artifact_uri: str, path: str) -> None:
+    """Deletes a file or folder below a run's place of artifacts; each kind of storage raises errors of its own."""
+    from mlflow.artifacts import get_artifact_repository
+
+    get_artifact_repository(artifact_uri).delete_artifacts(path)
+
+
+def watch_machine(run_id: str, uri: str) -> None:
+    """Starts MLflow's own samples of this machine, a minute each, in the sweep's run."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    SystemMetricsMonitor(run_id, sampling_interval=60, resume_logging=True, tracking_uri=uri).start()
