@@ -2,5 +2,5 @@
 
 folder      any PEFT folder --> its model
 changes     what it changes in each module --> singular values --> a smaller LoRA
-paired      answers of two models to the same rows --> their difference, and the probability that it is small
+verdict     answers of two models to the same rows --> their difference --> the smallest size to keep
 """

@@ -23,8 +23,7 @@ from safetensors.torch import load_file
 from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_adapter, write_lora
 from craft.audit.data import NAME, Data, as_trained, describe
 from craft.audit.folder import CRAFT, Folder, read_folder
-from craft.audit.paired import Answers, compare_answers
-from craft.audit.verdict import Audit, Size
+from craft.audit.verdict import Answers, Audit, Size, compare_answers
 from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import load_model

@@ -79,39 +79,32 @@ class Store:
         with torch.inference_mode(False), torch.no_grad():
             held = _read(path, source)
             if held is None or not covers(held):
-                held = self._make(label, path, source, make, covers)
+                with self._locked(label, path) as is_locked:
+                    held = _read(path, source, warn=True) if is_locked else None
+                    if held is None or not covers(held):  # no other process was first
+                        self.makes += 1
+                        held = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
+                        watch()
+                        if is_locked:
+                            self._write(label, path, source, held)
         with contextlib.suppress(OSError):
             os.utime(path)
         return held
 
-    def _make(
-        self, label: str, path: Path, source: str, make: Callable[[Tensors | None], Tensors], covers: Callable[[Tensors], bool]
-    ) -> Tensors:
+    @contextlib.contextmanager
+    def _locked(self, label: str, path: Path) -> Iterator[bool]:
+        """Gives whether the lock of `path` is held: not where the folder cannot be written."""
         with contextlib.ExitStack() as stack:
-            held, is_locked = None, False
             try:
-                stack.enter_context(self._locked(path))
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(path.with_suffix(".lock"), LOCK_PATIENCE, _TURN))
+                for torn in self.unfinished(path.stem):  # this process holds the lock, so their writers are dead
+                    torn.unlink(missing_ok=True)
             except OSError as error:
                 self._warn(label, str(error))
+                yield False
             else:
-                is_locked = True
-                held = _read(path, source, warn=True)
-                if held is not None and covers(held):  # another process was first
-                    return held
-            self.makes += 1
-            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
-            watch()
-            if is_locked:
-                self._write(label, path, source, tensors)
-        return tensors
-
-    @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_suffix(".lock"), LOCK_PATIENCE, _TURN):
-            for torn in self.unfinished(path.stem):  # this process holds the lock, so their writers are dead
-                torn.unlink(missing_ok=True)
-            yield
+                yield True
 
     def _write(self, label: str, path: Path, source: str, tensors: Tensors) -> None:
         size = sum(tensor.nbytes for tensor in tensors.values())

@@ -152,17 +152,13 @@ def adalora_optimizer(
     return AdaLoraAdam(model, groups)
 
 
-def adalora_label(parameters: Any) -> str:
-    return f"r{parameters.init_rank}→{parameters.target_rank}, {' '.join(parameters.projections)}"
-
-
 ADALORA = Method(
     name="adalora",
     title="AdaLoRA",
     reference="Zhang et al. 2023, arXiv 2303.10512",
     parameters=AdaloraParameters,
     build=build_adalora,
-    label=adalora_label,
+    label=lambda each: f"r{each.init_rank}→{each.target_rank}, {' '.join(each.projections)}",
     optimizer=adalora_optimizer,
     rates=HIGH_RATES,
 )

@@ -94,20 +94,18 @@ def load_tokenizer(name: str, *, revision: str | None = None, files: Path | None
     source = resolve_model(name, revision) if files is None else str(files)
     with quiet_libraries(), _explained(name, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-        _refuse_without_words(name, Path(source), tokenizer)
+        vocabularies = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
+        # Without one transformers would make an empty vocabulary.
+        lacks = tokenizer.vocab_files_names and not any((Path(source) / file).is_file() for file in vocabularies)
+        if lacks and Path(source).is_dir():
+            needs = " or ".join(sorted(vocabularies))
+            raise ModelUnavailable(f"model folder {name} has no tokenizer; it needs {needs} of the same model")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
         raise ModelUnsuited(f"model {name}: its tokenizer has no padding, end-of-sequence or unknown token to pad with")
     tokenizer.padding_side = "right"
     return tokenizer
-
-
-def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
-    """Raises ModelUnavailable for a folder without a vocabulary: transformers would make an empty one."""
-    files = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
-    if folder.is_dir() and tokenizer.vocab_files_names and not any((folder / file).is_file() for file in files):
-        raise ModelUnavailable(f"model folder {name} has no tokenizer; it needs {' or '.join(sorted(files))} of the same model")
 
 
 def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:

@@ -32,7 +32,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     with replacing(folder) as aside:
         aside.mkdir()
         fill(aside)
-        (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1), encoding="utf-8")
+        files = sorted(file for file in aside.rglob("*") if file.is_file())
+        contents = {file.relative_to(aside).as_posix(): _describe(file) for file in files if file.name != MANIFEST_FILE}
+        (aside / MANIFEST_FILE).write_text(json.dumps(contents, indent=1), encoding="utf-8")
     return folder
 
 
@@ -41,7 +43,7 @@ def add_file(folder: Path, name: str, text: str) -> None:
     file = folder / name
     file.write_text(text, encoding="utf-8")
     manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    manifest[name] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
+    manifest[name] = _describe(file)
     with replacing(folder / MANIFEST_FILE) as aside:
         aside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
@@ -61,7 +63,7 @@ def verify(folder: Path) -> None:
             raise CheckpointCorrupt(f"checkpoint {folder}: {name} is missing")
         if file.stat().st_size != size:
             raise CheckpointCorrupt(f"checkpoint {folder}: {name} has {file.stat().st_size} bytes where {size} were written")
-        if _digest(file) != digest:
+        if _describe(file)["sha256"] != digest:
             raise CheckpointCorrupt(f"checkpoint {folder}: the content of {name} has changed since it was written")
 
 
@@ -102,11 +104,6 @@ def _identity(spec: RunSpec) -> dict[str, Any]:
     return spec.identity() | {"training": training, "effective_batch": effective_batch}
 
 
-def _contents(folder: Path) -> dict[str, dict[str, int | str]]:
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST_FILE)
-    return {file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _digest(file)} for file in files}
-
-
-def _digest(file: Path) -> str:
+def _describe(file: Path) -> dict[str, int | str]:
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}

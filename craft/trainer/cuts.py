@@ -248,20 +248,15 @@ def _scored(adapter: Path, smaller: Smaller, place: Path, base: str | None, note
     forgetting, loss_before = None, record["metrics"].get(BEFORE)
     if spec.measure.forgetting is not None and loss_before is not None and task.kind == "generation":
         forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, loss_before=loss_before)
-        _refuse_other_text(adapter, record["facts"], forgetting.facts)
+        trained, here = record["facts"].get(TEXT_DIGEST), forgetting.facts[TEXT_DIGEST]
+        if trained is not None and trained != here:
+            raise ValueError(
+                f"the text of measure.forgetting has changed since the adapter in {adapter} was trained (its SHA-256 is "
+                f"{here[:12]}, then {trained[:12]}), so the loss before training does not belong to it. Put the old text back"
+            )
     with attached(model, smaller.tensors, smaller.config):
         if spec.cut_from is not None and spec.cut_from.recovery:
             with name_memory_errors(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):
                 recover(model, spec, smaller.tensors, task, scorer, Meter())
         score(smaller, model, scorer, place, forgetting, notes)
     return smaller
-
-
-def _refuse_other_text(folder: Path, facts: dict[str, Any], here: dict[str, str]) -> None:
-    trained = facts.get(TEXT_DIGEST)
-    if trained is not None and trained != here[TEXT_DIGEST]:
-        raise ValueError(
-            f"the text of measure.forgetting has changed since the adapter in {folder} was trained (its SHA-256 is "
-            f"{here[TEXT_DIGEST][:12]}, then {trained[:12]}), so the loss before training does not belong to it. "
-            "Put the old text back"
-        )

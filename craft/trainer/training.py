@@ -48,7 +48,6 @@ from craft.scoring.forgetting import Forgetting, refuse_under_task_head
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS
-from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.head_start import start_head
@@ -159,8 +158,14 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     refuse_other_words(spec.model, tokenizer, base)
     with meter.phase("data"):
         scorer = make_scorer(spec, task, splits, tokenizer, base)
-    forgetting = _measure_before(spec, task, tokenizer, base)
-    notes = [*_notes_of(base), *scorer.notes, *splits.notes]
+    forgetting: Forgetting | None = None
+    if spec.measure.forgetting is not None:
+        refuse_under_task_head(spec, task.kind)
+        forgetting = Forgetting(spec.measure.forgetting, tokenizer, base)
+        forgetting.measure_before(base)
+    missing = getattr(base, "craft_missing_weights", [])
+    absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
+    notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
         with meter.phase("head"):
@@ -188,21 +193,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)
     run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
-
-
-def _notes_of(base: Any) -> list[str]:
-    missing = getattr(base, "craft_missing_weights", [])
-    absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
-    return [*absent, *getattr(base, "craft_notes", [])]
-
-
-def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any) -> Forgetting | None:
-    if spec.measure.forgetting is None:
-        return None
-    refuse_under_task_head(spec, task.kind)
-    forgetting = Forgetting(spec.measure.forgetting, tokenizer, base)
-    forgetting.measure_before(base)
-    return forgetting
 
 
 def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:

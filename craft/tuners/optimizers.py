@@ -90,14 +90,12 @@ class AdaLoraAdam(torch.optim.AdamW):
             value.mul_(mask.view_as(value))
 
     def _score(self, triplet: tuple[nn.Parameter, nn.Parameter, nn.Parameter]) -> Tensor:
-        value, a, b = (self._element_score(weight) for weight in triplet)
+        states = [self._state_of(weight) for weight in triplet]
+        value, a, b = (
+            state["importance"] * state["uncertainty"] if "importance" in state else torch.zeros_like(weight)
+            for weight, state in zip(triplet, states, strict=True)
+        )
         return value.view(-1) + a.mean(dim=1) + b.mean(dim=0)
-
-    def _element_score(self, weight: nn.Parameter) -> Tensor:
-        state = self._state_of(weight)
-        if "importance" not in state:
-            return torch.zeros_like(weight)
-        return state["importance"] * state["uncertainty"]
 
     def _state_of(self, weight: nn.Parameter) -> dict[str, Any]:
         state: dict[str, Any] = self.state[weight]

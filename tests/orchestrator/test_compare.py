@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from craft.audit.paired import Answers, compare_answers
+from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.credits import credits_of
 from craft.scoring.predictions import write_predictions
 from orchestrator.commands.app import main

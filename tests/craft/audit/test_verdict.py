@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from craft.audit.folder import Folder
-from craft.audit.paired import Answers, compare_answers
-from craft.audit.verdict import Audit, Size
+from craft.audit.verdict import Answers, Audit, Size, compare_answers
 
 
 def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 400) -> Audit:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from craft.audit.paired import Answers, compare_answers
+from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.credits import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
