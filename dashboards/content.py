@@ -14,16 +14,17 @@ from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View, spec_of
-from dashboards.store import DEFAULT_URI, Feed, Store, SweepEntry
+from dashboards.store import Feed, Store, SweepEntry
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
+from orchestrator.sweepfile.settings import default_uri
 
 log = logging.getLogger(__name__)
 
 
 def view_of(store: Store, feeds: Sequence[Feed]) -> View:
     """Returns the rows of the chosen sweeps side by side."""
-    uri = store.uri if store.uri != DEFAULT_URI and store.shown_uri == store.uri else ""
+    uri = store.uri if store.uri != default_uri() and store.shown_uri == store.uri else ""
     return View([feed.frames for feed in feeds], store.run_link, store.predictions, uri)
 
 

@@ -17,6 +17,7 @@ from craft.words import list_some, nearest
 from dashboards.frames import Frames, TrialRow
 from orchestrator.record.log import LiveState
 from orchestrator.record.state import State
+from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.tags import KEY, STATUS, SWEEP
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_URI = "sqlite:///mlflow.db"
 REST = 20
 """Between two looks pass at least so many times what the last one took: many running trials must not keep a store busy."""
 
@@ -105,7 +105,7 @@ class Store:
     """
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, waits: bool = False) -> None:
-        self.uri = hide_address(uri or DEFAULT_URI)
+        self.uri = hide_address(uri or default_uri())
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
         self._reader: StoreReader | None = None

@@ -1,6 +1,6 @@
 """`craft-sweeps check SWEEP.yaml`: can a sweep run to its end?
 
-    tracking store   answers and takes a write (a throw-away run, deleted again)
+    tracking store   answers and takes a write to the sweep's experiment; nothing is left there
     storage          can be written, and has room for the checkpoints and adapters of the plan
     the machine      has model and data, prepared as a run prepares them; what is fetched and decomposed stays in the caches
     a cluster        has room for a trial; each machine sees the storage and the driver's data
@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.uri import sqlite_file
+from orchestrator.tracking.uri import TrackingError, sqlite_file
 from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.record.options import Options
     from orchestrator.sweepfile.resources import Resources
+    from orchestrator.sweepfile.sweep import Sweep
 
 KEPT_CHECKPOINTS = 2
 STEP_ROWS, STEP_SECONDS = 8, 600.0
@@ -92,7 +93,7 @@ def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -
         machines_wanted: how many machines the cluster must have; it never grows then.
     """
     storage, address = options.remote or str(Path(plan.sweep.storage).absolute()), options.address
-    yield from _tracking(store_of(options, plan.sweep))
+    yield from _tracking(store_of(options, plan.sweep), plan.sweep)
     try:
         check_writable(storage)
     except ValueError as error:
@@ -124,7 +125,7 @@ def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -
     yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
 
 
-def _tracking(uri: str) -> Iterator[Finding]:
+def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
     file, address = sqlite_file(uri), redact(uri)
     if file is not None and not file.exists():
         parent = next(folder for folder in file.parents if folder.exists())
@@ -133,17 +134,12 @@ def _tracking(uri: str) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.tracking.client import describe_refusal, probe
+    from orchestrator.tracking.client import check_store
 
     try:
-        artifacts = probe(uri)
-    except Exception as error:  # stores, their drivers and the network have errors of their own
-        if refusal := describe_refusal(uri, error):
-            yield Finding("bad", "tracking", refusal)
-        else:
-            yield Finding("bad", "tracking", f"{address}: {redact(_one_line(error))}", "is the server up?")
-    else:
-        yield Finding("good", "tracking", f"{address} took a run and gave it back; artifacts go by {artifacts}")
+        yield Finding("good", "tracking", f"{address} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
+    except TrackingError as error:
+        yield Finding("bad", "tracking", str(error))
 
 
 def _one_line(error: BaseException) -> str:

@@ -37,6 +37,7 @@ from orchestrator.results.answer import answer_of
 from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.quiet import noise_to_log, screen_descriptor
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import BEGUN_AGAIN, Stop, begin_again
@@ -167,7 +168,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
     plan = record_in(plan, uri)
     with open_session(plan, folder, options) as session:
         driver = session.driver
-        _check_store(folder, uri, console)
+        _check_store(folder, uri, plan.sweep, console)
         shared = _prepare(plan, driver.state, options, console)
         write_effective(folder, plan.sweep)
         options.remember(folder, plan.sweep.written)
@@ -235,14 +236,16 @@ def _leave(follower: Follower, patience: float) -> int:
     return unsent
 
 
-def _check_store(folder: SweepFolder, uri: str, console: Console) -> None:
-    """Asks the tracking store before anything trains. A new sweep is refused without one; a resumed one continues.
+def _check_store(folder: SweepFolder, uri: str, sweep: Sweep, console: Console) -> None:
+    """Asks the tracking store for the sweep's experiment before anything trains.
+
+    A new sweep is refused without a store; a resumed one continues.
 
     Raises:
         TrackingError: the store of a new sweep does not answer.
     """
     try:
-        check_store(uri)
+        check_store(uri, sweep.name, sweep.tracking.experiment, make=True)
     except TrackingError as error:
         if not folder.record.exists():
             raise

@@ -24,7 +24,7 @@ from orchestrator.review.progress import progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.follower import Report
-from orchestrator.tracking.uri import resolve_uri
+from orchestrator.tracking.uri import DATABRICKS, resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.driver.driver import Driver
@@ -114,7 +114,7 @@ def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
     take = f"craft-sweeps take {shown_path(sweep.folder)} --to adapter"
     commands = ({"take an adapter:": take} if complete else {}) | {"open the page:": f"craft-sweeps page{store}"}
-    if page := Report(SweepFolder(sweep.folder), uri).page:
+    if (page := Report(SweepFolder(sweep.folder), uri).page) and not uri.startswith(DATABRICKS):
         ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     return commands

@@ -210,7 +210,7 @@ def desired_configuration(
     )
 
 
-def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path) -> DesiredRun:
+def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path, *, with_adapter: bool) -> DesiredRun:
     """Returns the run, as it should be, of a trial that has begun."""
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
@@ -226,9 +226,10 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     files: dict[str, Path] = {}
     if result is not None:
         tags |= _outcome(result)
-        if entry.adapter is not None:
+        if entry.adapter is not None and with_adapter:
             files["adapter"] = folder / entry.adapter
-            files[PREDICTIONS_FOLDER] = files["adapter"].parent / PREDICTIONS_FOLDER
+        if entry.adapter is not None and state.sweep.tracking.predictions:
+            files[PREDICTIONS_FOLDER] = (folder / entry.adapter).parent / PREDICTIONS_FOLDER
     facts = result.facts if result else {}
     digest = facts.get("data_fingerprint") or facts.get("fingerprint")
     size = (result.counts if result else {}).get(SIZE, trial.planned.get(SIZE))

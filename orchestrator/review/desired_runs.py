@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.record.entry import Entry
@@ -18,6 +20,7 @@ from orchestrator.review.desired_run import (
 )
 from orchestrator.review.saved_views import address, links, saved_views
 from orchestrator.tools.markup import plain
+from orchestrator.tracking import tags as names
 from orchestrator.tracking.desired import KINDS, DesiredRun, Place
 from orchestrator.tracking.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
 
@@ -84,15 +87,32 @@ class DesiredRuns:
         state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
         places = list(places)
         summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
+        kept = self._kept_adapters() if any(kind == TRIAL_KIND for kind, _ in places) else ()
         for kind, key in places:
             if kind == SWEEP_KIND:
-                yield desired_sweep(state, verdict, self._folder)
+                run = desired_sweep(state, verdict, self._folder)
             elif kind == TRIAL_KIND:
-                yield desired_trial(state.entries[key], verdict, state, self._folder)
+                run = desired_trial(state.entries[key], verdict, state, self._folder, with_adapter=key in kept)
             elif key in summaries:
-                yield desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
+                run = desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
             else:
-                yield desired_refused(state.refused[key], sweep)
+                run = desired_refused(state.refused[key], sweep)
+            yield replace(run, tags={**state.sweep.tracking.tags, **run.tags})
+
+    def _kept_adapters(self) -> Container[str]:
+        """Returns the keys of the trials whose adapters the store gets."""
+        state, which = self._state, self._state.sweep.tracking.adapters
+        if which != "front":
+            return state.entries if which == "all" else ()
+        members = self._verdict.members if self._verdict else {}
+        marked = frozenset[str]().union(*(members.get(mark, ()) for mark in (names.ON_FRONT, names.ENOUGH, names.KNEE)))
+        best: dict[str, tuple[float, str]] = {}  # of each task
+        for key, entry in state.entries.items() if state.ended is None else ():
+            if entry.finished is not None:
+                score = float(entry.finished.metrics.get("score", -math.inf))
+                best[entry.trial.task] = max(best.get(entry.trial.task, (-math.inf, "")), (score, key))
+        of_marked = {key for key, entry in state.entries.items() if entry.trial.configuration in marked}
+        return of_marked | {key for _, key in best.values()}
 
     def _has_begun(self, configuration: str) -> bool:
         return any(entry.begun for entry in self._groups.get(configuration, ()))

@@ -30,11 +30,12 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.pick import Pick, pick
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
+from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri, sqlite_file
 
-DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
+DEFAULT_STORAGE = "runs"
 
 
 class NoSuchSweep(ValueError):
@@ -158,7 +159,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     folder = Path(storage or DEFAULT_STORAGE) / name
     if tracking_uri is None and SweepFolder(folder).record.is_file():
         return read_folder(folder, None)
-    uri = resolve_uri(tracking_uri or DEFAULT_URI)
+    uri = resolve_uri(tracking_uri or default_uri())
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
         raise _no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")

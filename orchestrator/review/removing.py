@@ -20,7 +20,8 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import holder_of, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.record.state import State
-from orchestrator.review.past_sweep import DEFAULT_URI, NoSuchSweep, find_folder
+from orchestrator.review.past_sweep import NoSuchSweep, find_folder
+from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.tags import SWEEP_ID
 from orchestrator.tracking.uri import TrackingError, resolve_uri, sqlite_file
@@ -74,7 +75,7 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     try:
         folder = find_folder(name, storage)
     except NoSuchSweep:
-        store = resolve_uri(tracking_uri or DEFAULT_URI)
+        store = resolve_uri(tracking_uri or default_uri())
         file = sqlite_file(store)
         if file is not None and not file.is_file():
             raise

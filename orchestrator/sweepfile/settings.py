@@ -5,6 +5,7 @@ Each class checks its own section. `choosing` checks that the sections fit toget
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -212,13 +213,36 @@ class Bounds(Settings):
         return self
 
 
+DEFAULT_URI = "sqlite:///mlflow.db"
+
+
+def default_uri() -> str:
+    """Returns the tracking URI where nothing names one: MLFLOW_TRACKING_URI, else a SQLite file in the current folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+
+
 class TrackingSettings(Settings):
-    """Where runs are recorded."""
+    """Where and how runs are recorded. `tags` are on every run."""
 
     uri: str = Field(
-        "sqlite:///mlflow.db",
-        description="MLflow tracking URI, without a password; the default is a SQLite file in the current folder.",
+        default_factory=default_uri,
+        description="MLflow tracking URI, without a password. The default is the environment's `MLFLOW_TRACKING_URI`, else "
+        "`sqlite:///mlflow.db`, a file in the current folder.",
     )
+    experiment: str | None = Field(
+        default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or None,
+        min_length=1,
+        max_length=250,
+        description="MLflow experiment; several sweeps, and runs of other people, may share one. The default is the "
+        "environment's `MLFLOW_EXPERIMENT_NAME`, or the experiment of `MLFLOW_EXPERIMENT_ID`, else the name of the sweep.",
+    )
+    adapters: Literal["all", "front", "none"] = Field(
+        "all",
+        description="Which adapters the store gets: `front` sends those of configurations on the front or called enough when "
+        "a session ends, and while it runs each that has the best score so far. The sweep's folder has all of them.",
+    )
+    predictions: bool = Field(True, description="Whether the store gets the answers of trials.")
+    tags: dict[str, str] = Field({}, max_length=50, description="Tags of every run, as in `{team: search}`.")
 
     @field_validator("uri")
     @classmethod
@@ -228,3 +252,12 @@ class TrackingSettings(Settings):
         if not uri.strip() or any(ord(letter) < 32 for letter in uri):
             raise ValueError("is empty or holds control characters; an MLflow URI such as sqlite:///mlflow.db")
         return uri
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        for name in tags:
+            if not re.fullmatch(r"[\w.\- :/]{1,250}", name) or name.startswith(("craft.", "mlflow.")):
+                rule = "letters, digits and _ . - : / and blanks, at most 250; `craft.` and `mlflow.` begin tags of their own"
+                raise ValueError(f"got the tag {shown(name)}; {rule}")
+        return tags

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from craft.disk import default_root
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.private import delete_artifact
+from orchestrator.tracking.private import artifact_storage
 from orchestrator.tracking.uri import TrackingError
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ def upload(client: MlflowClient, run_id: str, name: str, source: Path | str) -> 
 def delete_artifacts(client: MlflowClient, run: Run) -> list[str]:
     """Deletes all artifacts of a run; returns a sentence on those that its storage cannot delete."""
     try:
+        storage = artifact_storage(run.info.artifact_uri, client.tracking_uri)
         for item in client.list_artifacts(run.info.run_id):
-            delete_artifact(run.info.artifact_uri, item.path)
+            storage.delete_artifacts(item.path)
     except Exception as error:  # each kind of storage has errors of its own
         reason = redact(" ".join(str(error).split()))[:200]
         return [f"artifacts of run {run.info.run_id} in {redact(run.info.artifact_uri)} ({reason})"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.private import ARTIFACTS, EXPERIMENT_TAGS, delete_artifact, keep_artifacts_near
+from orchestrator.tracking.private import ARTIFACTS, EXPERIMENT_TAGS, artifact_storage, keep_artifacts_near
 from orchestrator.tracking.tags import KIND, SWEEP_ID, SWEEP_KIND
-from orchestrator.tracking.uri import TrackingError, sqlite_file
+from orchestrator.tracking.uri import TrackingError, has_server, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
@@ -42,27 +43,34 @@ def quiet_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def open_experiment(uri: str, name: str, sweep_id: str | None = None) -> tuple[MlflowClient, str]:
-    """Returns a client of the store at `uri` and the id of an experiment in it. Both are made if absent.
+def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str | None = None) -> tuple[MlflowClient, str]:
+    """Returns a client of the store at `uri` and the id of a sweep's experiment in it. Both are made if absent.
 
     Where no server keeps artifacts, they go into `mlartifacts` next to the SQLite file, or in the current folder.
 
     Args:
-        sweep_id: of the sweep whose runs the experiment has; it may have been renamed in the store.
+        experiment: its name; None is that of MLFLOW_EXPERIMENT_ID, else the sweep's.
+        sweep_id: the sweep's runs decide, where there are any: their experiment may have been renamed in the store.
     """
     client, file = open_store(uri), sqlite_file(uri)
     if sweep_id is not None and (place := find_experiment(client, sweep_id)) is not None:
         return client, place
-    experiment = client.get_experiment_by_name(name)
-    if experiment is None:
+    present, name = named_experiment(client, sweep, experiment), experiment or sweep
+    if present is None:
         location = None
-        if not uri.startswith("http"):
+        if not has_server(uri):
             home = file.parent if file is not None else Path.cwd()
             location = ((home / ARTIFACTS).resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
         return client, client.create_experiment(name, artifact_location=location, tags=EXPERIMENT_TAGS)
-    if experiment.lifecycle_stage == "deleted":
-        client.restore_experiment(experiment.experiment_id)
-    return client, str(experiment.experiment_id)
+    if present.lifecycle_stage == "deleted":
+        client.restore_experiment(present.experiment_id)
+    return client, str(present.experiment_id)
+
+
+def named_experiment(client: MlflowClient, sweep: str, experiment: str | None) -> Experiment | None:
+    """Returns the experiment that a new sweep's runs go to, None if it is absent."""
+    number = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    return client.get_experiment(number) if number and not experiment else client.get_experiment_by_name(experiment or sweep)
 
 
 def open_store(uri: str) -> MlflowClient:
@@ -128,6 +136,7 @@ def is_missing(error: Exception) -> bool:
     return getattr(error, "error_code", None) == MISSING
 
 
+PROBE = "craft.check"
 LOGIN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 """The variables by which MLflow's client logs in."""
 
@@ -144,8 +153,8 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
     given = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
     if status == HTTPStatus.FORBIDDEN:
         return (
-            f"the tracking store {redact(uri)} does not allow this to {user} (403): give that user the permission to make "
-            f"experiments, or set {LOGIN} of another one"
+            f"the tracking store {redact(uri)} does not allow this to {user} (403): name an experiment that this user may "
+            f"write to (tracking.experiment in the sweep file, or MLFLOW_EXPERIMENT_NAME), or set {LOGIN} of another user"
         )
     if status != HTTPStatus.UNAUTHORIZED:
         return None
@@ -154,19 +163,39 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
     return f"the tracking store {redact(uri)} asks for a login (401): set {LOGIN} in the environment"
 
 
-def check_store(uri: str) -> None:
-    """Raises TrackingError if the store at `uri` does not answer. A SQLite file need not be there, but must be one."""
+def check_store(uri: str, sweep: str | None = None, experiment: str | None = None, *, make: bool = False) -> str:
+    """Asks the store at `uri` whether it answers and, for the experiment of a `sweep`, takes a write; leaves nothing behind.
+
+    A SQLite file need not be there, but must be one. With `make`, a server is asked for an experiment that is absent.
+
+    Returns:
+        What it found out of the experiment, for people.
+
+    Raises:
+        TrackingError: the store does not answer, or refuses.
+    """
     file = sqlite_file(uri)
     if file is not None:
-        with suppress(FileNotFoundError), file.open("rb") as stream:
-            if stream.read(15) not in (b"", b"SQLite format 3"):
-                raise TrackingError(f"{file} is no SQLite database; give --tracking-uri of another file, or of a server")
-        return
+        try:
+            with file.open("rb") as stream:
+                if stream.read(15) not in (b"", b"SQLite format 3"):
+                    raise TrackingError(f"{file} is no SQLite database; give --tracking-uri of another file, or of a server")
+        except FileNotFoundError:
+            return "will be made"
     quiet_mlflow()
     from mlflow import MlflowClient
 
+    client = MlflowClient(uri)
     try:
-        MlflowClient(uri).search_experiments(max_results=1)
+        if sweep is None:
+            client.search_experiments(max_results=1)
+            return "answers"
+        present = named_experiment(client, sweep, experiment)
+        if present is None and make and has_server(uri):
+            open_experiment(uri, sweep, experiment)
+        if present is None:
+            return f"answers; the experiment {experiment or sweep!r} will be made"
+        _try_writing(client, present, uri)
     except Exception as error:  # stores, their drivers and the network have errors of their own
         if refusal := describe_refusal(uri, error):
             raise TrackingError(refusal) from error
@@ -174,35 +203,20 @@ def check_store(uri: str) -> None:
         raise TrackingError(
             f"the tracking store {redact(uri)} does not answer ({reason}); check --tracking-uri, and that the server runs"
         ) from error
+    where = urlparse(present.artifact_location or "").scheme or "a local folder"
+    return f"takes writes to the experiment {present.name!r}; artifacts go by {where}"
 
 
-def probe(uri: str) -> str:
-    """Writes a run to the store at `uri`, reads it back and deletes it; returns where artifacts go, for people."""
-    quiet_mlflow()
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
-    if not uri.startswith("http"):
-        return _write_and_read(client, "0", artifact=False)
-    # A server with users may let each of them write only to their own experiments. A sweep makes its own too.
-    experiment = client.create_experiment(f"check-{uuid.uuid4().hex}")
-    try:
-        return _write_and_read(client, experiment, artifact=True)
-    finally:
-        client.delete_experiment(experiment)
-
-
-def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> str:
-    run = client.create_run(experiment, run_name="check", tags={KIND: "check"})
-    identifier = run.info.run_id
-    try:
-        client.log_metric(identifier, "probe", 1.0, step=1)
-        if client.get_run(identifier).data.metrics.get("probe") != 1.0:
-            raise OSError("a metric that was written does not come back")
-        if artifact:
-            client.log_text(identifier, "ok", "check.txt")
-            with suppress(Exception):
-                delete_artifact(run.info.artifact_uri, "check.txt")
-    finally:
-        client.delete_run(identifier)
-    return urlparse(run.info.artifact_uri or "").scheme or "a local folder"
+def _try_writing(client: MlflowClient, experiment: Experiment, uri: str) -> None:
+    """Writes a tag that is there already, else one that is removed again; with a server also an artifact, and removes it."""
+    name, value = next(iter(experiment.tags.items()), (PROBE, "a check of write access"))
+    client.set_experiment_tag(experiment.experiment_id, name, value)
+    if name == PROBE:
+        client.delete_experiment_tag(experiment.experiment_id, name)
+    if has_server(uri):
+        storage = artifact_storage(experiment.artifact_location, uri)
+        with tempfile.TemporaryDirectory() as folder:
+            (file := Path(folder) / f"{PROBE}-{uuid.uuid4().hex}").write_text("ok", encoding="utf-8")
+            storage.log_artifact(str(file))
+        with suppress(Exception):  # a storage that cannot delete
+            storage.delete_artifacts(file.name)

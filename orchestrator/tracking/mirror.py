@@ -107,7 +107,8 @@ class Mirror:
             return
         try:
             if self.store is None:
-                self.store = SweepStore(self._uri, self._log.state.name, self._log.state.sweep_id)
+                state = self._log.state
+                self.store = SweepStore(self._uri, state.name, state.sweep_id, state.sweep.tracking.experiment)
             store, done = self.store, self.store.done
             self._find_dirty(store)
             places = sorted((place for place in self._dirty if place[0] in KINDS), key=lambda place: KINDS.index(place[0]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -47,11 +48,14 @@ def keep_artifacts_near(file: Path) -> None:
                 store.execute(change, (new_prefix, len(old_prefix) + 1, len(old_prefix), old_prefix))
 
 
-def delete_artifact(artifact_uri: str, path: str) -> None:
-    """Deletes a file or folder below a run's place of artifacts; each kind of storage raises errors of its own."""
+def artifact_storage(artifact_uri: str, tracking_uri: str) -> Any:
+    """Returns the place of artifacts of a run or experiment: it takes files, and deletes what is below it.
+
+    Each kind of storage raises errors of its own. The server at `tracking_uri` is asked for artifacts that it passes on.
+    """
     from mlflow.artifacts import get_artifact_repository
 
-    get_artifact_repository(artifact_uri).delete_artifacts(path)
+    return get_artifact_repository(artifact_uri, tracking_uri=tracking_uri)
 
 
 def watch_machine(run_id: str, uri: str) -> None:

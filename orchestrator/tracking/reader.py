@@ -75,12 +75,14 @@ class StoreReader:
             if run is None:
                 raise FileNotFoundError(f"it has no run of trial {key}")
             self.fetch_predictions(run, scratch)
+            if not self.client.list_artifacts(run.info.run_id, "adapter"):
+                raise FileNotFoundError(f"its run {run.info.run_id} has no adapter")
             return Path(self.client.download_artifacts(run.info.run_id, "adapter", str(scratch)))
         except Exception as error:
             raise TrackingError(
-                f"the adapter of trial {key} is not available from the tracking store ({type(error).__name__}). If it did not "
-                "arrive there: craft-sweeps replay runs/NAME; or give the sweep's folder runs/NAME instead "
-                "of its name"
+                f"the adapter of trial {key} is not available from the tracking store ({type(error).__name__}). A sweep file "
+                "with `tracking: {adapters: front}` or `none` does not send all; its folder has them: give runs/NAME in place "
+                "of the name. If it should have arrived: craft-sweeps replay runs/NAME"
             ) from error
 
     def fetch_predictions(self, run: Run, scratch: Path) -> Path | None:

@@ -19,6 +19,7 @@ from orchestrator.tracking.artifacts import digest_of, files_in
 from orchestrator.tracking.client import quiet_mlflow
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import cut
+from orchestrator.tracking.uri import has_server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -148,7 +149,7 @@ def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
         client.finalize_logged_model(logged.model_id, "FAILED")
         raise
     # A server resolves models:/ itself. For a database MLflow would ask its global store, so a database gets the location.
-    source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
+    source = f"models:/{logged.model_id}" if has_server(client.tracking_uri) else logged.artifact_location
     version: Any = client.create_model_version(
         candidate.name,
         source,

@@ -89,8 +89,8 @@ class SweepStore:
         done: how many requests to change something it has done.
     """
 
-    def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
-        self.client, self.experiment = open_experiment(uri, sweep, sweep_id)
+    def __init__(self, uri: str, sweep: str, sweep_id: str, experiment: str | None = None) -> None:
+        self.client, self.experiment = open_experiment(uri, sweep, experiment, sweep_id)
         self._sweep, self._sweep_id, self._file = sweep, sweep_id, sqlite_file(uri)
         self._inode = self._file.stat().st_ino if self._file else 0
         self.runs: dict[tuple[str, str], StoredRun] = {}

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from orchestrator.commands.check import _tracking
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking.client import check_store
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.uri import TrackingError
+from tests.orchestrator.logged import FILE
 
 PAGE, JSON = b"<h1>Sign in</h1>", b'{"error_code": "PERMISSION_DENIED", "message": "Permission denied"}'
+
+SWEEP = Sweep.model_validate(FILE)
 
 
 @pytest.fixture(params=[(401, PAGE), (403, PAGE), (403, JSON)], ids=["401", "403", "403-json"])
@@ -54,7 +58,7 @@ def sentences(uri: str) -> list[str]:
         with pytest.raises(TrackingError) as refused:
             ask(uri)
         texts.append(str(refused.value))
-    return [*texts, " ".join(f"{finding.sentence}; {finding.remedy}" for finding in _tracking(uri))]
+    return [*texts, " ".join(f"{finding.sentence}; {finding.remedy}" for finding in _tracking(uri, SWEEP))]
 
 
 def test_a_refused_login_is_no_server_that_does_not_answer(refusing: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:

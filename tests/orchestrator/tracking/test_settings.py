@@ -1,0 +1,143 @@
+"""`tracking` of a sweep file: a shared experiment, which adapters are sent, tags, and the variables of MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+
+from orchestrator.commands.check import _tracking
+from orchestrator.review.past_sweep import find_sweep
+from orchestrator.sweepfile.load import check as check_sweep
+from orchestrator.sweepfile.settings import TrackingSettings
+from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tracking.client import check_store
+from orchestrator.tracking.store import SweepStore
+from orchestrator.tracking.uri import TrackingError, has_server, resolve_uri
+from tests.orchestrator.logged import FILE, SweepLog, entry, mirror, runs
+
+SIZES = (4, 8, 16, 32)
+
+
+def train(folder: Path, tracking: dict[str, Any], scores: tuple[float, ...] = (60.0, 70.0, 65.0, 90.0)) -> SweepLog:
+    """Writes a sweep of four sizes, of which the third is not on the front; each has an adapter and answers."""
+    trials, sweep = [entry(size) for size in SIZES], SweepLog(folder)
+    sweep.start(*trials, tracking=tracking)
+    for trial, score in zip(trials, scores, strict=True):
+        (adapter := folder / "adapters" / trial.key / "adapter").mkdir(parents=True)
+        (adapter / "adapter_model.safetensors").write_bytes(trial.key.encode())
+        (adapter.parent / "predictions").mkdir()
+        (adapter.parent / "predictions" / "test.jsonl").write_text("{}\n")
+        sweep.run(trial)
+        sweep.finish(trial, score, adapter=f"adapters/{trial.key}/adapter")
+    return sweep
+
+
+def stored(uri: str, artifact: str) -> list[int]:
+    """Returns the sizes whose trials have an artifact in the store."""
+    table = runs(uri)
+    return [size for size in SIZES if f"craft.{artifact}_sha256" in table["trial", entry(size).key].data.tags]
+
+
+@pytest.mark.parametrize(
+    ("which", "running", "ended"),
+    [("all", [*SIZES], [*SIZES]), ("front", [32], [4, 8, 32]), ("none", [], [])],
+)
+def test_which_adapters_are_sent(uri: str, tmp_path: Path, which: str, running: list[int], ended: list[int]) -> None:
+    sweep = train(tmp_path, {"adapters": which})
+    copy = mirror(tmp_path, uri)
+    assert (stored(uri, "adapter"), stored(uri, "predictions")) == (running, [*SIZES])
+    sweep.close()
+    copy.step()
+    assert stored(uri, "adapter") == ended
+    missing = entry(16).key
+    if which != "all":
+        with pytest.raises(TrackingError, match=r"adapters: front.*give runs/NAME"):
+            find_sweep("demo", uri).adapter(missing, tmp_path / "copy")
+
+
+def test_answers_need_not_be_sent(uri: str, tmp_path: Path) -> None:
+    train(tmp_path, {"predictions": False}).close()
+    mirror(tmp_path, uri)
+    assert (stored(uri, "adapter"), stored(uri, "predictions")) == ([*SIZES], [])
+
+
+def test_several_sweeps_and_other_people_share_an_experiment(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MlflowClient(uri)
+    team = client.create_experiment("team/peft", tags={"owner": "ada"})
+    foreign = client.create_run(team, run_name="theirs", tags={"mine": "yes"}).info.run_id
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("an experiment was made")
+
+    monkeypatch.setattr(MlflowClient, "create_experiment", refuse)
+    for name, number in (("demo", "5" * 32), ("other", "6" * 32)):
+        sweep = SweepLog(tmp_path / name, name, number)
+        sweep.start(entry(), name=name, tracking={"experiment": "team/peft", "tags": {"team": "search", "craft_free": "1"}})
+        sweep.train(entry())
+        sweep.close()
+        mirror(tmp_path / name, uri)
+    present = client.search_runs([team])
+    assert len(present) == 1 + 2 * 3
+    ours = [run for run in present if run.info.run_id != foreign]
+    assert {(run.data.tags["team"], run.data.tags["craft_free"]) for run in ours} == {("search", "1")}
+    assert client.get_run(foreign).data.tags["mine"] == "yes"
+    assert client.get_experiment(team).tags["owner"] == "ada"
+    assert [find_sweep(name, uri).name for name in ("demo", "other")] == ["demo", "other"]
+
+
+def test_check_leaves_nothing_in_the_store(uri: str) -> None:
+    sweep = check_sweep(FILE | {"tracking": {"experiment": "team"}})[0]
+    assert isinstance(sweep, Sweep)
+    client = MlflowClient(uri)
+
+    def everything() -> Any:
+        places = client.search_experiments(view_type=ViewType.ALL)
+        found = client.search_runs([place.experiment_id for place in places], run_view_type=ViewType.ALL)
+        return [(place.name, dict(place.tags)) for place in places], [run.info.run_id for run in found]
+
+    before = everything()
+    assert "'team' will be made" in "".join(finding.sentence for finding in _tracking(uri, sweep))
+    assert everything() == before
+    for tags in ({}, {"owner": "ada"}):
+        name = f"team{len(tags)}"
+        client.create_experiment(name, tags=tags)
+        before = everything()
+        assert "takes writes" in check_store(uri, "demo", name)
+        assert everything() == before
+
+
+def test_the_variables_of_mlflow_are_read(uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "team/peft")
+    sweep, mistakes = check_sweep(FILE)
+    assert sweep is not None
+    assert not mistakes
+    assert (sweep.tracking.uri, sweep.tracking.experiment) == ("http://tracker:5000", "team/peft")
+    own = check_sweep(FILE | {"tracking": {"uri": "sqlite:///mine.db", "experiment": "mine"}})[0]
+    assert own is not None
+    assert (own.tracking.uri, own.tracking.experiment) == ("sqlite:///mine.db", "mine")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    with pytest.raises(TrackingError, match=r"MLFLOW_TRACKING_URI '\./mlruns' is a folder"):
+        resolve_uri(TrackingSettings().uri)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", MlflowClient(uri).create_experiment("by number"))
+    assert MlflowClient(uri).get_experiment(SweepStore(uri, "demo", "5" * 32).experiment).name == "by number"
+
+
+def test_databricks_is_passed_to_mlflow() -> None:
+    for uri in ("databricks", "databricks://work"):
+        assert resolve_uri(uri) == uri
+        assert has_server(uri)
+    with pytest.raises(TrackingError, match="names no profile"):
+        resolve_uri("databricks://")
+
+
+@pytest.mark.parametrize("tags", [{"craft.kind": "x"}, {"mlflow.user": "x"}, {"a=b": "x"}, {"": "x"}, {"team": 3}])
+def test_tags_that_are_refused(tags: dict[str, Any]) -> None:
+    sweep, mistakes = check_sweep(FILE | {"tracking": {"tags": tags}})
+    assert sweep is None
+    assert [mistake.path[:2] for mistake in mistakes] == [("tracking", "tags")]
