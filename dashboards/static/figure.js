@@ -116,7 +116,6 @@ Craft.Figure = class {
     this.shapes = layout.shapes || [];
     const lines = this.chosen.range === "whole" ? this.shapes : [];
     if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed, layout.height), layout.uirevision);
-    layout.annotations = [...layout.annotations || [], ...this.beyond(layout.yaxis.range)];
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
@@ -141,13 +140,6 @@ Craft.Figure = class {
     if (axis && axis.range && !axis.autorange && !this.given.has(String(axis.range))) return [...axis.range];
     if (wanted) this.given.add(String(wanted));
     return wanted;
-  }
-
-  /* Notes at the lower edge, of labelled lines that lie below the range. */
-  beyond(range) {
-    const place = {xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", showarrow: false};
-    return this.shapes.filter(line => range && line.label && line.y0 < range[0])
-      .map(line => ({...place, text: `↓ ${line.label.text} ${line.y0.toFixed(1)}`, font: line.label.font}));
   }
 
   dress(trace) {
@@ -237,7 +229,7 @@ Craft.Figure = class {
     this.placeNames();
     this.findPoints();
     this.dim(this.selected);
-    this.placeRing();
+    this.ring();
   }
 
   /* Shows the names that cover no mark, other name or frame. Each stands over its mark, or else under it; pointing at a mark shows
@@ -274,21 +266,20 @@ Craft.Figure = class {
     });
     this.holder.on("plotly_deselect", () => this.on.select(null));
     this.holder.on("plotly_selecting", event => { if (event && event.points) this.dim(new Set(event.points.map(point => point.customdata))); });
-    this.holder.on("plotly_relayout", () => this.placeRing());
+    this.holder.on("plotly_relayout", () => this.ring());
     this.holder.on("plotly_afterplot", () => this.drew());
-    if (this.data.some(Craft.walks)) new Craft.Keys(this);
+    if (!this.data.some(Craft.walks)) return;
+    this.holder.tabIndex = 0;
+    this.holder.addEventListener("keydown", event => { if (event.target === this.holder) this.press(event); });
+    this.holder.addEventListener("blur", () => this.on.leave());
   }
 
   /* A ring around one configuration's point: an element over the plot, because redrawing thousands of points for it would be slow. */
-  ring(id) {
+  ring(id = this.ringed) {
     this.ringed = id;
-    this.placeRing();
-  }
-
-  placeRing() {
     let mark = this.holder.querySelector(".ring");
     const full = this.holder._fullLayout;
-    const at = this.ringed && full && full.xaxis ? this.position(this.ringed, full) : null;
+    const at = id && full && full.xaxis ? this.position(id, full) : null;
     if (!at) { if (mark) mark.remove(); return; }
     if (!mark) { mark = Craft.element("div", {class: "ring", "aria-hidden": "true"}); this.holder.append(mark); }
     mark.style.left = at[0] + "px";
@@ -306,55 +297,34 @@ Craft.Figure = class {
     }
     return null;
   }
-};
 
-/* A figure's points by keyboard: left and right go along the horizontal axis, Enter keeps a point, Space selects it. */
-/* Whether a trace has points to walk along. */
-Craft.walks = trace => trace.mode === "markers" && Boolean(trace.customdata);
-
-Craft.Keys = class {
-  /* `figure` is a Craft.Figure; its `on` has keep(id) besides what the mouse needs. */
-  constructor(figure) {
-    this.figure = figure;
-    this.at = null;
-    const plot = figure.holder;
-    plot.tabIndex = 0;
-    plot.addEventListener("keydown", event => { if (event.target === plot) this.press(event); });
-    plot.addEventListener("blur", () => this.figure.on.leave());
-  }
-
-  /* Ids of the points in sight, each once, from left to right. */
-  order() {
-    const places = new Map();
-    for (const [, id] of this.figure.points) {
-      const place = places.has(id) ? null : this.figure.position(id, this.figure.holder._fullLayout);
-      if (place) places.set(id, place);
-    }
-    return [...places].sort(([, a], [, b]) => a[0] - b[0] || a[1] - b[1]);
-  }
-
+  /* A figure's points by keyboard: left and right go along the horizontal axis, Enter keeps a point, Space selects it. */
   press(event) {
-    const {on} = this.figure;
     const step = {ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity}[event.key];
-    if (step === undefined && !(["Enter", " "].includes(event.key) && this.at !== null)) return;
+    if (step === undefined && !(["Enter", " "].includes(event.key) && this.at)) return;
     event.preventDefault();
-    if (step !== undefined) this.go(step);
-    else if (event.key === "Enter") on.keep(this.at);
+    if (step !== undefined) this.walk(step);
+    else if (event.key === "Enter") this.on.keep(this.at);
     else {
-      const chosen = new Set(this.figure.selected || []);
+      const chosen = new Set(this.selected || []);
       if (!chosen.delete(this.at)) chosen.add(this.at);
-      on.select(chosen.size ? chosen : null);
+      this.on.select(chosen.size ? chosen : null);
     }
   }
 
-  go(step) {
-    const points = this.order();
+  walk(step) {
+    // the points in sight, each once, from left to right
+    const places = new Map(this.points.map(([, id]) => [id, this.position(id, this.holder._fullLayout)]));
+    const points = [...places].filter(([, place]) => place).sort(([, a], [, b]) => a[0] - b[0] || a[1] - b[1]);
     if (!points.length) return;
     const before = points.findIndex(([id]) => id === this.at);
     const next = before < 0 && Number.isFinite(step) ? (step > 0 ? 0 : points.length - 1) : before + step;
     const [id, [x, y]] = points[Math.max(0, Math.min(points.length - 1, next))];
     this.at = id;
-    const box = this.figure.holder.getBoundingClientRect();
-    this.figure.on.hover(id, {clientX: box.left + x, clientY: box.top + y});
+    const box = this.holder.getBoundingClientRect();
+    this.on.hover(id, {clientX: box.left + x, clientY: box.top + y});
   }
 };
+
+/* Whether a trace has points to walk along. */
+Craft.walks = trace => trace.mode === "markers" && Boolean(trace.customdata);

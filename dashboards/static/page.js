@@ -32,14 +32,6 @@ Craft.LiveSource = class {
   }
 };
 
-/* Everything is in the file. */
-Craft.FileSource = class {
-  constructor(content) { this.content = content; this.given = new Set(); }
-  async state() { return this.once("state", this.content.state); }
-  async panel(name) { return this.once(name, this.content.specs[name]); }
-  once(key, value) { if (this.given.has(key)) return null; this.given.add(key); return value; }
-};
-
 /* Where commands work, if that is known. */
 Craft.place = folder => folder ? Craft.element("p", {class: "hint"}, "Run in ", Craft.element("code", {}, folder)) : "";
 
@@ -54,9 +46,9 @@ Craft.command = function (purpose, text) {
 };
 
 Craft.Page = class {
-  constructor(source) {
+  constructor(source, live) {
     this.source = source;
-    this.live = source instanceof Craft.LiveSource;
+    this.live = live;
     this.panels = new Map();
     this.selected = null;
     this.details = new Map();
@@ -84,59 +76,35 @@ Craft.Page = class {
     apply();
   }
 
+  /* Shows the state, which a live page asks for again and again. */
   async start() {
-    try {
-      this.takeState(await this.source.state());
-    } catch (error) {
-      document.getElementById("waiting").textContent = error.message;
-      if (!this.live) return;
-    }
-    await this.refresh();
-    if (this.live) this.poll();
-  }
-
-  async poll() {
-    for (;;) {
-      await new Promise(wake => setTimeout(wake, Craft.POLL_MS));
-      if (document.hidden) continue;
+    do {
+      if (document.hidden && this.lastState) continue;
       try {
         const state = await this.source.state();
-        this.lost = false;
-        if (state) { this.takeState(state); await this.refresh(); }
-        else this.say(this.lastState);
+        this.takeState(state || this.lastState);
+        if (state) await this.refresh();
       } catch (error) {
-        this.lost = true;
         this.liveMark.className = "live off";
         this.liveMark.textContent = error instanceof TypeError ? "The server does not answer; trying again" : error.message;
       }
-    }
+    } while (this.live && await new Promise(wake => setTimeout(wake, Craft.POLL_MS, true)));
   }
 
   takeState(state) {
-    if (!state) return;
     this.lastState = state;
     const names = state.sweeps.filter(sweep => sweep.shown).map(sweep => sweep.name);
     if (this.live && !this.source.sweeps.length && names.length) this.source.choose(names);
-    const title = names.length ? names.join(" · ") : "CRAFT sweeps";
-    document.getElementById("title").textContent = title;
-    document.getElementById("title").title = title;
-    document.title = `${title} · CRAFT sweeps`;
+    const title = document.getElementById("title"), waiting = document.getElementById("waiting");
+    title.textContent = title.title = names.length ? names.join(" · ") : "CRAFT sweeps";
+    document.title = `${title.textContent} · CRAFT sweeps`;
     document.getElementById("foot").textContent = state.foot || "";
-    this.say(state);
-    if (this.live) this.picker(state.sweeps);
-    if (state.message) {
-      const waiting = document.getElementById("waiting");
-      if (waiting) waiting.textContent = state.message;
-      return;
-    }
-    if (!this.panels.size) this.build(state);
-  }
-
-  say(state) {
-    if (!state) return;
     this.liveMark.className = "live" + (this.live && state.running ? " on" : "");
     this.liveMark.textContent = state.status || "";
     this.answer(state.answers || []);
+    if (this.live) this.picker(state.sweeps);
+    if (waiting && state.message) waiting.textContent = state.message;
+    if (!state.message && !this.panels.size) this.build(state);
   }
 
   answer(answers) {
@@ -188,39 +156,32 @@ Craft.Page = class {
       for (const meta of state.panels.filter(panel => panel.section === section)) grid.append(this.frame(meta));
     }
     document.getElementById("nav").replaceChildren(...links);
-    for (const panel of this.panels.values()) panel.visible = panel.onScreen = panel.meta.section === "front";
   }
 
-  /* A panel that is not on the screen is asked for once, after the others, and not redrawn (importance and curves take the server
-     time). Watching begins when the front is drawn, because on an empty page every panel is on the screen. */
+  /* The front comes first: people look at it first, and its table holds the text of tooltips. The others follow one by one: those on
+     the screen, and at first all, so that a print of the page has them. What is below the screen is asked for again when it comes
+     into sight (importance and curves take the server time). */
+  async refresh() {
+    const panels = [...this.panels.values()], isFirst = panel => panel.meta.section === "front";
+    await Promise.all(panels.filter(isFirst).map(panel => this.fetch(panel)));
+    if (!this.watcher && panels.length) this.watch();
+    for (const panel of panels.filter(panel => !isFirst(panel))) {
+      panel.late = Boolean(panel.turn) && !panel.onScreen;
+      if (!panel.late) await this.fetch(panel);
+    }
+  }
+
   watch() {
-    if (this.watcher || !this.panels.size) return;
     this.watcher = new IntersectionObserver(entries => {
       for (const entry of entries) {
         const panel = this.panels.get(entry.target.dataset.panel);
         panel.onScreen = entry.isIntersecting;
         if (!panel.onScreen) continue;
-        if (!panel.visible || panel.late) { panel.visible = true; panel.late = false; this.fetch(panel); }
+        if (panel.late) { panel.late = false; this.fetch(panel); }
         if (panel.figure && panel.figure.selected !== this.selected) panel.figure.select(this.selected);
       }
     }, {rootMargin: "250px"});
     for (const panel of this.panels.values()) this.watcher.observe(panel.box);
-    addEventListener("beforeprint", () => { for (const panel of this.panels.values()) this.load(panel); });
-    this.loadRest();
-  }
-
-  load(panel) {
-    if (panel.visible) return;
-    panel.visible = true;
-    return this.fetch(panel);
-  }
-
-  /* The panels below the screen follow one by one, so that a print or a picture of the whole page has all of them. */
-  async loadRest() {
-    for (const panel of this.panels.values()) {
-      await new Promise(resolve => setTimeout(resolve, 50));
-      await this.load(panel);
-    }
   }
 
   frame(meta) {
@@ -231,31 +192,23 @@ Craft.Page = class {
     const help = make("details", {class: "help", hidden: true}, make("summary", {"aria-label": "What this shows"}, "?"), make("p", {}));
     const heading = make("div", {class: "heading"}, make("h3", {}, meta.title, help), make("p", {class: "about"}, meta.about));
     const box = make("article", {class: "panel" + (meta.wide ? " wide" : ""), "data-panel": meta.name, "aria-label": meta.title}, make("header", {}, heading, choices), content, note);
-    const panel = {meta, box, choices, content, note, help, visible: false};
+    const panel = {meta, box, choices, content, note, help, onScreen: meta.section === "front"};
     this.panels.set(meta.name, panel);
     content.append(make("p", {class: "empty"}, "Loading …"));
     return box;
   }
 
-  async refresh() {
-    // the table holds the text of tooltips, and the front is what people look at first: these two come first
-    for (const panel of this.panels.values()) panel.late = panel.visible && !panel.onScreen;
-    await Promise.all([...this.panels.values()].filter(panel => panel.onScreen && panel.visible || panel.meta.section === "front").map(panel => this.fetch(panel)));
-    this.watch();
-  }
-
-  async fetch(panel) {
-    if (panel.busy) { panel.again = true; return; }
-    panel.busy = true;
-    try {
-      const spec = await this.source.panel(panel.meta.name);
-      if (spec) await this.show(panel, spec);
-    } catch (error) {
-      this.empty(panel, error instanceof TypeError ? "The server does not answer." : error.message);
-    } finally {
-      panel.busy = false;
-      if (panel.again) { panel.again = false; this.fetch(panel); }
-    }
+  /* Asks for a panel's spec and shows it, one time after the other. */
+  fetch(panel) {
+    panel.turn = Promise.resolve(panel.turn).then(async () => {
+      try {
+        const spec = await this.source.panel(panel.meta.name);
+        if (spec) await this.show(panel, spec);
+      } catch (error) {
+        this.empty(panel, error instanceof TypeError ? "The server does not answer." : error.message);
+      }
+    });
+    return panel.turn;
   }
 
   /* A panel with nothing to show is one line, or nothing. */
@@ -486,21 +439,21 @@ Craft.plotly = function () {
   return Craft.plotlyComes;
 };
 
+/* The data come from the file, if it has them, else from the server. */
 Craft.begin = async function () {
   const packed = document.getElementById("content");
-  let source;
+  let source = packed ? null : new Craft.LiveSource();
   if (packed) {
     try {
-      source = new Craft.FileSource(JSON.parse(await Craft.inflate(packed.textContent)));
+      const {state, specs} = JSON.parse(await Craft.inflate(packed.textContent));
+      source = {state: async () => state, panel: async name => specs[name]};
     } catch (error) {
       document.getElementById("waiting").textContent = `This page could not be opened (${error.message}); it needs a browser from 2023 or later.`;
       return;
     }
-  } else {
-    source = new Craft.LiveSource();
   }
   Craft.plotly().catch(() => {});  // the panel that draws first reports it
-  Craft.page = new Craft.Page(source);
+  Craft.page = new Craft.Page(source, !packed);
   await Craft.page.start();
 };
 document.addEventListener("DOMContentLoaded", Craft.begin);

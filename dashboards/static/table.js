@@ -30,22 +30,8 @@ Craft.csv = function (table, rows) {
   return [columns.map(([name]) => cell(name)), ...rows.map(row => columns.map(([, values]) => cell(values[row])))].map(cells => cells.join(",") + "\n").join("");
 };
 
-/* Whether the text is on the clipboard now. */
-Craft.copyText = async function (text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // frames and old browsers without a clipboard: the selection of a hidden field is copied instead
-    const field = Craft.element("textarea", {class: "visually-hidden", "aria-hidden": "true"});
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    const copied = document.execCommand("copy");
-    field.remove();
-    return copied;
-  }
-};
+/* Whether the text is on the clipboard now. Frames, and pages that are not from this machine or by https, may not copy. */
+Craft.copyText = text => Promise.resolve().then(() => navigator.clipboard.writeText(text)).then(() => true, () => false);
 
 /* `on` has pin(id), ring(id or null), choose(ids or null). */
 Craft.Table = class {
@@ -216,12 +202,8 @@ Craft.Table = class {
     const rows = this.rows(), text = Craft.csv(this.data, rows), copied = await Craft.copyText(text);
     this.said.textContent = copied ? `${rows.length} rows copied as CSV` : "The browser does not allow copying here: take the text below.";
     this.byHand.hidden = copied;
-    if (!copied) {
-      this.byHand.value = text;
-      this.byHand.focus();
-      this.byHand.select();
-    }
-    clearTimeout(this.quiet);
-    this.quiet = setTimeout(() => { this.said.textContent = ""; }, 4000);
+    this.byHand.value = text;
+    if (!copied) this.byHand.focus();
+    if (!copied) this.byHand.select();
   }
 };
