@@ -29,7 +29,7 @@ from craft.scoring.predictions import Prediction
 from craft.words import points
 from dashboards.frames import Frames, Row, TrialRow
 from orchestrator.results.answer import REASONS
-from orchestrator.results.metrics import COLUMNS, Column, column_of, label_of, titled, unit_of
+from orchestrator.results.metrics import COLUMNS, SIZE, Column, column_of, label_of, titled, unit_of
 from orchestrator.results.summary import shared_metric
 from orchestrator.tools.markup import shorten
 
@@ -102,17 +102,17 @@ class Panel:
 
 
 def metrics_of(view: View) -> list[Column]:
-    """Returns the metrics for which some configuration has a value: the score, every task's score, the rest of COLUMNS, and
-    other objectives.
+    """Returns the metrics for which some configuration has a value: the score, the size, every task's score, the rest of
+    COLUMNS, and other objectives.
 
     The direction of an objective is that of the first sweep that has it.
     """
-    tasks = [column_of(f"score/{task}") for task in view.tasks]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
-    unlisted = [column_of(name) for name in ways if name not in COLUMNS]
     score = replace(COLUMNS["score"], label=label_of("score", score_metric(view)))
+    tasks = [replace(column_of(f"score/{task}"), place="front") for task in view.tasks]
     rows = [row for row in COLUMNS.values() if row.is_number and row.place not in ("objective", "record")]
-    every = [score, *tasks, *(row for row in rows if row.name != "score"), *unlisted]
+    rest = [row for row in rows if row.name not in ("score", SIZE)] + [column_of(name) for name in ways if name not in COLUMNS]
+    every = [score, COLUMNS[SIZE], *tasks, *rest]
     measured = [metric for metric in every if values_of(view.configurations, metric.name)]
     return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 

@@ -63,7 +63,7 @@ def draw(plain: Plain) -> Plain:
     every = [line for lines in plain["lines"].values() for line in lines]
     tasks = sorted({line["task"] for line in every})
     by_method = colours([line["method"] for line in every])
-    layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}, "hovermode": "closest"}
+    layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}}
     return {
         "choices": [
             choice("task", "Task", tasks),

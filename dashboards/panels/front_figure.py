@@ -10,12 +10,11 @@ from orchestrator.results.metrics import Column, titled
 from orchestrator.results.presentation import colours
 
 GREY = "#8A8A8A"
-RANGES = {"fitted": "fits the points", "whole": "down to random guessing"}
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def draw(plain: Plain) -> Plain:
-    """Draws the figure with its choices: horizontal metric, vertical metric, published rows, vertical range."""
+    """Draws the figure with its choices: horizontal metric, vertical metric, published rows."""
     metrics = plain["metrics"]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
@@ -23,32 +22,24 @@ def draw(plain: Plain) -> Plain:
     if plain["partial"]["id"]:
         traces.append(_partial_trace(plain["partial"], values, by_method))
     if any(any(by_axis.values()) for by_axis in plain["possible"].values()):
-        traces.append(_possible_trace())
+        marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
+        traces.append(_points("may be on the front", marker, "possible/{x}/{y}"))
     traces += _front_traces(plain["sweeps"])
     if plain["answers"]:
         marker = {"color": "ink", "symbol": "star-diamond-open", "size": 17, "line": {"width": 1.6}}
-        traces.append(_points("the answer", "answers", marker))
+        traces.append(_points("the answer", marker, "answers"))
     traces.append(published_trace(plain["published"]["rows"], values))
     labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
     x, y = (name if name in labels else None for name in plain["axes"])
+    layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
     return {
         "choices": [
             choice("y", "Vertical axis", labels, y or metrics[0].name),
             choice("x", "Horizontal axis", labels, x or metrics[-1].name),
             published_choice(plain["published"]),
-            *([choice("range", "Vertical range", RANGES)] if plain["guessing"] is not None else []),
         ],
         "values": values,
-        "figure": {
-            "data": traces,
-            "layout": {
-                "xaxis": {"$": "axis/{x}"},
-                "yaxis": {"$": "axis/{y}"},
-                "shapes": {"$": "lines/{y}"},
-                "dragmode": "select",
-                "hovermode": "closest",
-            },
-        },
+        "figure": {"data": traces, "layout": layout},
         "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
         "help": _help(plain),
         "also": {"$": "published/{published}/says"},
@@ -113,82 +104,42 @@ def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> li
         pick = f"group/{number}"
         values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
         name = f"{methods[method]} · {sweeps[sweep]}" if len(sweeps) > 1 else methods[method]
-        symbol = SYMBOLS[sweep % len(SYMBOLS)]
-        traces.append(_points(name, pick, {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6}))
+        marker = {"color": by_method[method], "symbol": SYMBOLS[sweep % len(SYMBOLS)], "size": 8, "opacity": 0.85}
+        traces.append(_points(name, marker, pick))
     return traces
 
 
 def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> Plain:
     values["so far"] = partial["id"]
     colour = [by_method[method] for method in partial["method"]]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "not complete (mean so far)",
-        "x": {"$": "so far/{x}"},
-        "y": {"$": "so far/{y}"},
-        "customdata": {"$": "so far"},
-        "marker": {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8},
-    }
+    marker = {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8}
+    at = {"x": {"$": "so far/{x}"}, "y": {"$": "so far/{y}"}, "customdata": {"$": "so far"}}
+    return {"type": "scatter", "mode": "markers", "name": "not complete (mean so far)", "marker": marker, **at}
 
 
-def _possible_trace() -> Plain:
-    marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
-    return _points("may be on the front", "possible/{x}/{y}", marker)
-
-
-def _points(name: str, pick: str, marker: Plain) -> Plain:
+def _points(name: str, marker: Plain, pick: str) -> Plain:
     """Returns the finished configurations whose positions are under `pick`, as marks over the chosen axes."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": {"$": "v/{x}", "pick": pick},
-        "y": {"$": "v/{y}", "pick": pick},
-        "customdata": {"$": "id", "pick": pick},
-        "marker": marker,
-    }
+    columns = {"x": "v/{x}", "y": "v/{y}", "customdata": "id"}
+    at = {axis: {"$": column, "pick": pick} for axis, column in columns.items()}
+    return {"type": "scatter", "mode": "markers", "name": name, "marker": marker, **at}
 
 
 def _front_traces(sweeps: list[str]) -> list[Plain]:
-    dashes = ("solid", "dash", "dot", "dashdot")
-    lines: list[Plain] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"front · {name}" if len(sweeps) > 1 else "front",
-            "x": {"$": "v/{x}", "pick": f"front/{{x}}/{{y}}/{index}"},
-            "y": {"$": "v/{y}", "pick": f"front/{{x}}/{{y}}/{index}"},
-            "line": {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"},
-            "hoverinfo": "skip",
-        }
-        for index, name in enumerate(texts(sweeps, 30))
-    ]
-    pick = "front/{x}/{y}"
-    marker = {
-        "color": {"$": "colour", "pick": pick},
-        "symbol": {"$": "symbol", "pick": pick},
-        "size": 11,
-        "line": {"width": 1.5, "color": "ink"},
-    }
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "thickness": 1.2,
-        "width": 3,
-        "color": "soft",
-        "array": {"$": "above/{y}", "pick": pick},
-        "arrayminus": {"$": "below/{y}", "pick": pick},
-    }
-    points = _points("on the front", pick, marker) | {"showlegend": False, "error_y": bars}
+    dashes, pick = ("solid", "dash", "dot", "dashdot"), "front/{x}/{y}"
+    lines: list[Plain] = []
+    for index, name in enumerate(texts(sweeps, 30)):
+        line = {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"}
+        trace = _points(f"front · {name}" if len(sweeps) > 1 else "front", {}, f"{pick}/{index}")
+        del trace["customdata"]
+        lines.append(trace | {"mode": "lines", "line": line, "hoverinfo": "skip"})
+    look = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
+    points = _points("on the front", {**look, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
+    bars = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": "soft"}
+    bars |= {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
     # the page's script puts each name where it covers nothing
-    names = {"mode": "text", "text": {"$": "label", "pick": pick}, "textposition": "top center", "textfont": {"size": 10}}
-    named = (
-        {key: points[key] for key in ("type", "x", "y")}
-        | names
-        | {"showlegend": False, "hoverinfo": "skip", "cliponaxis": False}
-    )
-    return [*lines, points, named]
+    names: Plain = {key: points[key] for key in ("type", "x", "y")} | {"mode": "text", "text": {"$": "label", "pick": pick}}
+    names |= {"textposition": "top center", "textfont": {"size": 10}, "hoverinfo": "skip", "cliponaxis": False}
+    return [*lines, points | {"showlegend": False, "error_y": bars}, names | {"showlegend": False}]
 
 
 def _note(counts: Plain) -> str:

@@ -88,7 +88,6 @@ def draw(plain: Plain) -> Plain:
         "xaxis": columns | {"range": [-0.15, len(axes) - 0.85], "showgrid": True, "zeroline": False},
         "yaxis": {"visible": False, "range": [-0.05, 1.05]},
         "annotations": marks,
-        "hovermode": "closest",
         "dragmode": "select",
     }
     return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}

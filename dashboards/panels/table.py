@@ -29,13 +29,8 @@ from dashboards.panels.base import (
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
+from orchestrator.review.front_tables import task_title
 
-TASK_LABELS = {
-    "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
-    "stsb": "STS-B",
-    "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
-    "arc_challenge": "ARC-c", "openbookqa": "OBQA",
-}  # fmt: skip
 TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
 CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"
 MORE = "craft-sweeps more {sweep}"
@@ -76,8 +71,8 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     """Returns the columns: label and the metrics that the page always shows, then parameters, columns that a reader may add,
     and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
-    worth = [metric for metric in _ordered(metrics_of(view)) if _worth_showing(metric, view, objectives)]
-    metrics = [metric for metric in worth if _place(metric) in ("front", "page") or metric.name in objectives]
+    worth = [metric for metric in metrics_of(view) if _worth_showing(metric, view, objectives)]
+    metrics = [metric for metric in worth if metric.place in ("front", "page") or metric.name in objectives]
     summaries = [row.summary for row in rows]
     columns: list[Plain] = [_text("label", "Configuration", [row.label for row in rows])]
     columns += [_text("sweep", "Sweep", [row.sweep.name for row in rows])] if len(view.sweeps) > 1 else []
@@ -107,7 +102,7 @@ def _parameter(name: str, values: list[Any]) -> Plain:
 def _metric(metric: Column, summaries: Sequence[Summary]) -> Plain:
     """Returns a column with its cells as numbers and as text; score and tasks have labels of the page's own."""
     task = metric.name.removeprefix("score/")
-    label = TASK_LABELS.get(task, task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
+    label = task_title(task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
     row = replace(metric, interval=metric.interval and task == metric.name)
     plain: Plain = {"key": f"m.{row.name}", "label": label, "kind": row.kind, "better": row.best, "about": row.about}
     plain |= {"values": [number(row.value(summary)) for summary in summaries]}
@@ -116,16 +111,6 @@ def _metric(metric: Column, summaries: Sequence[Summary]) -> Plain:
         return plain
     ends = [summary.bounds(row.name) for summary in summaries]
     return plain | {"low": numbers(end.low for end in ends), "high": numbers(end.high for end in ends)}
-
-
-def _place(metric: Column) -> str:
-    return "front" if metric.name.startswith("score/") else metric.place
-
-
-def _ordered(metrics: Sequence[Column]) -> list[Column]:
-    """Returns the metrics in order: the score and its size, the tasks, what is known of the score, then the rest."""
-    rank = {"score": 0, SIZE: 1}
-    return sorted(metrics, key=lambda metric: 2 if "/" in metric.name else rank.get(metric.name, 3 + (metric.place != "front")))
 
 
 def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> bool:

@@ -72,9 +72,9 @@ Craft.layout = function (given, palette, width, wide) {
 
 /* The vertical range. Two seeds give intervals far beyond any score: the axis follows the points, and the bars are cut at its edge.
    It ends at `most` if that is given, with room for half a mark in a figure of `height` pixels, of which some 130 are no plot. */
-Craft.rangeOf = function (data, lines, most, height) {
+Craft.rangeOf = function (data, most, height) {
   const bars = data.filter(trace => trace.error_y);
-  const values = [...data.flatMap(trace => trace.y || []), ...lines.map(line => line.y0)].filter(value => typeof value === "number");
+  const values = data.flatMap(trace => trace.y || []).filter(value => typeof value === "number");
   if (!(bars.length || most) || !values.length) return undefined;
   const end = (trace, name, way) => trace.y.map((value, index) => value === null ? value : value + way * ((trace.error_y[name] || [])[index] || 0)).filter(value => value !== null);
   const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1, edge = 0.06 * spread;
@@ -114,8 +114,7 @@ Craft.Figure = class {
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
     this.shapes = layout.shapes || [];
-    const lines = this.chosen.range === "whole" ? this.shapes : [];
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, lines, (figure.layout.yaxis || {}).maxallowed, layout.height), layout.uirevision);
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, (figure.layout.yaxis || {}).maxallowed, layout.height), layout.uirevision);
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;

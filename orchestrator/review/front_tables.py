@@ -152,7 +152,7 @@ def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Colu
     return [
         *(Column(head, head, kind="text", read=_part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
         metric_column(SIZE, "Parameters"),
-        *(metric_column(f"score/{task}", _title(task)) for task in tasks),
+        *(metric_column(f"score/{task}", task_title(task)) for task in tasks),
         *(replace(column, label=heading(column.label)) for column in (score, *columns)),
     ]
 
@@ -172,11 +172,12 @@ def _parts(summary: Summary) -> tuple[str, str, str]:
     return ", ".join([title, *settings]), size, modules
 
 
-def _title(task: str) -> str:
+def task_title(task: str) -> str:
+    """Returns the name of a task as papers have it: titles read "CoLA: is the sentence acceptable English?"."""
     from craft.tasks import TASKS
 
-    # Titles read "CoLA: is the sentence acceptable English?"; a column has room for the name.
-    return TASKS[task].title.partition(":")[0] if task in TASKS else short_task(task)
+    title, colon, _ = TASKS[task].title.partition(":") if task in TASKS else ("", "", "")
+    return title if colon else short_task(task)
 
 
 _LATEX = {"\\": "\\textbackslash{}", "·": "$\\cdot$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
