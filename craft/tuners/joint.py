@@ -10,7 +10,8 @@ of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, cast
@@ -18,7 +19,12 @@ from typing import Any, ClassVar, cast
 import torch
 from peft.config import PeftConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
-from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_module_exists
+from peft.tuners.tuners_utils import (
+    BaseTuner,
+    BaseTunerLayer,
+    _maybe_include_all_linear_layers,
+    check_target_module_exists,
+)
 from peft.utils.integrations import init_empty_weights
 from peft.utils.other import ModulesToSaveWrapper
 from peft.utils.peft_types import PeftType, register_peft_method
@@ -102,7 +108,8 @@ class JointLayer(nn.Module, BaseTunerLayer):
 class JointTuner(BaseTuner):
     """Puts `JointLayer`s around the targets and keeps what the adapters train.
 
-    A method's subclass sets `prefix` (of its tensors' names) and `adapter_cls`.
+    A method's subclass sets `prefix` (of its tensors' names) and `adapter_cls`. PEFT's private names are in this module alone;
+    `tests/craft/tuners/test_private_names.py` names each.
     """
 
     uses_shared_state = True
@@ -110,6 +117,8 @@ class JointTuner(BaseTuner):
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
     adapter_cls: ClassVar[type[JointAdapter]]
     parts_name: ClassVar[str] = "parts"
+    mixes: ClassVar[str] = ""
+    """The other way to give each row of a batch an adapter of its own, in words."""
 
     @property
     def parts(self) -> nn.ModuleDict:
@@ -172,12 +181,65 @@ class JointTuner(BaseTuner):
         return peft_config
 
     def _create_and_replace(self, *args: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
-        config, adapter_name, target, target_name, parent = args
-        layer = target if isinstance(target, JointLayer) else JointLayer(target, current_key)
+        _, adapter_name, target, target_name, parent = args
+        layer = self.put_layer(adapter_name, target, current_key)
         if layer is not target:
             self._replace_module(parent, target_name, layer, target)
+
+    def put_layer(self, adapter_name: str, target: nn.Module, path: str) -> nn.Module:
+        """Returns the layer around the module at `path`, with one more adapter."""
+        layer = target if isinstance(target, JointLayer) else JointLayer(target, path)
         layer.parts[adapter_name] = self.parts[adapter_name]
-        layer.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+        layer.set_adapter(self.active_adapters, inference_mode=self.peft_config[adapter_name].inference_mode)
+        return layer
+
+    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> Any:  # type: ignore[override]
+        return self.adapts(peft_config, key)
+
+    def adapts(self, config: Any, path: str) -> Any:
+        """Returns whether a configuration chooses the module at `path`, as PEFT says it."""
+        return check_target_module_exists(config, path)
+
+    def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
+        self.cast_adapter(adapter_name, autocast_adapter_dtype)
+
+    def cast_adapter(self, adapter_name: str, autocast_adapter_dtype: bool) -> None:
+        """Gives a new or loaded adapter its dtype."""
+        super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """Refuses PEFT's `adapter_names=[...]` of a forward or generate call, which PEFT would ignore."""
+        if kwargs.get("adapter_names") is not None:
+            raise ValueError(
+                "adapter_names gives each row of a batch an adapter of its own, which these layers do not do. Make one adapter "
+                f"active at a time with set_adapter{self.mixes}."
+            )
+        yield
+
+    @classmethod
+    def _get_adapter_state_dict(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict, unwanted_adapter_names: list[str]
+    ) -> dict[str, Tensor]:
+        tensors = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
+        return {**tensors, **cls.record(model, config, adapter_name)}
+
+    @classmethod
+    def record(cls, model: nn.Module, config: Any, adapter_name: str) -> dict[str, Tensor]:
+        """Returns what is saved with an adapter in addition to what it trains."""
+        return {}
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        tensors = cls.take_record(model, adapter_name, state_dict)
+        return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, tensors)
+
+    @classmethod
+    def take_record(cls, model: nn.Module, adapter_name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Checks what `record` saved, and returns the other tensors."""
+        return tensors
 
     def delete_adapter(self, adapter_name: str) -> None:
         super().delete_adapter(adapter_name)
@@ -189,6 +251,17 @@ class JointTuner(BaseTuner):
         model = super()._unload_and_optionally_merge(*args, **kwargs)
         self._prepare_hook.remove()
         return model
+
+
+def product_dtype(layer: Any) -> torch.dtype | None:
+    """Returns the dtype in which PEFT says that a layer's base multiplies."""
+    _, dtype = layer._get_base_layer_device_and_dtype(layer.get_base_layer())
+    return cast("torch.dtype | None", dtype)
+
+
+def name_linear_layers(config: Any, model: nn.Module) -> None:
+    """Replaces `target_modules: all-linear` by the names of the model's linear modules."""
+    _maybe_include_all_linear_layers(config, model)
 
 
 def unwrap_heads(model: nn.Module) -> None:

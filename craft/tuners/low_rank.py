@@ -147,13 +147,11 @@ class MiloraConfig(LoraConfig):
 class MiloraModel(LoraModel):
     """LoRA whose layers start at their minor singular components."""
 
-    def _create_and_replace(  # type: ignore[override]  # LoRA's own takes the parameter's name by keyword alone
-        self, lora_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        super()._create_and_replace(lora_config, adapter_name, target, target_name, parent, *args, **kwargs)
-        layer = getattr(parent, target_name)
-        assert isinstance(layer, LoraLayer)
-        start_minor(layer, adapter_name)
+    def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        super().inject_adapter(model, adapter_name, *args, **kwargs)
+        for layer in model.modules():
+            if isinstance(layer, LoraLayer) and adapter_name in layer.lora_A:
+                start_minor(layer, adapter_name)
 
 
 def start_minor(layer: Any, adapter_name: str) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from peft import NoMatchingPeftModuleError
-from peft.tuners.tuners_utils import _maybe_include_all_linear_layers, check_target_module_exists
+from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -21,6 +21,7 @@ from craft.models.projections import Located, Stacks, find_projections, find_tar
 from craft.ranks import resolve_ranks
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.stack import Stack
+from craft.tuners.joint import name_linear_layers
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
@@ -47,7 +48,7 @@ def locate(model: nn.Module, config: CraftConfig) -> Stacks:
     if config.words:
         stacks = find_projections(model, config.words, config.projection_map)
     else:
-        _maybe_include_all_linear_layers(config, model)
+        name_linear_layers(config, model)
         if config.target_modules is not None and not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)
         stacks = find_targets(model, lambda key: is_chosen(config, key, config.target_modules or ()))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
-from peft.config import PeftConfig
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from craft.tuners.craft.find_stacks import build_stacks, is_chosen
 from craft.tuners.craft.layer import CraftLinear, Slice
 from craft.tuners.craft.lora import to_lora
 from craft.tuners.craft.stack import CraftAdapter, Stack
-from craft.tuners.joint import JointTuner
+from craft.tuners.joint import JointTuner, product_dtype
 
 
 class CraftModel(JointTuner):
@@ -35,6 +34,7 @@ class CraftModel(JointTuner):
 
     prefix = "craft_"
     parts_name = "J"
+    mixes = ", or export each with to_lora() and mix the LoRA adapters"
     tuner_layer_cls = CraftLinear  # type: ignore[assignment]  # layers of its own, with what PEFT asks of a layer
 
     def _new_adapter(self, model: nn.Module, config: CraftConfig, low_cpu_mem_usage: bool) -> CraftAdapter:
@@ -62,30 +62,24 @@ class CraftModel(JointTuner):
             raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
         return cast(CraftAdapter, self.parts[adapter_name])
 
-    def _check_target_module_exists(self, peft_config: CraftConfig, key: str) -> Any:  # type: ignore[override]
-        names = [name for name, config in self.peft_config.items() if config is peft_config and name in self.parts]
-        if any(key == layer.module_name for name in names for layer, _, _ in self._places(name)):
+    def adapts(self, config: CraftConfig, path: str) -> Any:
+        names = [name for name, other in self.peft_config.items() if other is config and name in self.parts]
+        if any(path == layer.module_name for name in names for layer, _, _ in self._places(name)):
             return True
         # PEFT warns of exclude_modules that it has not seen at work.
-        return is_chosen(peft_config, key, ())
+        return is_chosen(config, path, ())
 
     def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
         for stack in self.craft_adapter(adapter_name).stacks.values():
             for index, layer in enumerate(stack.layers):
                 yield layer, stack, index
 
-    def _create_and_replace(self, *args: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
-        _, adapter_name, target, target_name, parent = args
-        adapter = self.craft_adapter(adapter_name)
-        slices = [
-            Slice(adapter, stack, index, layer)
-            for layer, stack, index in self._places(adapter_name)
-            if layer.module_name == current_key
-        ]
+    def put_layer(self, adapter_name: str, target: nn.Module, path: str) -> nn.Module:
+        adapter, places = self.craft_adapter(adapter_name), self._places(adapter_name)
+        slices = [Slice(adapter, stack, index, place) for place, stack, index in places if place.module_name == path]
         layer = target if isinstance(target, CraftLinear) else CraftLinear(target)
         layer.update_layer(adapter_name, slices)
-        if layer is not target:
-            self._replace_module(parent, target_name, layer, target)
+        return layer
 
     def prepare(self, *_: Any) -> None:
         """Computes the cores of the active adapters before any layer, or any checkpointed block, needs them."""
@@ -104,11 +98,10 @@ class CraftModel(JointTuner):
         """Returns the dtype of the large products around a stack's layers: autocast's, or the base weight's."""
         if torch.is_autocast_enabled(stack.device.type):
             return torch.get_autocast_dtype(stack.device.type)
-        base = self.model.get_submodule(stack.layers[0].module_name)
-        _, dtype = base._get_base_layer_device_and_dtype(base.get_base_layer())
+        dtype = product_dtype(self.model.get_submodule(stack.layers[0].module_name))
         return dtype if dtype is not None and dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
 
-    def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
+    def cast_adapter(self, adapter_name: str, autocast_adapter_dtype: bool) -> None:
         """Moves the J of a new or loaded adapter to the base weights' device, never narrower than float32."""
         adapter = self.craft_adapter(adapter_name)
         weights = (layer.weight for layer in self._layers() if adapter_name in layer.craft_J)
@@ -134,35 +127,19 @@ class CraftModel(JointTuner):
         """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.lora.to_lora`."""
         return to_lora(self, directory, adapter_name, equal_ranks=equal_ranks)
 
-    @contextmanager
-    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Refuses PEFT's `adapter_names=[...]` of a forward or generate call, which PEFT would ignore."""
-        if kwargs.get("adapter_names") is not None:
-            raise ValueError(
-                "adapter_names gives each row of a batch an adapter of its own, which CRAFT's layers do not do. Make one "
-                "adapter active at a time with set_adapter, or export each with to_lora() and mix the LoRA adapters."
-            )
-        yield
-
     @classmethod
-    def _get_adapter_state_dict(
-        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict, unwanted_adapter_names: list[str]
-    ) -> dict[str, Tensor]:
-        tensors = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
+    def record(cls, model: nn.Module, config: CraftConfig, adapter_name: str) -> dict[str, Tensor]:
         path, tuner = _tuner_of(model)
-        record = fingerprint.record(tuner.craft_adapter(adapter_name).stacks, cast(CraftConfig, config).save_factors)
-        return {**tensors, **{path + key: value for key, value in record.items()}}
+        record = fingerprint.record(tuner.craft_adapter(adapter_name).stacks, config.save_factors)
+        return {path + key: value for key, value in record.items()}
 
     @classmethod
-    def _remap_adapter_state_dict_for_load(
-        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def take_record(cls, model: nn.Module, adapter_name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         path, tuner = _tuner_of(model)
         ours = (path + fingerprint.FINGERPRINT, path + fingerprint.FACTORS)
-        record = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
+        record = {key.removeprefix(path): tensors[key] for key in tensors if key.startswith(ours)}
         fingerprint.verify(tuner.craft_adapter(adapter_name).stacks, record)
-        tensors = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
-        return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, tensors)
+        return {key: value for key, value in tensors.items() if not key.startswith(ours)}
 
 
 def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:

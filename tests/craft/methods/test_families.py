@@ -97,6 +97,8 @@ def test_two_adapters_at_once_and_one_taken_away(tiny_model: Callable[..., Any],
     assert not torch.allclose(out(model), first, atol=1e-4)
     model.set_adapter("default")
     assert torch.equal(out(model), first)
+    with pytest.raises(ValueError, match="adapter_names gives each row of a batch an adapter of its own"):
+        model(input_ids=WORDS, adapter_names=["default", "second"])
     model.delete_adapter("second")
     assert torch.equal(out(model), first)
 

@@ -13,6 +13,8 @@ from peft.tuners import tuners_utils
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.peft_types import PeftType
 
+import craft
+
 HOOKS = {
     "_pre_injection_hook": ["self", "model", "config", "adapter_name"],
     "_prepare_adapter_config": ["self", "peft_config", "model_config"],
@@ -35,6 +37,9 @@ HOOKS = {
 }
 """Methods of `BaseTuner` with their parameters."""
 
+OTHERS = ("_get_base_layer_device_and_dtype", "_maybe_include_all_linear_layers", "_enable_peft_forward_hooks")
+ENUM = ("_member_names_", "_member_map_", "_value2member_map_")
+
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_tuner_has_the_private_methods_that_ours_call_or_replace(name: str) -> None:
@@ -45,8 +50,14 @@ def test_the_other_private_names_are_there() -> None:
     assert callable(BaseTunerLayer._get_base_layer_device_and_dtype)
     assert callable(tuners_utils._maybe_include_all_linear_layers)
     assert "_enable_peft_forward_hooks" in inspect.getsource(peft.PeftModel), "a tuner's own, if it has one"
-    for name in ("_member_names_", "_member_map_", "_value2member_map_"):
+    for name in ENUM:
         assert "LORA" in getattr(PeftType, name)
+
+
+def test_one_module_has_them_all() -> None:
+    files = [*Path(inspect.getfile(craft)).parent.rglob("*.py")]
+    for name in (*HOOKS, *OTHERS, *ENUM):
+        assert [file.name for file in files if name in file.read_text()] == ["joint.py"], name
 
 
 def test_the_requirement_allows_no_peft_that_may_have_renamed_them() -> None:
