@@ -42,7 +42,7 @@ class TuckerFactors:
     u1: Tensor
     u2: Tensor
     u3: Tensor
-    singular_values: tuple[Tensor, Tensor, Tensor]
+    singular_values: tuple[Tensor, ...] = ()
 
     @property
     def ranks(self) -> Ranks:
@@ -56,8 +56,7 @@ class TuckerFactors:
     @property
     def squared_norm(self) -> float:
         """||W||^2 of the stack; NaN without its singular values."""
-        values = self.singular_values[0]
-        return float(values.square().sum()) if len(values) else math.nan
+        return float(self.singular_values[0].square().sum()) if self.singular_values else math.nan
 
     def slice(self, ranks: Sequence[int]) -> TuckerFactors:
         """Returns the decomposition at smaller ranks, as views: HOSVD factors nest."""
@@ -269,4 +268,4 @@ def stack_factors(
 
 def _factors(tensors: Tensors) -> TuckerFactors:
     core, u1, u2, u3, *spectra = (tensors[part] for part in ("core", "u1", "u2", "u3", "s1", "s2", "s3"))
-    return TuckerFactors(core, u1, u2, u3, (spectra[0], spectra[1], spectra[2]))
+    return TuckerFactors(core, u1, u2, u3, tuple(spectra))

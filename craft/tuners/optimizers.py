@@ -51,7 +51,7 @@ class AdaLoraAdam(torch.optim.AdamW):
 
     @torch.no_grad()
     def _allocate(self) -> None:
-        clock = self._state_of(self.triplets[0][0])
+        clock = self.state[self.triplets[0][0]]
         clock["allocations"] = step = int(clock.get("allocations", 0)) + 1
         total = self.config.total_step
         assert total is not None
@@ -66,14 +66,14 @@ class AdaLoraAdam(torch.optim.AdamW):
                 self._keep(budget)
         else:
             for value, _, _ in self.triplets:
-                mask = self._state_of(value).get("mask")
+                mask = self.state[value].get("mask")
                 if mask is not None:
                     value.mul_(mask)
 
     def _weigh(self, weight: nn.Parameter) -> None:
         if weight.grad is None:
             return
-        state = self._state_of(weight)
+        state = self.state[weight]
         sensitivity = (weight * weight.grad).abs()
         if "importance" not in state:
             state["importance"], state["uncertainty"] = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -86,20 +86,16 @@ class AdaLoraAdam(torch.optim.AdamW):
         masks = torch.zeros(len(order), device=order.device)
         masks[order[:budget]] = 1
         for (value, _, _), mask in zip(self.triplets, masks.split([len(score) for score in scores]), strict=True):
-            self._state_of(value)["mask"] = mask.view_as(value)
+            self.state[value]["mask"] = mask.view_as(value)
             value.mul_(mask.view_as(value))
 
     def _score(self, triplet: tuple[nn.Parameter, nn.Parameter, nn.Parameter]) -> Tensor:
-        states = [self._state_of(weight) for weight in triplet]
+        states = [self.state[weight] for weight in triplet]
         value, a, b = (
             state["importance"] * state["uncertainty"] if "importance" in state else torch.zeros_like(weight)
             for weight, state in zip(triplet, states, strict=True)
         )
         return value.view(-1) + a.mean(dim=1) + b.mean(dim=0)
-
-    def _state_of(self, weight: nn.Parameter) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[weight]
-        return state
 
 
 class GaLoreAdam(torch.optim.AdamW):

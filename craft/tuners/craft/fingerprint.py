@@ -101,6 +101,4 @@ def _read_factors(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> Tuc
     have = stack.factors
     device, dtype = (have.core.device, have.core.dtype) if have else (stack.device, torch.float32)
     core, u1, u2, u3 = (part.to(device, dtype) for part in parts if part is not None)
-    # Only reports need the spectra, so adapters do not carry them.
-    none = torch.zeros(0, dtype=torch.float64)
-    return TuckerFactors(core, u1, u2, u3, singular_values=(none, none, none))
+    return TuckerFactors(core, u1, u2, u3)  # only reports need the spectra, so adapters do not carry them

@@ -63,8 +63,7 @@ class Stack(nn.Module):
 
     @property
     def factors(self) -> TuckerFactors | None:
-        none = torch.zeros(0, dtype=torch.float64)
-        return None if self.core is None else TuckerFactors(self.core, self.u1, self.u2, self.u3, (none, none, none))
+        return None if self.core is None else TuckerFactors(self.core, self.u1, self.u2, self.u3)
 
     def set_factors(self, factors: TuckerFactors) -> None:
         """Gives the stack its factors, which a forward pass needs."""
