@@ -87,13 +87,9 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     from dashboards.app import LOOPBACK, make_app
     from dashboards.store import DashboardError
 
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()  # from here on a browser waits for its answer instead of being refused
+    try:  # from here on a browser waits for its answer instead of being refused
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        listener.close()
         raise DashboardError(
             f"cannot serve on {host}:{port}: {error}; take another port with --port, or 0 for any free one"
         ) from error

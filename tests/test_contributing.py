@@ -126,12 +126,10 @@ def test_example_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dashboards.panels import spec_of
     from tests.dashboards.views import VIEWS, full_view
 
-    row = example("dashboards/panels/sizes.py", monkeypatch).PANEL
-    assert "empty" in spec_of(row, VIEWS["nothing yet"]())
-    view = full_view()
-    plain = row.data(view)
+    panel, view = example("dashboards/panels/sizes.py", monkeypatch), full_view()
+    assert "empty" in panel.data(VIEWS["nothing yet"]())
+    plain = panel.data(view)
     assert max(plain["largest"]) == np.nanmax([row.value("adapter_bytes") for row in view.configurations])
-    assert {trace["name"] for trace in spec_of(row, view)["figure"]["data"]} == {"smallest", "largest"}
+    assert {trace["name"] for trace in panel.draw(plain)["figure"]["data"]} == {"smallest", "largest"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from dashboards.panels.base import Panel, Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
+from dashboards.panels.base import Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
 from orchestrator.results.presentation import colours
 
 LINES = 150
@@ -145,14 +145,3 @@ def _joined(key: str, lines: list[Plain]) -> Plain:
         f"{name}/{key}": [value for line in lines for value in (*line[column], None)] for name, column in columns.items()
     }
     return joined | {f"id/{key}": [value for line in lines for value in (*[line["id"]] * len(line["steps"]), None)]}
-
-
-PANEL = Panel(
-    "curves",
-    "Learning curves",
-    "curves",
-    "Search score and training loss by step, a line for each trial; the configuration in focus is drawn bold.",
-    data,
-    draw,
-    wide=True,
-)

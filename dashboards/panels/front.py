@@ -12,8 +12,7 @@ from collections import Counter
 import numpy as np
 
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import Panel, Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
-from dashboards.panels.front_figure import draw
+from dashboards.panels.base import Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
 from dashboards.panels.literature import published
 from orchestrator.results.front import axes, judge
 from orchestrator.results.metrics import Column
@@ -124,14 +123,3 @@ def _recommended(view: View) -> list[list[str]]:
         [row.id, reason[0].upper() + reason[1:] + (f" ({row.sweep.name})" if several else "")]
         for row, reason in view.recommended()
     ]
-
-
-PANEL = Panel(
-    "front",
-    "Front",
-    "front",
-    "The best score at each size. Drag to select, click a point for its run.",
-    data,
-    draw,
-    wide=True,
-)

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from dashboards.frames import Row
-from dashboards.panels.base import Panel, Plain, View, choice, moving_together, parameter, texts, trained
+from dashboards.panels.base import Plain, View, choice, moving_together, parameter, texts, trained
 from orchestrator.results.presentation import BLUE
 
 LEAST, EACH = 12, 5
@@ -100,6 +100,3 @@ def draw(plain: Plain) -> Plain:
         "figure": {"data": [bar], "layout": layout},
         "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
     }
-
-
-PANEL = Panel("importance", "Importance", "mattered", "How much of the score's variance each parameter explains.", data, draw)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from craft.scoring.predictions import Prediction, worst
-from dashboards.panels.base import Panel, Plain, View, draw_table
+from dashboards.panels.base import Plain, View
 from orchestrator.review.mistakes import confusions
 
 CONFIGURATIONS = 6
@@ -65,22 +65,3 @@ def surest(view: View) -> Plain:
     heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{every[0][1]} answers", "text")]
     heads += [("probability", "probability"), (f"wrong of {len({row[0] for row in every})}", "count"), ("text", "text")]
     return {"heads": heads, "rows": rows}
-
-
-CONFUSIONS = Panel(
-    "confusions",
-    "Confusions",
-    "mistakes",
-    "How often the recommended configuration answers each label right, and what else.",
-    confused,
-    draw_table,
-)
-SUREST = Panel(
-    "mistakes",
-    "Most confident mistakes",
-    "mistakes",
-    "Reported rows that the recommended configuration answers wrong, by their line or number; for values, the largest errors.",
-    surest,
-    draw_table,
-    wide=True,
-)

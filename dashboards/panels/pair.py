@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import Panel, Plain, View, best_first, done, draw_table, number
+from dashboards.panels.base import Plain, View, best_first, done, number
 from dashboards.panels.table import COMPARE, sides, store_of
 from orchestrator.results.probabilities import spreads
 from orchestrator.review.comparing import Spreads, compare_summaries
@@ -67,19 +67,3 @@ def of_two_sweeps(view: View) -> Plain:
     heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]
     heads += [(f"{view.names[1]} minus {view.names[0]}", "score"), ("95 % from", "score"), ("to", "score"), ("seeds", "count")]
     return {"heads": [*heads, (f"{view.names[1]} is", "text")], "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
-
-
-def draw(plain: Plain) -> Plain:
-    return {"pairs": plain}
-
-
-PANEL = Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.", data, draw, wide=True)
-VERSUS = Panel(
-    "versus",
-    "Two sweeps",
-    "front",
-    "Configurations of the same label, compared seed by seed.",
-    of_two_sweeps,
-    draw_table,
-    wide=True,
-)

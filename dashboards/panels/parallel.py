@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from dashboards.panels.base import (
-    Panel,
     Plain,
     View,
     best_first,
@@ -112,14 +111,3 @@ def _band(plain: Plain, band: int) -> Plain:
     # no colour: on this page colours are methods
     style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
     return trace | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False}
-
-
-PANEL = Panel(
-    "parallel",
-    "Parallel coordinates",
-    "mattered",
-    "Each line is a configuration. Drag over points of an axis to see those in the table.",
-    data,
-    draw,
-    wide=True,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from craft.words import format_duration, list_some
-from dashboards.panels.base import Panel, Plain, View, draw_table, numbers, text, texts
+from dashboards.panels.base import Plain, View, numbers, text, texts
 from orchestrator.results.metrics import unit_of
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
 
@@ -94,10 +94,3 @@ def failures_data(view: View) -> Plain:
     ]
     heads = [("How many", "number"), ("What", "text"), ("Reason", "text"), ("Where", "text")]
     return {"heads": heads, "rows": sorted(rows, key=lambda row: -row[0])}
-
-
-PROGRESS = Panel(
-    "progress", "Progress", "progress", "Trainings done, running, stopped, failed and to come.", progress_data, draw_table
-)
-TIME = Panel("time", "Where the time went", "progress", "What the trainings of each method spent.", time_data, time_draw)
-FAILURES = Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", failures_data, draw_table)

@@ -14,20 +14,17 @@ from typing import Any
 from craft.methods import METHODS
 from dashboards.frames import Row
 from dashboards.panels.base import (
-    Panel,
     Plain,
     View,
     best_first,
     intervals_of,
     metrics_of,
-    number,
     numbers,
     parameter,
     parameters_that_differ,
     values_of,
 )
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
-from orchestrator.results.summary import Summary
 from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
 from orchestrator.review.front_tables import task_title
 
@@ -55,16 +52,24 @@ def data(view: View) -> Plain:
         "label": [row.label for row in rows],
         "front": [row.id for row in rows if row.summary.on_front],
         "enough": [row.id for row in rows if row.summary.enough],
-        "rule": "within {0.within:g} of the best with a probability of at least {0.sure:g}".format(view.sweeps[0].rule),
         "possible": [row.id for row in rows if row.summary.possible],
-        "objectives": view.objectives,
-        "intervals": intervals_of(rows),
-        "complete": [row.state == "done" for row in rows],
+        "legend": _legend(view, rows),
         "folder": [row.sweep.folder for row in rows],
         "commands": [commands_of(view, row) for row in rows],
         "link": [view.link(row.sweep.experiment_id, row.summary.configuration) for row in rows],
         "shared": _shared(rows, differ),
     }
+
+
+def _legend(view: View, rows: Sequence[Row]) -> str:
+    """Returns what the signs of the table are."""
+    text = f"configurations. ● is on the front of {view.objectives}"
+    if any(row.summary.possible for row in rows):
+        text += ", ○ may be"
+    if any(row.summary.enough for row in rows):
+        within, sure = view.sweeps[0].rule.within, view.sweeps[0].rule.sure
+        text += f"; ✓ is enough: the smallest that is within {within:g} of the best with a probability of at least {sure:g}"
+    return text + (f"; ± and brackets: {intervals_of(rows)}." if values_of(rows, "score_low") else ".")
 
 
 def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Plain]:
@@ -76,12 +81,12 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     summaries = [row.summary for row in rows]
     columns: list[Plain] = [_text("label", "Configuration", [row.label for row in rows])]
     columns += [_text("sweep", "Sweep", [row.sweep.name for row in rows])] if len(view.sweeps) > 1 else []
-    columns += [_metric(metric, summaries) for metric in metrics]
+    columns += [_metric(metric, rows) for metric in metrics]
     protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
     columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
     columns += [_parameter(name, parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
     more = [_parameter(name, parameter(rows, name)) for name in IN_LABEL if name in differ]
-    more += [_metric(metric, summaries) for metric in worth if metric not in metrics]
+    more += [_metric(metric, rows) for metric in worth if metric not in metrics]
     columns += [extra | {"more": True} for extra in more]
     columns += [_text("tuning", "Tuning", map(describe_tuning, summaries))] if has_tuning(summaries) else []
     columns += [_text("state", "State", states)] if len({*states}) > 1 else []
@@ -99,18 +104,27 @@ def _parameter(name: str, values: list[Any]) -> Plain:
     return {"key": f"p.{name}", "label": name, "kind": "number" if is_number else "text", "values": values}
 
 
-def _metric(metric: Column, summaries: Sequence[Summary]) -> Plain:
+def _metric(metric: Column, rows: Sequence[Row]) -> Plain:
     """Returns a column with its cells as numbers and as text; score and tasks have labels of the page's own."""
-    task = metric.name.removeprefix("score/")
+    summaries, task = [row.summary for row in rows], metric.name.removeprefix("score/")
     label = task_title(task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
-    row = replace(metric, interval=metric.interval and task == metric.name)
-    plain: Plain = {"key": f"m.{row.name}", "label": label, "kind": row.kind, "better": row.best, "about": row.about}
-    plain |= {"values": [number(row.value(summary)) for summary in summaries]}
-    plain |= {"texts": [row.text(summary).strip("–") for summary in summaries]}
-    if not row.interval:
+    shown = replace(metric, interval=metric.interval and task == metric.name)
+    values, texts = numbers(map(shown.value, summaries)), [shown.text(summary).strip("–") for summary in summaries]
+    plain: Plain = {"key": f"m.{shown.name}", "label": label, "kind": shown.kind, "better": shown.best, "about": shown.about}
+    plain |= {"values": values, "texts": texts, "best": _best(shown, rows, values)}
+    if not shown.interval:
         return plain
-    ends = [summary.bounds(row.name) for summary in summaries]
+    ends = [summary.bounds(shown.name) for summary in summaries]
     return plain | {"low": numbers(end.low for end in ends), "high": numbers(end.high for end in ends)}
+
+
+def _best(metric: Column, rows: Sequence[Row], values: Sequence[float | None]) -> list[int]:
+    """Returns the places of the best value among the complete configurations; others are over fewer tasks or seeds."""
+    done = {place: value for place, value in enumerate(values) if value is not None and rows[place].state == "done"}
+    if metric.best is None or len(done) < 2:
+        return []
+    best = (max if metric.best == "maximize" else min)(done.values())
+    return [place for place, value in done.items() if value == best]
 
 
 def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> bool:
@@ -165,19 +179,3 @@ def sides(names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:
 def store_of(view: View) -> str:
     """Returns the option that names the tracking store; empty for the default one, and for one with a password."""
     return f" --tracking-uri {shlex.quote(view.uri)}" if view.uri else ""
-
-
-def draw(plain: Plain) -> Plain:
-    """Returns the table as the page shows it: the data itself, which is already columns."""
-    return {"table": plain}
-
-
-PANEL = Panel(
-    "table",
-    "Configurations",
-    "front",
-    "Sort by a heading, filter by words, copy what is shown.",
-    data,
-    draw,
-    wide=True,
-)

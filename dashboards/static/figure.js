@@ -70,17 +70,13 @@ Craft.layout = function (given, palette, width, wide) {
   };
 };
 
-/* The vertical range. Two seeds give intervals far beyond any score: the axis follows the points, and the bars are cut at its edge.
-   It ends at `most` if that is given, with room for half a mark in a figure of `height` pixels, of which some 130 are no plot. */
-Craft.rangeOf = function (data, most, height) {
-  const bars = data.filter(trace => trace.error_y);
+/* How far the vertical axis may reach. Two seeds give intervals far beyond any score: the axis follows the points, and the bars are
+   cut at its edge. It ends at `most` if that is given, with room for half a mark in a figure of `height` pixels, of which some 130
+   are no plot. */
+Craft.clip = function (data, most, height) {
   const values = data.flatMap(trace => trace.y || []).filter(value => typeof value === "number");
-  if (!(bars.length || most) || !values.length) return undefined;
-  const end = (trace, name, way) => trace.y.map((value, index) => value === null ? value : value + way * ((trace.error_y[name] || [])[index] || 0)).filter(value => value !== null);
-  const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1, edge = 0.06 * spread;
-  const lowest = Math.min(low, ...bars.flatMap(trace => end(trace, "arrayminus", -1))), highest = Math.max(high, ...bars.flatMap(trace => end(trace, "array", 1)));
-  const top = Math.min(highest, high + spread) + edge;
-  return [Math.max(lowest, low - spread) - edge, most ? Math.min(top, most + 8 * spread / (height - 130)) : top];
+  const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1;
+  return values.length ? {clipmin: low - spread, clipmax: Math.min(high + spread, most ? most + 8 * spread / (height - 130) : Infinity)} : {};
 };
 
 /* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), keep(id), select(ids or null). */
@@ -114,7 +110,7 @@ Craft.Figure = class {
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
     this.shapes = layout.shapes || [];
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, (figure.layout.yaxis || {}).maxallowed, layout.height), layout.uirevision);
+    if (layout.yaxis.type !== "log") layout.yaxis.autorangeoptions = Craft.clip(data, (figure.layout.yaxis || {}).maxallowed, layout.height);
     this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
     layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
@@ -128,17 +124,6 @@ Craft.Figure = class {
     if (!this.drawn) this.listen();
     this.drawn = true;
     this.drew();
-  }
-
-  /* The vertical range to ask plotly for: the wanted one, unless a person has zoomed since. Plotly itself keeps a zoom only while
-     the range that it is given stays the same, and a running sweep's does not. */
-  range(wanted, picture) {
-    if (picture !== this.picture) this.given = new Set();
-    const axis = this.drawn && picture === this.picture ? this.holder.layout.yaxis : null;
-    this.picture = picture;
-    if (axis && axis.range && !axis.autorange && !this.given.has(String(axis.range))) return [...axis.range];
-    if (wanted) this.given.add(String(wanted));
-    return wanted;
   }
 
   dress(trace) {

@@ -6,17 +6,6 @@ Craft.thousands = new Intl.NumberFormat("en-US");  // made once: toLocaleString 
 /* A cell's text, with its interval if it has one. */
 Craft.cell = (column, row) => column.texts ? column.texts[row] : String(column.values[row] ?? "");
 
-/* A test for cells: whether a cell has the best value of its column among some rows, where the column has a better direction.
-   A configuration that is not complete takes no part, because its value is over fewer tasks or seeds. */
-Craft.best = function (table, rows) {
-  const ranked = rows.filter(row => table.complete && table.complete[row]);
-  const best = table.columns.map(column => {
-    const values = ranked.map(row => column.values[row]).filter(value => value !== null);
-    return !column.better || ranked.length < 2 || !values.length ? null : Math[column.better === "maximize" ? "max" : "min"](...values);
-  });
-  return (index, row) => best[index] !== null && table.complete[row] && table.columns[index].values[row] === best[index];
-};
-
 Craft.csv = function (table, rows) {
   // a text that a spreadsheet would take for a formula is quoted as text
   const cell = value => {
@@ -39,7 +28,7 @@ Craft.Table = class {
     this.on = on;
     this.query = "";
     this.sort = this.selected = null;
-    this.only = this.all = false;  // `all`: whether the columns are shown that come when they are asked for
+    this.all = false;  // whether the columns are shown that come when they are asked for
     const make = Craft.element;
     this.shared = make("details", {class: "shared", hidden: true}, make("summary", {}), make("dl", {}));
     this.search = make("input", {type: "search", placeholder: "Filter: words, or params<10000", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.render(); }});
@@ -74,9 +63,8 @@ Craft.Table = class {
     this.fill();
   }
 
-  setSelection(ids, only) {
+  setSelection(ids) {
     this.selected = ids;
-    this.only = Boolean(ids) && only;
     this.render();
   }
 
@@ -100,7 +88,7 @@ Craft.Table = class {
       const compare = {"<": value => value < limit, ">": value => value > limit, "<=": value => value <= limit, ">=": value => value >= limit, "=": value => value === limit || String(value).toLowerCase() === parts[3]}[parts[2]];
       return row => column.values[row] !== null && compare(column.values[row]);
     });
-    const rows = table.id.map((_, row) => row).filter(row => (!this.only || this.selected.has(table.id[row])) && tests.every(test => test(row)));
+    const rows = table.id.map((_, row) => row).filter(row => (!this.selected || this.selected.has(table.id[row])) && tests.every(test => test(row)));
     const column = this.sort && table.columns.find(one => one.key === this.sort.key);
     if (column) {
       const collator = Craft.collator = Craft.collator || new Intl.Collator(undefined, {numeric: true});
@@ -123,13 +111,8 @@ Craft.Table = class {
   render() {
     const table = this.data;
     if (!table) return;
-    const rows = this.rows(), best = Craft.best(table, rows), columns = this.columns(), places = columns.map(column => table.columns.indexOf(column));
-    for (const row of rows) {
-      const line = this.lines[row];
-      line.classList.toggle("chosen", Boolean(this.selected) && !this.only && this.selected.has(table.id[row]));
-      line.classList.toggle("pinned", this.pinned === table.id[row]);
-      places.forEach((place, index) => { if (table.columns[place].better) line.cells[index].classList.toggle("best", best(place, row)); });
-    }
+    const rows = this.rows(), columns = this.columns();
+    for (const row of rows) this.lines[row].classList.toggle("pinned", this.pinned === table.id[row]);
     this.keepFocus(() => {
       this.head.replaceChildren(...columns.map(column => this.heading(column)));
       this.body.replaceChildren(...rows.map(row => this.lines[row]));
@@ -138,7 +121,7 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     const all = table.id.length, shown = rows.length;
     const missing = this.unknown && !shown ? ` No column is named ${this.unknown}: ${table.columns.filter(column => column.kind !== "text").map(column => column.label).join(", ")}.` : "";
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ● is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ○ may be" : ""}${this.enough.size ? `; ✓ is enough: the smallest that is ${table.rule}` : ""}${table.columns.some(column => (column.low || []).some(end => end !== null)) ? `; ± and brackets: ${table.intervals}` : ""}.${missing}`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} ${table.legend}${missing}`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -184,6 +167,7 @@ Craft.Table = class {
       const text = Craft.cell(column, row), cell = document.createElement("td");
       cell.dataset.heading = column.label;  // narrow screens show a row as a card, each cell with its heading
       if (column.kind !== "text") cell.classList.add("num");
+      if ((column.best || []).includes(row)) cell.classList.add("best");
       else if (table.plain) cell.classList.add("wrap");
       if (column.key === "label") {
         cell.append(Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text));
