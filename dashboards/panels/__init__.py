@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, front_figure, importance, mistakes, pair, parallel, progress, table
+from dashboards.panels import curves, front, front_figure, importance, mistakes, parallel, progress, table
 from dashboards.panels.base import Panel, Plain, View, draw_table
 
 ROWS = (
     Panel("front", "Front", "front", "The best score at each size. Drag to select, click a point for its run.",
           front.data, front_figure.draw, wide=True),
     Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.",
-          pair.data, lambda plain: {"pairs": plain}, wide=True),
+          table.pairs, lambda plain: {"pairs": plain}, wide=True),
     Panel("versus", "Two sweeps", "front", "Configurations of the same label, compared seed by seed.",
-          pair.of_two_sweeps, draw_table, wide=True),
+          table.of_two_sweeps, draw_table, wide=True),
     Panel("table", "Configurations", "front", "Sort by a heading, filter by words, copy what is shown.",
           table.data, lambda plain: {"table": plain}, wide=True),
     Panel("importance", "Importance", "mattered", "How much of the score's variance each parameter explains.",

@@ -5,7 +5,7 @@ A panel is two pure functions. `data` turns a `View` (rows of the chosen sweeps)
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
     {"table": {"columns": [...], "rows": [...]}}                                                       a table
-    {"pairs": {...}}                                       two pinned configurations (pair.py)
+    {"pairs": {...}}                                       two pinned configurations (table.py)
     {"empty": "why there is nothing to show"}                          one line; with "hidden": True nothing at all
 
 `note` is one line under the figure, and `help` what the panel's "?" opens.

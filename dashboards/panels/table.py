@@ -1,38 +1,46 @@
-"""The table of configurations: the columns in which they differ. What all of them share stands once above the table.
+"""The table of configurations with the columns in which they differ, and their differences as `craft-sweeps compare` has them.
 
-The page's script sorts, filters and copies the table (CSV, Markdown, LaTeX). Each column therefore says whether it is text or a
-number, which way is better, and has the texts of its cells.
+The page's script sorts, filters and copies the table as CSV. Each column therefore says whether it is text or a number, which
+way is better, and has the texts of its cells. A file has no server to ask, so all pairs of the LIMIT best are in its data. Of
+two sweeps, each configuration that both have under one label has a row.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from craft.methods import METHODS
-from dashboards.frames import Row
+from dashboards.frames import Frames, Row
 from dashboards.panels.base import (
     Plain,
     View,
     best_first,
+    done,
     intervals_of,
     metrics_of,
+    number,
     numbers,
     parameter,
     parameters_that_differ,
     values_of,
 )
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
+from orchestrator.results.probabilities import spreads
 from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
+from orchestrator.review.comparing import Spreads, compare_summaries
 from orchestrator.review.front_tables import task_title
 
 TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
 CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"
 MORE = "craft-sweeps more {sweep}"
 COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configuration-b {b}"
-"""The page fills its fields from the sides of a pair (pair.py). It runs no command: a reader copies them."""
+"""The page fills its fields from the sides of a pair. It runs no command: a reader copies them."""
+LIMIT = 40
+"""With more configurations the members of the front and the best scores have pairs; the command compares any two."""
 IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 """Parameters that a label says."""
 
@@ -171,11 +179,56 @@ def commands_of(view: View, row: Row) -> list[tuple[str, str]]:
     return [(purpose, template.format(**fields)) for purpose, template in commands]
 
 
-def sides(names: dict[str, tuple[str, str]]) -> dict[str, list[str]]:
-    """Returns the sweep and the configuration of each id as words of a command line."""
-    return {identity: [shlex.quote(part) for part in pair] for identity, pair in names.items()}
-
-
 def store_of(view: View) -> str:
     """Returns the option that names the tracking store; empty for the default one, and for one with a password."""
     return f" --tracking-uri {shlex.quote(view.uri)}" if view.uri else ""
+
+
+def pairs(view: View) -> Plain:
+    """Returns the ids of the configurations that have pairs, and for each one the sentences with all that follow it."""
+    ready = done(view.configurations)
+    if len(ready) < 2:
+        return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
+    rows = sorted(best_first(ready), key=lambda row: not row.summary.on_front)[:LIMIT]
+    spread_of = {sweep.name: _spread_of(sweep) for sweep in view.sweeps}
+
+    def sentence(first: Row, second: Row) -> str:
+        names = [row.sweep.name for row in (first, second)]
+        if names[0] != names[1]:
+            return f"They are of {names[0]} and {names[1]}. The command compares them if their scores mean the same."
+        both = compare_summaries(first.summary, second.summary, [spread_of[names[0]]])
+        return both.sentence(first.label, second.label)
+
+    return {
+        "id": [row.id for row in rows],
+        "said": [[sentence(first, second) for second in rows[place + 1 :]] for place, first in enumerate(rows)],
+        "beyond": f"The page has the differences of {len(rows)} configurations; this command compares any two.",
+        "incomplete": "They can be compared when both are complete.",
+        "command": COMPARE + store_of(view),
+        "sides": {row.id: [shlex.quote(row.sweep.name), shlex.quote(row.summary.configuration)] for row in ready},
+    }
+
+
+def _spread_of(sweep: Frames) -> Callable[[tuple[str, ...]], Spreads]:
+    return cache(partial(spreads, [*sweep.summaries.values()]))
+
+
+def of_two_sweeps(view: View) -> Plain:
+    """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
+    if len(view.sweeps) != 2:
+        return {"empty": "Choose two sweeps to compare them.", "hidden": True}
+    first, second = ({row.label: row.summary for row in sweep.rows()} for sweep in view.sweeps)
+    spread_of = [_spread_of(sweep) for sweep in reversed(view.sweeps)]
+    rows = []
+    for label in (label for label in first if label in second):
+        gap = compare_summaries(second[label], first[label], spread_of).difference
+        if gap.n:
+            better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
+            verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
+            means = [number(sum(scores.values()) / len(scores)) for scores in (first[label].scores, second[label].scores)]
+            rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
+    if not rows:
+        return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
+    heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]
+    heads += [(f"{view.names[1]} minus {view.names[0]}", "score"), ("95 % from", "score"), ("to", "score"), ("seeds", "count")]
+    return {"heads": [*heads, (f"{view.names[1]} is", "text")], "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
