@@ -18,7 +18,6 @@ from orchestrator.record.events import (
     Ended,
     Event,
     Opened,
-    Refused,
     Reported,
     SessionEnded,
     SessionStarted,
@@ -34,17 +33,14 @@ START = int(time.time() - 4 * 3600) * 1000
 
 @dataclass
 class FakeRun:
-    """One run to write: its kind, tags without the `craft.` prefix, parameters, last metrics, metrics by step."""
+    """A trial, or a sweep: its tags, parameters, last metrics, metrics by step. `started` and `ended` are in milliseconds."""
 
-    kind: str
-    tags: dict[str, str]
+    tags: dict[str, Any]
     params: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     curve: dict[str, list[float]] = field(default_factory=dict)
-    status: str = "FINISHED"
     started: int = START
     ended: int | None = START + 60_000
-    name: str = ""
 
 
 def configuration(
@@ -58,67 +54,30 @@ def configuration(
     parameters: int = 1000,
     at: int = START,
     states: dict[tuple[str, int], str] | None = None,
-    summarize: bool = True,
     extra: dict[str, float] | None = None,
     reason: str = "NaN loss at step 3",
 ) -> list[FakeRun]:
-    """A configuration with its trials: `scores` maps a task to its scores over seeds 0, 1, ..."""
-    scores = {"toy": [80.0]} if scores is None else scores
+    """The trials of a configuration: `scores` maps a task to its scores over seeds 0, 1, ..."""
     params = {"model": "sentence-transformers/all-MiniLM-L6-v2", "method": method, **(params or {})}
     label = label or f"{method} {identity}"
-    counts = {
-        "trainable_parameters": float(parameters),
-        "adapter_bytes": 4.0 * parameters,
-        "head_parameters": 770.0,
-        **(extra or {}),
-    }
+    counts = {"trainable_parameters": float(parameters), "adapter_bytes": 4.0 * parameters, "head_parameters": 770.0}
+    counts |= {"step_seconds": 0.01 + parameters / 1e7, **(extra or {})}
     common = {"sweep": sweep, "configuration": identity, "method": method, "protocol": "honest", "label": label}
     runs: list[FakeRun] = []
-    fine: dict[str, list[float]] = {}
-    clock = at
-    for task, values in scores.items():
+    for task, values in ({"toy": [80.0]} if scores is None else scores).items():
         for seed, score in enumerate(values):
-            state = (states or {}).get((task, seed), "finished")
+            state, started = (states or {}).get((task, seed), "finished"), at + 50_000 * len(runs)
             tags = {**common, "key": f"{identity}-{task}-{seed}", "task": task, "seed": str(seed), "status": state}
             tags |= {"error": reason} if state == "failed" else {}
-            metrics = {"seconds": 50.0, "step_seconds": 0.01 + parameters / 1e7, "learning_rate": 0.0, **counts}
-            metrics |= {"score": score} if state == "finished" else {}
+            metrics = {"seconds": 50.0, "learning_rate": 0.0, **counts} | ({"score": score} if state == "finished" else {})
             curve = {"search_score": [score - 6, score - 2, score][: 3 if state == "finished" else 2]}
-            over = state not in ("running", "waiting")
-            status = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING", "waiting": ""}[
-                state
-            ]
-            trial_params = {**params, "task": task, "seed": seed}
-            ended = clock + 50_000 if over else None
-            runs.append(
-                FakeRun("trial", tags, trial_params, metrics, curve, status, clock, ended, f"{label} {task} seed {seed}")
-            )
-            clock += 50_000
-            if state == "finished":
-                fine.setdefault(task, []).append(score)
-    if summarize and fine:
-        means = [float(np.mean(values)) for values in fine.values()]
-        score = float(np.mean(means))
-        summary = {
-            **counts,
-            "score": score,
-            "trials_done": float(sum(map(len, fine.values()))),
-            "step_seconds": 0.01 + parameters / 1e7,
-        }
-        if min(map(len, fine.values())) > 1:
-            summary |= {"score_low": score - 0.7, "score_high": score + 0.7}
-        if len(fine) > 1:
-            summary |= {f"score/{task}": mean for task, mean in zip(fine, means, strict=True)}
-        runs.append(
-            FakeRun("configuration", {**common, "status": "finished"}, params, summary, {}, "FINISHED", at, clock, label)
-        )
+            ended = None if state in ("running", "waiting") else started + 50_000
+            runs.append(FakeRun(tags, {**params, "task": task, "seed": seed}, metrics, curve, started, ended))
     return runs
 
 
-def sweep_run(name: str, *, planned: int = 0, status: str = "running", at: int = START) -> FakeRun:
-    over = status != "running"
-    tags = {"sweep": name, "status": status} | ({"trials": str(planned)} if planned else {})
-    return FakeRun("sweep", tags, {}, {}, {}, "FINISHED" if over else "RUNNING", at, at + 10**6 if over else None, name)
+def sweep_run(name: str, *, planned: int = 0, status: str = "running") -> FakeRun:
+    return FakeRun({"sweep": name, "status": status} | ({"trials": str(planned)} if planned else {}))
 
 
 def grid(sweep: str = "ranks", seeds: int = 3, tasks: tuple[str, ...] = ("toy",)) -> list[FakeRun]:
@@ -163,49 +122,34 @@ def grid(sweep: str = "ranks", seeds: int = 3, tasks: tuple[str, ...] = ("toy",)
 
 
 def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
-    """The log of a sweep with these runs; those of configurations say only what was refused."""
+    """The log of a sweep with these trials."""
     runs = [*runs]
-    trials = [run for run in runs if run.kind == "trial"]
-    own = next((run for run in runs if run.kind == "sweep"), None)
+    trials = [run for run in runs if "key" in run.tags]
+    own = next((run.tags for run in runs if "key" not in run.tags), {"status": "running"})
     described = {run.tags["key"]: _trial(run) for run in trials}
     tasks = [*dict.fromkeys(run.tags["task"] for run in trials)] or ["toy"]
     model = next((run.params["model"] for run in trials), "sentence-transformers/all-MiniLM-L6-v2")
     file = {"name": name, "model": model, "tasks": tasks, "space": [{"method": "craft"}]}
-    began, planned = min([run.started for run in runs], default=START) / 1000, int(own.tags.get("trials", 0)) if own else 0
+    began, planned = min([run.started for run in runs], default=START) / 1000, int(own.get("trials", len(trials)))
     log: list[Event] = [
         Opened(time=began, sweep=name, sweep_id=sweep_id(name)),
-        SessionStarted(
-            time=began, sweep=file, configurations=1, trainings=planned or len(trials), manifest={"folder": "/home/me"}
-        ),
+        SessionStarted(time=began, sweep=file, configurations=1, trainings=planned, manifest={"folder": "/home/me"}),
         Wanted(time=began, keys=[*described], trials=[*described.values()]),
+        *(event for run in trials for event in _life(run)),
     ]
-    for run in trials:
-        log += _life(run)
-    for run in runs:
-        if run.kind == "configuration" and run.tags.get("status") == "infeasible":
-            names = {key: run.tags.get(key, "") for key in ("configuration", "label", "method", "protocol")}
-            log.append(Refused(**names, parameters=run.params, counts=run.metrics, reason=run.tags.get("error", "")))
-    if own is not None and (told := own.tags.get("underway")):
-        told = json.loads(told)
-        log.append(Underway(time=told["time"] / 1000, left=told["left"], doing=told["doing"]))
-    if own is not None and own.tags["status"] != "running":
-        log.append(SessionEnded(time=began + 1000, status=own.tags["status"], seconds=1000.0))
+    if "underway" in own:
+        report = json.loads(own["underway"])
+        log.append(Underway(time=report["time"] / 1000, left=report["left"], doing=report["doing"]))
+    if own["status"] != "running":
+        log.append(SessionEnded(time=began + 1000, status=own["status"], seconds=1000.0))
     return log
 
 
 def _trial(run: FakeRun) -> Trial:
     tags = run.tags
-    names = (
-        tags["key"],
-        tags["configuration"],
-        tags["label"],
-        tags["method"],
-        tags["task"],
-        int(tags["seed"]),
-        tags["protocol"],
-    )
+    names = (tags[name] for name in ("key", "configuration", "label", "method", "task"))
     why = Why("candidate", tags["tunes"]) if "tunes" in tags else Why()
-    return Trial(*names, run.params, why, _counts(run))
+    return Trial(*names, int(tags["seed"]), tags["protocol"], run.params, why, _counts(run))
 
 
 def _counts(run: FakeRun) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from mlflow import MlflowClient
 from selenium.webdriver.common.keys import Keys
 
 from dashboards.app import make_app
-from dashboards.panels import PANELS, Panel, Plain, View
 from dashboards.store import Store
 from orchestrator.commands.app import main
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
@@ -71,6 +69,15 @@ def place(browser: Browser, x: float, y: float) -> tuple[float, float]:
       return [box.left + across, box.top + down]; })(arguments)"""
     left, top = browser.run(script, x, y)
     return left, top
+
+
+def visit_panels(browser: Browser) -> None:
+    """Scrolls to every panel: it has something to show, or says why not."""
+    for name in browser.run("[...Craft.page.panels.keys()]"):
+        browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
+        box = f"document.querySelector('[data-panel={name}]')"
+        browser.wait(READY.format(box))
+        assert "could not be drawn" not in browser.run(f"{box}.innerText")
 
 
 def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path) -> None:
@@ -153,12 +160,7 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         browser.wait("document.querySelector('.card .command button').textContent === 'Copied'")
         assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])") == command
 
-        # every panel has something to show, or says why not
-        for name in browser.run("[...Craft.page.panels.keys()]"):
-            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
-            box = f"document.querySelector('[data-panel={name}]')"
-            browser.wait(READY.format(box))
-            assert "could not be drawn" not in browser.run(f"{box}.innerText")
+        visit_panels(browser)
         assert browser.hosts() == {url}
         assert browser.complaints() == []
 
@@ -180,11 +182,7 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
     store = store_at(name, runs)
     with served(store) as url:
         browser.open(url)
-        for panel in browser.run("[...Craft.page.panels.keys()]"):
-            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
-            box = f"document.querySelector('[data-panel={panel}]')"
-            browser.wait(READY.format(box))
-            assert "could not be drawn" not in browser.run(f"{box}.innerText")
+        visit_panels(browser)
         browser.run("Craft.page.pin(Craft.page.table.data.id[1], false)")
         assert (
             browser.run(
@@ -201,34 +199,6 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
         assert browser.complaints() == []
 
 
-def test_a_row_of_panels_is_all_that_a_new_panel_takes(
-    browser: Browser, tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def draw(plain: Plain) -> Plain:
-        bars = {"type": "bar", "x": list(plain["methods"]), "y": list(plain["methods"].values())}
-        return {"choices": [], "values": {}, "figure": {"data": [bars], "layout": {}}, "note": "one bar a method"}
-
-    def data(view: View) -> Plain:
-        return {"methods": dict(sorted(Counter(row.method for row in view.configurations).items()))}
-
-    monkeypatch.setitem(PANELS, "methods", Panel("methods", "Methods", "mattered", "How many of each.", data, draw))
-    store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=1)])
-    path = tmp_path / "front.html"
-    assert main(["page", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
-    box = "document.querySelector('#mattered [data-panel=methods]')"
-    with served(store) as url:
-        for address in (url, path.as_uri()):
-            browser.open(address)
-            browser.run(f"{box}.scrollIntoView()")
-            browser.wait(f"{box}.querySelectorAll('.bars .point').length === 2")
-            assert browser.run(f"{box}.querySelector('.plot').data[0].y") == [16, 6]
-            assert browser.run(f"[{box}.querySelector('h3').innerText, {box}.querySelector('.note').innerText]") == [
-                "Methods",
-                "one bar a method",
-            ]
-    assert browser.complaints() == []
-
-
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (360, True)], ids=["wide light", "narrow dark"])
 def test_the_exported_file_needs_nothing(
     tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], width: int, dark: bool
@@ -241,10 +211,7 @@ def test_the_exported_file_needs_nothing(
         browser.open(path.as_uri())
         assert browser.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
         assert browser.run("document.documentElement.scrollWidth") <= width
-        for panel in browser.run("[...Craft.page.panels.keys()]"):
-            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
-            box = f"document.querySelector('[data-panel={panel}]')"
-            browser.wait(READY.format(box))
+        visit_panels(browser)
         assert browser.run("document.querySelectorAll('[data-panel=parallel] .annotation').length") > 10, "the axes have values"
         heads = browser.run("[...document.querySelectorAll('[data-panel=table] th')].map(one => one.getBoundingClientRect())")
         assert heads[2]["right"] < width, "the number of parameters needs no swipe"

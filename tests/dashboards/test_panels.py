@@ -107,8 +107,8 @@ def test_the_table_is_as_the_golden_file_has_it() -> None:
     params = {"rank": 8, "learning_rate": 3e-3}
     runs += configuration("fixed00000", method="lora", scores=scores, params=params, parameters=2000,
                           extra={"p_front": 0.3})  # fmt: skip
-    runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]}, summarize=False)
-    runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"}, summarize=False)
+    runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]})
+    runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"})
     check_golden("page/table.json", json.dumps(table_data(view_of(("ranks", runs))), indent=1, ensure_ascii=False))
 
 
@@ -161,7 +161,7 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: Callable[..., 
         answers = 100.0 * (np.arange(600) % 10 < 10 * level)
         facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
         for run in runs:
-            run.tags |= {f"fact.{name}": value for name, value in facts.items()} if run.kind == "trial" else {}
+            run.tags |= {f"fact.{name}": value for name, value in facts.items()}
     ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
     assert 0 < low < 30 < high
     assert (seeds, verdict) == (1, "ahead on these rows")
@@ -181,10 +181,10 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
         scores = {"toy": [80.0 + place, 81.0 + 2 * place, 80.5 - place]}
         for number, run in enumerate(configuration(name, scores=scores, label=f"craft {name}")):
             own = random.normal(0, 20, 200)
-            if run.kind == "trial" and number:  # the first seed of each lacks its answers
+            if number:  # the first seed of each lacks its answers
                 run.tags["fact.credits"] = credits_of(lambda rows, own=own: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
             runs.append(run)
-    runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"}, summarize=False)
+    runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"})
     store = store_at("ranks", [sweep_run("ranks", status="finished"), *runs])
     feed = store.feed("ranks")
     feed.refresh()
@@ -202,7 +202,7 @@ def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
     facts = credits_of(lambda rows: 80.0, 60) | {"metric": "accuracy", "reported_examples": "60"}
     for _, runs in sweeps:
         for run in runs:
-            run.tags |= {f"fact.{name}": value for name, value in facts.items()} if run.kind == "trial" else {}
+            run.tags |= {f"fact.{name}": value for name, value in facts.items()}
     ((_, _, _, gap, low, high, _, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
     assert (gap, verdict) == (0, "not shown")
     assert (low, high) == pytest.approx((-3.5, 3.5), rel=0.04)
@@ -219,10 +219,8 @@ def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> No
     assert "on these examples" in plain["said"][0][0]
     own = {name: random.normal(0, 20, 200) for name in "ab"}
     for run in runs:
-        if run.kind == "trial":
-            run.tags |= {
-                "fact.credits": credits_of(lambda rows, own=own[run.tags["configuration"]]: own[rows].mean(), 200)[CREDITS]
-            }
+        answers = own[run.tags["configuration"]]
+        run.tags["fact.credits"] = credits_of(lambda rows, own=answers: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
     plain = PANELS["pair"].data(view_of(("ranks", runs)))
     luck, variance = np.var(own["a"] - own["b"], ddof=1) / 200, np.var([1, 1.5, 0.5], ddof=1) / 3
     wide = scipy.stats.t.ppf(0.975, 2 * ((variance + luck) / variance) ** 2) * np.sqrt(variance + luck)  # Satterthwaite's
@@ -248,7 +246,7 @@ def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
         ({}, "", [TAKE, "cut ranks --pick a --size parameters:500 --to adapters/a-cut", "more ranks"]),
         ({"method": "head", "parameters": 0}, "", [TAKE, "more ranks"]),
         ({"method": "full"}, "http://t:5000", [f"{TAKE} --tracking-uri http://t:5000", "more ranks"]),
-        ({"states": {("toy", 0): "failed"}, "summarize": False}, "", []),
+        ({"states": {("toy", 0): "failed"}}, "", []),
     ],
     ids=["an adapter", "the head alone", "whole weights in a server's store", "nothing finished"],
 )  # fmt: skip
@@ -258,8 +256,8 @@ def test_a_configuration_shows_the_commands_that_apply_to_it(given: dict[str, An
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: Callable[..., Store]) -> None:
-    runs = configuration("a", scores={"toy": [80.0, 75.0]}, states={("toy", 1): "stopped"}, summarize=False)
-    broken = configuration("b", states={("toy", 0): "failed"}, summarize=False)
+    runs = configuration("a", scores={"toy": [80.0, 75.0]}, states={("toy", 1): "stopped"})
+    broken = configuration("b", states={("toy", 0): "failed"})
     broken[0].curve.clear()
     store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
     feed = store.feed("ranks")

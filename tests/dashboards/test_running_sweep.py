@@ -15,7 +15,7 @@ import pytest
 
 from dashboards.store import DashboardError, Store
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
-from tests.dashboards.test_browser import POINTS, READY, ROWS, place
+from tests.dashboards.test_browser import POINTS, ROWS, place, visit_panels
 from tests.mlflow_server import Server
 
 pytestmark = [
@@ -137,10 +137,7 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     pairs = zip(browser.run("Craft.page.table.data.label"), states, strict=True)
     assert [(label[:4], state) for label, state in pairs if state != "done"] == [("LoRA", "infeasible")]
 
-    for name in browser.run("[...Craft.page.panels.keys()]"):
-        browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
-        browser.wait(READY.format(f"document.querySelector('[data-panel={name}]')"))
-        assert "could not be drawn" not in browser.run(f"document.querySelector('[data-panel={name}]').innerText")
+    visit_panels(browser)
     assert browser.complaints() == []
     assert browser.hosts() == {url}
 

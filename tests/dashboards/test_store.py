@@ -31,15 +31,13 @@ def frames(store_at: Callable[..., Store]) -> Frames:
         params={"rank": 8},
         scores={"mrpc": [80.0, 1.0]},
         states={("mrpc", 1): "failed"},
-        summarize=False,
     )
     runs += configuration(
         "cccccccccc",
         scores={"mrpc": [1.0], "rte": [1.0]},
         states={("mrpc", 0): "running", ("rte", 0): "running"},
-        summarize=False,
     )
-    runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"}, summarize=False)
+    runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"})
     feed = store_at("ranks", [sweep_run("ranks", planned=9), *runs]).feed("ranks")
     assert feed.refresh()
     return feed.frames

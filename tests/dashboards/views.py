@@ -34,8 +34,8 @@ def view_of(*sweeps: tuple[str, list[FakeRun]]) -> View:
 
 def full_view() -> View:
     runs = [sweep_run("ranks", planned=80), *grid("ranks", tasks=("mrpc", "rte"))]
-    runs += configuration("failed0000", states={("toy", 0): "failed"}, summarize=False)
-    runs += configuration("partial000", scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): "running"}, summarize=False)
+    runs += configuration("failed0000", states={("toy", 0): "failed"})
+    runs += configuration("partial000", scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): "running"})
     return view_of(("ranks", runs))
 
 
@@ -50,10 +50,10 @@ def candidate(identity: str, tunes: str, **given: Any) -> list[FakeRun]:
 VIEWS: dict[str, Callable[[], View]] = {
     "nothing yet": lambda: view_of(("ranks", [])),
     "only started": lambda: view_of(("ranks", [sweep_run("ranks", planned=3)])),
-    "one trial running": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "running"}, summarize=False))),
+    "one trial running": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "running"}))),
     "only tuning": lambda: view_of(("ranks", candidate("candidate0", "tuned00000"))),
     "one done": lambda: view_of(("ranks", configuration("a"))),
-    "all failed": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "failed"}, summarize=False))),
+    "all failed": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "failed"}))),
     "equal scores": lambda: view_of(("ranks", [run for i in range(6) for run in configuration(str(i), params={"rank": i})])),
     "full": full_view,
     "two sweeps": lambda: view_of(("ranks", grid("ranks")), ("again", grid("again", tasks=("mrpc", "rte")))),
