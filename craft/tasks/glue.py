@@ -32,9 +32,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     if data.root is not None:
         folder = Path(data.root).expanduser() / "glue" / name
         if not folder.is_dir():
-            present = (
-                sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
-            )
+            present = sorted(entry.name for entry in folder.parent.glob("*/"))
             raise DataUnavailable(
                 f"{task.name}: data.root has no folder {folder}; expected there: "
                 f"{', '.join(f'{split}.parquet' for split in splits)}. GLUE tasks in that folder: "

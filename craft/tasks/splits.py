@@ -101,9 +101,12 @@ def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cu
             search = search.select([row for row, holder in enumerate(groups_of(task, search)) if row == holder])
     else:
         search = concatenate_datasets(list(raw.reported.values()))
-    train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}
+    train, reported = (
+        take_sample(train, cuts[0]),
+        {suffix: take_sample(split, cuts[1]) for suffix, split in raw.reported.items()},
+    )
     same = protocol == "customary" and len(reported) == 1 and cuts[1] == cuts[2]
-    search = next(iter(reported.values())) if same else cut(search, cuts[2])
+    search = next(iter(reported.values())) if same else take_sample(search, cuts[2])
     taught, searched = {*read_texts(task, train)}, read_texts(task, search) if protocol == "honest" else []
     seen = {"search": sum(texts in taught for texts in searched)}
     taught |= {*searched}
@@ -160,7 +163,7 @@ def carve(
     return [row for row in range(len(strata)) if row not in apart], sorted(apart)
 
 
-def cut(split: Dataset, examples: int | None) -> Dataset:
+def take_sample(split: Dataset, examples: int | None) -> Dataset:
     """Takes a seeded sample of `examples` rows, a beginning of every larger one."""
     if examples is None or examples >= len(split):
         return split

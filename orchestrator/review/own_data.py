@@ -18,7 +18,7 @@ from craft.tasks import chats
 from craft.tasks.custom import count_classes, usable_rows
 from craft.tasks.files import is_number
 from craft.tasks.rows import is_blank
-from craft.tasks.splits import Splits, cut
+from craft.tasks.splits import Splits, take_sample
 from craft.tasks.task import Task
 from craft.words import list_some, printable
 
@@ -97,9 +97,10 @@ def doubt_reading(task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase
     from craft.scoring.encoding import describe_reading, describe_unknown, encode
 
     if task.kind == "generation":
-        ids = tokenizer([str(cell) for cell in cut(splits.train, _SAMPLE)["response"]], add_special_tokens=False)["input_ids"]
+        responses = [str(cell) for cell in take_sample(splits.train, _SAMPLE)["response"]]
+        ids = tokenizer(responses, add_special_tokens=False)["input_ids"]
         return [*describe_unknown(np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]), tokenizer)]
     if len(splits.train) > _MOST_ROWS:
-        splits = replace(splits, train=cut(splits.train, _SAMPLE), reported={}, search=cut(splits.search, 1))
+        splits = replace(splits, train=take_sample(splits.train, _SAMPLE), reported={}, search=take_sample(splits.search, 1))
     key = "doubts", tokenizer.name_or_path, len(splits.train), len(splits.reported)
     return [*describe_reading(splits, encode(splits, task, tokenizer, max_length, key=key), tokenizer)]

@@ -22,7 +22,7 @@ import numpy as np
 
 from craft.results import Unavailable
 from craft.tasks import custom, find_task
-from craft.tasks.splits import Splits, cut, load_splits
+from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Task
 from craft.words import format_duration, plural
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
@@ -229,7 +229,7 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
     from craft.models.loading import meta_model
     from craft.scoring.encoding import longest_input
 
-    sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
+    sweep, sample = plan.sweep, take_sample(splits.train, SAMPLE)
     model = meta_model(Base(sweep.model, task.kind, task.labels, revision=sweep.revision))
     lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
     runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]

@@ -12,7 +12,7 @@ from craft.data_settings import CustomTask, DataSettings
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import custom, find_task
-from craft.tasks.splits import Splits, cut, load_splits
+from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Kind, Task
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, usable_gpus
@@ -137,7 +137,7 @@ def _read_tokens(
 
     tokenizer = load_tokenizer(model)
     custom.check_texts(data.custom[task.name.removeprefix("custom/")], tokenizer, data.generation)
-    lengths = token_lengths(task, cut(splits.train, SAMPLE), tokenizer, data.generation)
+    lengths = token_lengths(task, take_sample(splits.train, SAMPLE), tokenizer, data.generation)
     usual = int(np.percentile(lengths, 100 - CUT))
     most = positions(tokenizer, meta_model(Base(model, task.kind, task.labels)))
     length = min(most, 16 * math.ceil(max(usual, 16) / 16))
