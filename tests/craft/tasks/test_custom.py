@@ -28,9 +28,7 @@ def test_with_validation_that_file_is_reported(tmp_path):
 
 def test_regression(tmp_path):
     rows = [{"text": f"text {row}", "stars": row / 2} for row in range(40)]
-    path = write(tmp_path / "train.csv", rows)
-    data = DataSettings(custom={"stars": CustomTask(train=str(path), text="text", label="stars", kind="regression")})
-    task = find_task("custom/stars", data)
+    task, data = tickets(write(tmp_path / "train.csv", rows), text="text", label="stars", kind="regression")
     splits = load_splits(task, data)
     assert (task.kind, task.labels, task.primary) == ("regression", (), "pearson")
     assert sorted([*splits.train["label"], *splits.search["label"], *splits.reported[""]["label"]]) == [
@@ -41,9 +39,8 @@ def test_regression(tmp_path):
 @pytest.mark.parametrize("number", [1e300, 10**400, -(10**400), "1e999", "9" * 5000])
 def test_a_number_beyond_float32_is_named(tmp_path, number):
     path = write(tmp_path / "train.jsonl", [{"text": f"text {row}", "stars": (row, number)[row == 7]} for row in range(40)])
-    data = DataSettings(custom={"stars": CustomTask(train=str(path), text="text", label="stars", kind="regression")})
     with pytest.raises(DataError, match=r"line 8: column 'stars' holds .*; a model computes in float32.*3\.4e\+38"):
-        load_splits(find_task("custom/stars", data), data)
+        load_splits(*tickets(path, text="text", label="stars", kind="regression"))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +61,7 @@ def test_a_number_beyond_float32_is_named(tmp_path, number):
 def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
     rows = [{"text": f"t{row}", "label": cell} for row, cell in enumerate(cells)]
     path = str(write(tmp_path / "train.jsonl", rows))
-    data = DataSettings(custom={"x": CustomTask(train=path, validation=path, text="text", label="label", labels=given)})
-    task = find_task("custom/x", data)
+    task, data = tickets(path, validation=path, text="text", label="label", labels=given)
     assert task.labels == labels
     assert load_splits(task, data, protocol="customary").reported[""]["label"][:] == numbers
 
@@ -108,20 +104,17 @@ def test_names_of_rows_are_no_labels(tmp_path):
 
 def test_equal_texts_are_on_one_side_of_every_split(tmp_path):
     rows = [{"text": f"text {row % 20}" + " " * (row % 2), "label": "ab"[row % 2]} for row in range(200)]
-    block = {"train": str(write(tmp_path / "train.csv", rows)), "text": "text", "label": "label"}
-    data = DataSettings(custom={"x": CustomTask(**block, reported=0.3)})
-    splits = load_splits(find_task("custom/x", data), data)
+    path, columns = str(write(tmp_path / "train.csv", rows)), {"text": "text", "label": "label"}
+    splits = load_splits(*tickets(path, **columns, reported=0.3))
     parts = [{text.strip() for text in split["text"]} for split in (splits.train, splits.search, splits.reported[""])]
     assert list(map(len, parts)) == [12, 2, 6]
     assert len(set.union(*parts)) == 20
     assert splits.notes == []
-    usual = DataSettings(custom={"x": CustomTask(**block)})
-    assert len(load_splits(find_task("custom/x", usual), usual).reported[""]) == 20
-    twice = DataSettings(custom={"x": CustomTask(**block, validation=block["train"])})
-    splits = load_splits(find_task("custom/x", twice), twice, eval_examples=50)
+    assert len(load_splits(*tickets(path, **columns)).reported[""]) == 20
+    splits = load_splits(*tickets(path, **columns, validation=path), eval_examples=50)
     assert splits.notes == ["50 of 50 reported rows are training rows too (equal texts): their score may be learnt by heart"]
     with pytest.raises(ValueError, match="reported is the share of train"):
-        CustomTask(**block, validation=block["train"], reported=0.2)
+        tickets(path, **columns, validation=path, reported=0.2)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +127,7 @@ def test_texts_that_many_tokenizers_read_as_equal_are_on_one_side(tmp_path, othe
         for row in range(30)
         for text in (f"the caf\u00e9, is fine. {row}", f"{other} {row}")
     ]
-    block = CustomTask(train=str(write(tmp_path / "train.csv", rows)), text="text", label="label")
-    data = DataSettings(custom={"x": block})
-    splits = load_splits(find_task("custom/x", data), data)
+    splits = load_splits(*tickets(write(tmp_path / "train.csv", rows), text="text", label="label"))
     parts = [{text.split()[-1] for text in split["text"]} for split in (splits.train, splits.search, splits.reported[""])]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 30
 
@@ -155,14 +146,11 @@ def test_a_number_that_names_no_class_is_no_position(tmp_path, training, validat
     def file(name, cells):
         return str(write(tmp_path / name, [{"text": f"t{row}", "label": cell} for row, cell in enumerate(cells * 5)]))
 
-    block = CustomTask(
-        train=file("a.jsonl", training), validation=file("b.jsonl", validation), text="text", label="label", labels=named
-    )
-    data = DataSettings(custom={"x": block})
+    block = {"validation": file("b.jsonl", validation), "text": "text", "label": "label", "labels": named}
     with pytest.raises(
         DataError, match=rf"b\.jsonl, line 1: column 'label' holds '?{validation[0]}'?; allowed are: {training[0]}, "
     ):
-        load_splits(find_task("custom/x", data), data)
+        load_splits(*tickets(file("a.jsonl", training), **block))
 
 
 def test_metrics_are_checked_against_the_kind(tmp_path):
