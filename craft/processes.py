@@ -179,7 +179,7 @@ def is_part(weight: Any) -> bool:
 
 def gather_parts(weight: Any) -> Tensor:
     """Returns a weight whole, in every process."""
-    return weight.full_tensor() if is_part(weight) else weight  # type: ignore[no-any-return]
+    return weight.full_tensor() if is_part(weight) else weight
 
 
 def part_of(values: Tensor, weight: Any) -> Tensor:

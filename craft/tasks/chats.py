@@ -232,8 +232,9 @@ class ChatForm:
                 "with tools, in: take an instruct model, or give the columns prompt and response"
             )
         template = PROMPTS[self.settings.prompt]
-        question = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
-        return (template.for_training if training else template.for_evaluation)(*question)
+        question = {"instruction": turns[0]["content"], "input": ""} | turns[0]
+        write = template.for_training if training else template.for_evaluation
+        return write(question["instruction"], question["input"])
 
     def teach(self, example: Example) -> tuple[str, str]:
         """Returns what comes before a reply in a training text, and the reply as it is written there."""

@@ -192,9 +192,10 @@ def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -
         labels = _named_labels(settings.labels) if settings.labels is not None else ()
         if settings.kind == "classification" and settings.labels is None and part != settings.train:
             labels = _labels(settings, usable_rows(settings, settings.train))
-        read = partial(class_index, labels=labels, positions=settings.labels is not None) if labels else read_label
         readers = dict.fromkeys(settings.text, read_text)
-        readers |= {settings.label: read_number if settings.kind == "regression" else read}
+        readers[settings.label] = read_number if settings.kind == "regression" else read_label
+        if labels and settings.kind == "classification":
+            readers[settings.label] = partial(class_index, labels=labels, positions=settings.labels is not None)
     for column, read in readers.items():
         read_cells(rows, column, read, faults)
     return faults.without(rows)

@@ -47,9 +47,12 @@ def to_dataset(rows: Rows, task: Task, *, positions: bool = True, empty: bool = 
     from datasets import Dataset, Features, Value
 
     names = zip(("text", "text_pair"), task.text, strict=False)
+    columns: dict[str, list[Any]]
     columns = {name: read_cells(rows, column, partial(read_text, empty=empty)) for name, column in names}
-    read: Callable[[Any], Any] = partial(class_index, labels=task.labels, positions=positions)
-    columns["label"] = read_cells(rows, task.label, read if task.labels else partial(read_number, span=task.span))
+    if task.labels:
+        columns["label"] = read_cells(rows, task.label, partial(class_index, labels=task.labels, positions=positions))
+    else:
+        columns["label"] = read_cells(rows, task.label, partial(read_number, span=task.span))
     if not len(rows):
         raise DataError(f"{rows.source} holds no rows; at least one is needed")
     kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if task.labels else "float32")}

@@ -26,9 +26,10 @@ def test_with_validation_that_file_is_reported(tmp_path):
     assert len(splits.train) == 60
 
 
-def test_regression(tmp_path):
+@pytest.mark.parametrize("labels", [None, ("low", "high")])
+def test_regression(tmp_path, labels):
     rows = [{"text": f"text {row}", "stars": row / 2} for row in range(40)]
-    task, data = tickets(write(tmp_path / "train.csv", rows), text="text", label="stars", kind="regression")
+    task, data = tickets(write(tmp_path / "train.csv", rows), text="text", label="stars", kind="regression", labels=labels)
     splits = load_splits(task, data)
     assert (task.kind, task.labels, task.primary) == ("regression", (), "pearson")
     assert sorted([*splits.train["label"], *splits.search["label"], *splits.reported[""]["label"]]) == [
