@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.commands.api import judge, open_sweep, plan, run
+    from orchestrator.sweepfile.algorithms import SearcherRow, register_searcher
 
-__all__ = ["judge", "open_sweep", "plan", "run"]
+_API, _ALGORITHMS = "orchestrator.commands.api", "orchestrator.sweepfile.algorithms"
+_PUBLIC = dict.fromkeys(("judge", "open_sweep", "plan", "run"), _API) | dict.fromkeys(
+    ("SearcherRow", "register_searcher"), _ALGORITHMS
+)
+__all__ = ["SearcherRow", "judge", "open_sweep", "plan", "register_searcher", "run"]
 
 for _name in ("plan", "run"):  # an import sets a submodule's name here once, and would later hide the function of that name
     import_module(f"{__name__}.{_name}")
@@ -21,6 +26,6 @@ for _name in ("plan", "run"):  # an import sets a submodule's name here once, an
 
 def __getattr__(name: str) -> Any:
     """Imports the module when one of its functions is asked for, so that the package stays light."""
-    if name not in __all__:
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("orchestrator.commands.api"), name)
+    return getattr(import_module(_PUBLIC[name]), name)

@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING work: a method, a task, a metric, a searcher, an event, a command and a panel."""
+"""The examples of CONTRIBUTING work: an event, a command and a panel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from orchestrator.commands import app
-from tests.test_documents import CONTRIBUTING, ROOT, blocks
+from tests.test_documents import CONTRIBUTING, blocks
 
 
 def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -24,71 +24,6 @@ def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(block.text, path, "exec"), module.__dict__)
     return module
-
-
-def row_text(name: str) -> str:
-    """Returns the row of SEARCHERS that CONTRIBUTING has for an example."""
-    row = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
-    assert row is not None
-    return row[1]
-
-
-def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.methods import METHODS
-    from craft.methods.method import BuildContext
-    from craft.models import Base
-    from craft.models.files import MINILM
-    from craft.models.loading import meta_model
-
-    row = example("craft/methods/loha.py", monkeypatch).METHOD
-    monkeypatch.setitem(METHODS, row.name, row)
-    base = meta_model(Base(MINILM, "classification", ("no", "yes")))
-    parameters = row.parameters(rank=2)
-    model = row.build(base, parameters, BuildContext("SEQ_CLS"))
-    counted = sum(weight.numel() for name, weight in model.named_parameters() if weight.requires_grad and "hada" in name)
-    assert counted == 2 * 6 * 2 * 2 * (384 + 384)
-    assert row.label(parameters) == "r2, q v"
-
-
-def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.data_settings import DataSettings
-    from craft.tasks import TASKS
-    from craft.tasks.splits import load_splits
-
-    (row,) = example("craft/tasks/parity.py", monkeypatch).TASKS
-    monkeypatch.setitem(TASKS, row.name, row)
-    splits = load_splits(row, DataSettings(), protocol="customary")
-    assert row.suite == "parity"
-    assert splits.train["text"][:2] == ["two two two two two two two", "two two two two two two one"]
-    assert splits.train["label"][:2] == [0, 1]
-
-
-def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.data_settings import DataSettings
-    from craft.tasks import find_task
-    from craft.tasks.metrics import METRICS, compute_metrics
-
-    monkeypatch.setitem(METRICS, "kappa", example("craft/tasks/kappa.py", monkeypatch).METRIC)
-    (tmp_path / "grades.csv").write_text("text,label\na,1\nb,2\nc,3\n")
-    own = {"train": str(tmp_path / "grades.csv"), "text": "text", "label": "label", "metric": "kappa"}
-    task = find_task("custom/grades", DataSettings.model_validate({"custom": {"grades": own}}))
-    near, far = (compute_metrics(task, answers, [0, 1, 2, 2])["score"] for answers in ([0, 1, 2, 1], [0, 1, 2, 0]))
-    assert -100 < far < near < 100
-
-
-def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.plan.plan import make_plan
-    from orchestrator.record.state import State
-    from orchestrator.search.stages import make_strategy
-    from orchestrator.sweepfile import algorithms
-    from orchestrator.sweepfile.load import load_sweep
-
-    example("orchestrator/search/cheapest.py", monkeypatch)
-    monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
-    plan = make_plan(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
-    sizes = [plan.counts[trial.configuration]["trainable_parameters"] for trial in make_strategy(plan).wanted(State())]
-    assert len(sizes) == 8
-    assert sizes == sorted(sizes)
 
 
 def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:

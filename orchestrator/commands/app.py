@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 import craft
+from craft.plugins import load_inherited
 from orchestrator.commands.errors import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.secrets import redact
@@ -252,6 +253,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         typer.echo(f"craft-sweeps {craft.__version__}")
         return GOOD
     try:
+        load_inherited()
         status = build(commands).main(
             [*arguments] or ["--help"], prog_name="craft-sweeps", standalone_mode=False, obj=tuple(start)
         )

@@ -31,7 +31,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
 from orchestrator.record.manifest import describe_session, record_in, write_effective
 from orchestrator.record.options import Options
-from orchestrator.record.resume import check_data, check_name, has_moved, recorded_digests, recorded_sweep
+from orchestrator.record.resume import changed_plugins, check_data, check_name, has_moved, recorded_digests, recorded_sweep
 from orchestrator.record.state import State
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import judge_state
@@ -170,6 +170,8 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
         driver = session.driver
         _check_store(folder, uri, plan.sweep, console)
         shared = _prepare(plan, driver.state, options, console)
+        for sentence in changed_plugins(driver.state):
+            console.print(sentence, markup=False)
         write_effective(folder, plan.sweep)
         options.remember(folder, plan.sweep.written)
         if cuts := len(plan.trials) - len(plan.jobs):

@@ -13,6 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
+from craft.plugins import load_inherited
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tools.quiet import LOG_FORMAT, Lossy
 from orchestrator.tracking import follower
@@ -20,4 +21,5 @@ from orchestrator.tracking import follower
 if __name__ == "__main__":
     sys.stdout = sys.stderr = Lossy(2)
     logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
+    load_inherited()
     follower.follow(Path(sys.argv[1]), DesiredRuns)

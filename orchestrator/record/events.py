@@ -28,13 +28,17 @@ from __future__ import annotations
 import re
 import time as clock
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from craft import __version__
+from craft.plugins import note_rows, refuse
+from craft.tasks.metrics import METRICS
+from craft.tasks.task import Metric
 from orchestrator.plan.trial import Number, Trial, TrialResult
+from orchestrator.sweepfile.algorithms import SEARCHERS, SearcherRow
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -98,7 +102,10 @@ class SessionStarted(Event):
 
     @cached_property
     def settings(self) -> Sweep:
-        """The effective file, checked; none of the user's files is opened."""
+        """The effective file, checked; none of the user's files is opened, and no plugin is imported."""
+        added = self.manifest.get("added", {})
+        note_rows(METRICS, partial(Metric, refuse), added.get("metrics", {}))
+        note_rows(SEARCHERS, partial(SearcherRow, make="craft.plugins:refuse"), added.get("searchers", {}))
         return read_effective(self.sweep)
 
 

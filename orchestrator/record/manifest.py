@@ -21,15 +21,20 @@ from typing import Any
 
 import craft
 from craft.disk import replacing
+from craft.plugins import LOADED, added_rows
+from craft.tasks.metrics import METRICS
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
+from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact, redacted
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
+METRIC_FIELDS = ("kind", "percent", "signed", "one_class", "by_token")
+SEARCHER_FIELDS = ("title", "samples", "adaptive")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 
@@ -47,6 +52,8 @@ def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None =
         "hardware": hardware(),
         "seeds": sorted(set(seeds)),
         "data": dict(data or {}),
+        "plugins": {name: plugin.record for name, plugin in LOADED.items()},
+        "added": {"metrics": added_rows(METRICS, METRIC_FIELDS), "searchers": added_rows(SEARCHERS, SEARCHER_FIELDS)},
     }
     return dict(redacted(manifest))
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from craft.plugins import LOADED
 from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.settings import paths_to_read, without_places
 from craft.words import list_some, nearest
@@ -208,3 +209,13 @@ def differences(old: Any, new: Any, path: YamlPath = ()) -> Iterator[tuple[YamlP
             yield from differences(item, other, (*path, index))
     elif old != new:
         yield path, old, new
+
+
+def changed_plugins(state: State) -> list[str]:
+    """Returns a sentence for each plugin that is another one than in the last session."""
+    recorded = state.started.manifest.get("plugins", {}) if state.started is not None else {}
+    return [
+        f"plugin {name} is another one than in the last session: what it computes may differ between trials before and now"
+        for name, plugin in LOADED.items()
+        if recorded.get(name, plugin.record) != plugin.record
+    ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from craft.plugins import add_row
+
 AUTO = "auto"
 
 
@@ -63,3 +65,8 @@ SCHEDULERS: dict[str, SchedulerRow] = {
         ("grace", "factor"),
     ),
 }
+
+
+def register_searcher(name: str, row: SearcherRow) -> None:
+    """Adds a searcher that `search.algorithm` may name. Raises PluginError if there is one of that name."""
+    add_row(SEARCHERS, "searcher", name, row)

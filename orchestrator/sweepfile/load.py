@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
+from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
@@ -59,9 +60,35 @@ def _read(path: Path, overrides: Sequence[str]) -> Source:
             raise SweepError([f"{source.where(())}: {message}"])
         for assignment in overrides:
             source.override(assignment)
+        _import_plugins(source, path.resolve().parent)
     except YamlProblem as problem:
         raise SweepError([str(problem)]) from None
     return source
+
+
+def _import_plugins(source: Source, folder: Path) -> None:
+    """Imports the plugins that the file names, because its other sections may name their rows; makes the paths of files
+    absolute.
+
+    Raises:
+        SweepError: one cannot be imported.
+    """
+    try:
+        load_installed()
+    except PluginError as error:
+        raise SweepError([f"{source.name}: {error}"]) from None
+    names = source.content.get("plugins", [])
+    if not isinstance(names, list):
+        return  # the section's own check names the mistake
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name.strip():
+            return
+        try:
+            file = find_plugin(name, (folder,))
+            names[index] = name if file is None else _absolute(file)
+            load_plugins([names[index]], (folder,))
+        except PluginError as error:
+            raise SweepError([f"{source.where(('plugins', index))}: plugins.{index}: {error}"]) from None
 
 
 def read_effective(document: dict[str, Any]) -> Sweep:

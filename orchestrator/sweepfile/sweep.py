@@ -66,6 +66,12 @@ class Sweep(Settings):
         description="Seeds of the trials.",
         json_schema_extra={"items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, "uniqueItems": True},
     )
+    plugins: tuple[str, ...] = Field(
+        (),
+        max_length=100,
+        description="Modules with own metrics, tasks, methods and searchers ([extending.md](extending.md)): names on Python's "
+        "path, or files next to this one, as in `[kappa.py]`.",
+    )
     objectives: dict[str, Direction] = Field(
         DEFAULT_OBJECTIVES,
         min_length=1,

@@ -26,6 +26,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from craft import plugins
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.record.options import check_answers, check_socket_room, cluster_address
 from orchestrator.sweepfile.resources import Resources, words_of
@@ -183,7 +184,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     private.keep_environment_here()  # what trials need is in `runtime_env`
     for name in private.LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    passed_on = {name: os.environ[name] for name in (*PASSED_ON, plugins.VARIABLE) if name in os.environ}
     common: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.WARNING,
@@ -260,15 +261,22 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
         gpu: the share of a GPU that the task holds; above 0, machines without GPUs are not asked.
     """
     machines = [node for node in ray.nodes() if node["Alive"] and (not gpu or node["Resources"].get("GPU"))]
-    remote = ray.remote(num_cpus=0, num_gpus=gpu, max_retries=0)(question)
+    remote = ray.remote(num_cpus=0, num_gpus=gpu, max_retries=0)(_ask)
     tasks = [
-        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            question, *arguments
+        )
         for node in machines
     ]
     ready, late = ray.wait(tasks, num_returns=len(tasks), timeout=timeout_s) if tasks else ([], [])
     for task in late:
         ray.cancel(task, force=True)  # one that waits for a GPU would take it later
     return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, tasks, strict=True)]
+
+
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    plugins.load_inherited()
+    return question(*arguments)
 
 
 def try_gpus(gpu: float) -> list[Answer]:

@@ -25,6 +25,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from craft.plugins import load_inherited
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.resources import Resources
@@ -59,6 +60,7 @@ class _Follower:
 
     def follow(self, key: str, part: Part, settings: WorkerSettings, gpus: list[Any]) -> None:
         """Takes part in a try of a trial."""
+        load_inherited()
         keep_to_share(settings.gpu, gpus)
         try:
             with drain_notice() as must_leave:

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from craft.plugins import PluginError, load_inherited
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
@@ -60,8 +61,12 @@ def work(
         must_leave: says why the job has to leave its machine; asked after every optimizer step.
     """
     try:
+        load_inherited()
         todo = Job.from_json(json.loads(job))
         why = f"it calls this trial {todo.key}" if todo.key != key else ""
+    except PluginError as error:
+        report({"results": [TrialResult(key, "failed", error=str(error), retryable=True).to_json()]}, None)
+        return
     except (ValueError, KeyError, TypeError) as error:
         why = str(error)
     if why:
@@ -203,7 +208,8 @@ def _source(storage: str, key: str, scratch: Path) -> Path | None:
 
 def _foreign(key: str, why: str) -> TrialResult:
     error = (
-        f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then resume"
+        f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then "
+        "resume. Own methods, tasks and metrics are known to workers if the sweep file names their module under `plugins`"
     )
     return TrialResult(key, "failed", error=error, retryable=True)
 
