@@ -183,13 +183,6 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
             pick(label, summarize_entries(Entry(trial.trial) for trial in plan.trials), sweep.objectives)
 
 
-def test_lengths() -> None:
-    assert len(README.read_text().splitlines()) <= 120
-    assert {
-        page.name: len(page.read_text().splitlines()) for page in USER_PAGES if len(page.read_text().splitlines()) > 120
-    } == {}
-
-
 def test_every_command_is_run_or_listed_with_its_reason() -> None:
     for document, command in COMMANDS:
         listed = any(command == name or command.startswith(f"{name} ") for name in NOT_RUN)

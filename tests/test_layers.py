@@ -136,6 +136,7 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
     readable = (
         "results",
         "review.comparing",
+        "review.front_tables",
         "review.mistakes",
         "review.progress",
         "review.run_table",
