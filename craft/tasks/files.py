@@ -249,16 +249,12 @@ def _swallows(cells: Sequence[str], at: int, delimiter: str, fits: Sequence[Call
     """Returns whether the cell at `at` holds rows: its lines have as many cells as rows have, which may be an accident, and in
     some column all of them have what other rows have there, such as a label."""
     first, *inner, last = (line.split(delimiter) for line in _LINE_END.split(cells[at]))
-    inner = [line for line in inner if line != [""]]
-    if len(first) != len(cells) - at or len(last) != at + 1 or any(len(line) != len(cells) for line in inner):
+    parts = [first, *(line for line in inner if line != [""]), last]
+    rows = [[*cells[:at], *first], *parts[1:-1], [*last, *cells[at + 1 :]]]
+    decimals = all(_DECIMAL.search(",".join(part)) for part in parts if len(part) > 1)
+    if decimals or any(len(row) != len(cells) for row in rows):
         return False
-    if all(_DECIMAL.search(",".join(line)) for line in (first, *inner, last) if len(line) > 1):
-        return False
-    begun, ended = [*cells[:at], *first], [*last, *cells[at + 1 :]]
-    parts = [[*inner, begun] if column > at else [*inner, ended] for column in range(len(cells))]
-    return any(
-        all(fits[column](line[column]) for line in lines) for column, lines in enumerate(parts) if lines and column != at
-    )
+    return any(all(map(fits[column], of_rows)) for column, of_rows in enumerate(zip(*rows, strict=True)) if column != at)
 
 
 def is_number(cell: str) -> bool:

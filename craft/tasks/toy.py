@@ -11,7 +11,7 @@ reach of a negation. No sentence of dev occurs in train.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from craft.data_settings import DataSettings
 from craft.tasks.files import Rows
@@ -61,12 +61,8 @@ DEEDS = (
 TRAITS = _words("small tall young old tired happy hungry clever shy rich noisy friendly nervous foreign")
 
 
-class Example(NamedTuple):
-    """One sentence or pair with its label: a class number."""
-
-    text: str
-    text_pair: str | None
-    label: int
+Example = tuple[str, str | None, int]
+"""A sentence, the other one of a pair, and the number of its class."""
 
 
 def sentiment(draw: Random) -> list[Example]:
@@ -92,7 +88,7 @@ def sentiment(draw: Random) -> list[Example]:
         )
         sentence = shape.format(major=major, minor=minor, a=a, b=b)
         text = lead.format(subject=subject, sentence=sentence[0].lower() + sentence[1:]) if lead else sentence
-        family.append(Example(text, None, int(positive)))
+        family.append((text, None, int(positive)))
     return family
 
 
@@ -109,7 +105,7 @@ def paraphrase(draw: Random) -> list[Example]:
     changed = draw.choice(((patient, agent), (patient, agent), (other, patient), (agent, other)))
     verb = draw.choice(verbs)
     return [
-        Example(event, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
+        (event, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
         for roles, label in (((agent, patient), 1), (changed, 0))
     ]
 
@@ -133,7 +129,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     for count in (2000, 500):
         examples = _examples(task, count, draw, barred)
         columns = {name: [example[at] for example in examples] for at, name in enumerate(task.text)}
-        columns[task.label] = [example.label for example in examples]
+        columns[task.label] = [label for _, _, label in examples]
         splits.append(to_dataset(Rows(task.name, columns), task))
         barred |= {sentence for example in examples for sentence in example[:2]} - {None}
     return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
@@ -144,9 +140,9 @@ def _examples(task: Task, count: int, draw: Random, barred: set[str | None]) -> 
     chosen: dict[Example, None] = {}
     while len(chosen) < count:
         for example in GRAMMARS[task.name](draw):
-            if remaining_counts[example.label] and example not in chosen and barred.isdisjoint(example[:2]):
+            if remaining_counts[example[2]] and example not in chosen and barred.isdisjoint(example[:2]):
                 chosen[example] = None
-                remaining_counts[example.label] -= 1
+                remaining_counts[example[2]] -= 1
     examples = list(chosen)
     draw.shuffle(examples)
     return examples
