@@ -16,12 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.plan.parameters import flatten
+from orchestrator.plan.configuration import flatten
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Refused
 from orchestrator.record.log import read_points
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.metrics import flat_cells

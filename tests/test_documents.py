@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from orchestrator.commands import app
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 
 ROOT = Path(__file__).parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"

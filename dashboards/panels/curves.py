@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from dashboards.panels.base import Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
-from orchestrator.results.presentation import colours
+from orchestrator.results.metrics import colours
 
 LINES = 150
 ROOM = 1.2

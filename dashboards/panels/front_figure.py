@@ -6,8 +6,7 @@ import math
 
 from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, texts
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
-from orchestrator.results.metrics import Column, titled
-from orchestrator.results.presentation import colours
+from orchestrator.results.metrics import Column, colours, titled
 
 GREY = "#8A8A8A"
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))

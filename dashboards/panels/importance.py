@@ -13,7 +13,7 @@ from typing import Any
 
 from dashboards.frames import Row
 from dashboards.panels.base import Plain, View, choice, moving_together, parameter, texts, trained
-from orchestrator.results.presentation import BLUE
+from orchestrator.results.metrics import BLUE
 
 LEAST, EACH = 12, 5
 """Configurations of a method, and for each of its parameters: with fewer, luck decides what seems to explain the score."""

@@ -6,8 +6,7 @@ from collections import Counter
 
 from craft.words import format_duration, list_some
 from dashboards.panels.base import Plain, View, numbers, text, texts
-from orchestrator.results.metrics import unit_of
-from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
+from orchestrator.results.metrics import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
 
 STATES = ("finished", "running", "stopped", "failed")
 

@@ -24,7 +24,7 @@ from craft.models.files import base_name
 from craft.models.gguf import is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.tuner_types import TUNERS
-from orchestrator.plan.parameters import flatten, text
+from orchestrator.plan.configuration import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, number
 from orchestrator.results.probabilities import EXPECTED, P_ENOUGH, P_FRONT

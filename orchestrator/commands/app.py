@@ -22,9 +22,9 @@ import craft
 from craft.plugins import load_inherited
 from orchestrator.commands.errors import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
-from orchestrator.tools.stdout import be_printable, drop_stdout, flush_stdout, only_report, write_report
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {

@@ -21,7 +21,7 @@ from orchestrator.commands.options import (
     screen,
 )
 from orchestrator.record.options import Options
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 
 if TYPE_CHECKING:
     from orchestrator.driver.change import Change

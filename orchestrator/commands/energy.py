@@ -15,7 +15,7 @@ from rich.table import Table
 
 from craft.factors.hosvd import TuckerFactors
 from craft.ranks import Ranks, parse_ranks, resolve_ranks
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 
 _FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 

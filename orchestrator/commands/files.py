@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from orchestrator.commands.options import AsJson, plain_screen
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 """The files that come with the package: sweep files with their data, and the skill."""

@@ -10,11 +10,10 @@ import typer
 
 from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.lock import one_driver
+from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.sweepfile.mistakes import NothingMeets
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 from orchestrator.tracking.uri import TrackingError, resolve_uri
 
 

@@ -30,7 +30,7 @@ from orchestrator.commands.options import (
 from orchestrator.commands.start import plan_sweep, run_file
 from orchestrator.record.options import Options
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 
 STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
 """How a command line that runs a sweep may begin."""

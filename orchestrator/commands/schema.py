@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from orchestrator.adapters.audit import AuditReport
 from orchestrator.adapters.taking import CutReport, TakeReport
+from orchestrator.commands.adapters import AuditReport
 from orchestrator.commands.check import CheckReport
 from orchestrator.commands.errors import ErrorReport
 from orchestrator.driver.change import ApplyReport

@@ -27,8 +27,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.events import Filed, SessionEnded
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.lock import one_driver
+from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.manifest import describe_session, record_in, write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.resume import changed_plugins, check_data, check_name, has_moved, recorded_digests, recorded_sweep

@@ -19,8 +19,7 @@ from orchestrator.driver.change import Change, check_change, find_change, price_
 from orchestrator.driver.request import Request, RequestReport, affected, apply_request, new_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Verb
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.lock import holder_of
+from orchestrator.record.folder import SweepFolder, holder_of
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep

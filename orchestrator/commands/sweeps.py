@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.commands.options import AsJson, Folders, Record, Sweep, plain_screen, screen
-from orchestrator.tools.stdout import write_report
+from orchestrator.tools.quiet import write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,9 +100,8 @@ def remove(
 
     Exit status: 0 removed, or the answer was no; 1 a part could not be deleted; 2 there is no such sweep, or its driver lives.
     """
-    from orchestrator.review.listing import RemoveReport
-    from orchestrator.review.removing import find_removal
-    from orchestrator.review.removing import remove as remove_sweep
+    from orchestrator.review.listing import RemoveReport, find_removal
+    from orchestrator.review.listing import remove as remove_sweep
 
     removal, console = find_removal(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
     for title, lines in (("removes", removal.goes), ("leaves", removal.stays)):
@@ -134,8 +133,7 @@ def _await_folder(sweep: str, storage: str | None, deadline: float) -> Path:
 
 def is_driven(folder: Path) -> bool:
     """Returns whether a driver lives; one on another machine does as long as its log grows."""
-    from orchestrator.record.folder import SweepFolder
-    from orchestrator.record.lock import holder_of
+    from orchestrator.record.folder import SweepFolder, holder_of
 
     holder = holder_of(folder.absolute())
     if holder is None:

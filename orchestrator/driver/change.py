@@ -25,11 +25,10 @@ from pydantic import Field
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, jobs_of
-from orchestrator.record.entry import Entry
 from orchestrator.record.resume import check_resume, differences
-from orchestrator.record.state import State
-from orchestrator.results.control import HEAD
+from orchestrator.record.state import Entry, State
 from orchestrator.results.experiments import describe_price, pace_of
+from orchestrator.results.front import HEAD
 from orchestrator.results.report import Number, Report
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown

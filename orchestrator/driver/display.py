@@ -17,10 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from craft.words import format_duration
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
 from orchestrator.record.options import Verbosity
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.review.progress import Outlook, progress
 from orchestrator.review.status import RUNNING_SHOWN, Progress
 

@@ -21,9 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
-from orchestrator.driver.queue import Queue
+from orchestrator.driver.queue import CommonCause, Queue
 from orchestrator.driver.request import Command, RequestQueue
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of

@@ -14,11 +14,10 @@ from rich.console import Console
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.state import State
-from orchestrator.results.control import above_guessing
-from orchestrator.results.presentation import PHASES
+from orchestrator.record.state import Entry, State
+from orchestrator.results.front import above_guessing
+from orchestrator.results.metrics import PHASES
 from orchestrator.results.summary import Summary
 from orchestrator.review.progress import progress
 from orchestrator.sweepfile.settings import TrackingSettings

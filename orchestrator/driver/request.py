@@ -27,12 +27,11 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from craft.disk import replacing
 from orchestrator.driver.change import check_change, find_change
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import PLAIN, Applied, Requested, Verb
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import describe_plan, record_in, write_effective
 from orchestrator.record.options import Options
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.report import Report
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.load import check

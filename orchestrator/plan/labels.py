@@ -12,8 +12,7 @@ from typing import Any
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
 from craft.tasks import find_task
-from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import Configuration, text
 from orchestrator.sweepfile.mistakes import dotted
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.space.dimensions import Choice

@@ -15,7 +15,7 @@ from pydantic import GetPydanticSchema, TypeAdapter
 
 from craft.results import Progress, RunResult
 from craft.spec import RunSpec
-from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.configuration import flat_parameters
 from orchestrator.sweepfile.resources import Resources
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
@@ -57,7 +57,7 @@ class Trial:
         key: names its run by the content (`craft.spec.RunSpec.key`).
         configuration: the id of the configuration that it belongs to.
         label: the configuration's.
-        parameters: everything that decides its run, flat (`orchestrator.plan.parameters`).
+        parameters: everything that decides its run, flat (`orchestrator.plan.configuration`).
         planned: its counts as known before training.
     """
 

@@ -24,10 +24,9 @@ from craft.plugins import LOADED
 from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.settings import paths_to_read, without_places
 from craft.words import list_some, nearest
-from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.record.log import read_state
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.plain_yaml import YamlPath

@@ -1,13 +1,16 @@
-"""`State`: a sweep after its events, as their fold. Everything that shows or decides something is a function of it."""
+"""`State`: a sweep after its events, with each trial and what became of it.
+
+Everything that shows or decides something is a function of it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.record.entry import Entry, Report
+from orchestrator.plan.trial import Number, Trial, TrialResult
 from orchestrator.record.events import (
     Applied,
     Decided,
@@ -30,6 +33,66 @@ from orchestrator.record.events import (
 )
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
+
+Phase = Literal["waiting", "running", "paused", "ended"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last evaluation of a trial. `metrics` are all that it reported at `step`."""
+
+    step: int
+    total_steps: int
+    epoch: float
+    metrics: Mapping[str, Number]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trial that the sweep asks for, or once asked for, and what became of it.
+
+    Attributes:
+        result: how it ended, or failed in an earlier session; None before.
+        phase: `waiting` before it starts and after an interruption, `paused` while it waits for its turn at a rung.
+        begun: whether it has ever started.
+        report: its last evaluation.
+        last_steps: the last step of each metric that it reported.
+        adapter: the local folder of its adapter, relative to the sweep's folder where it is inside.
+        seconds: the time of its runs that have ended.
+        changed: when its phase last changed, in seconds since 1970.
+        wave: the number of the request for trials (`Wanted`) that asked for it first.
+    """
+
+    trial: Trial
+    result: TrialResult | None = None
+    phase: Phase = "waiting"
+    begun: bool = False
+    report: Report | None = None
+    last_steps: Mapping[str, int] = field(default_factory=dict)
+    adapter: str | None = None
+    seconds: float = 0.0
+    changed: float = 0.0
+    wave: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.trial.key
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has nothing left to run in this session."""
+        return self.phase == "ended"
+
+    @property
+    def finished(self) -> TrialResult | None:
+        """Its result, if it finished."""
+        return self.result if self.result is not None and self.result.status == "finished" else None
+
+
+def count_phases(entries: Iterable[Entry]) -> Counter[str]:
+    """Counts trials: waiting, running, paused; or finished, failed, stopped if they have ended."""
+    return Counter(entry.result.status if entry.ended and entry.result is not None else entry.phase for entry in entries)
+
 
 NO_METRICS = frozenset({"step", "time", "epoch"})
 """Keys of a row that are no metrics of their own: its step, when it was measured, its epoch."""

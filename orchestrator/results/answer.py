@@ -17,7 +17,6 @@ from pydantic import ConfigDict, computed_field
 
 from craft.words import list_some, percent, plural, points
 from orchestrator.record.state import State
-from orchestrator.results.control import HEAD, above_guessing, not_shown_to_beat_head
 from orchestrator.results.experiments import (
     describe_action,
     describe_price,
@@ -30,7 +29,7 @@ from orchestrator.results.experiments import (
     seconds_of_seed,
     untried_of,
 )
-from orchestrator.results.front import SEEDS, enough_of, judge_state
+from orchestrator.results.front import HEAD, SEEDS, above_guessing, enough_of, judge_state, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized

@@ -16,8 +16,7 @@ from craft.words import format_duration, plural
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.plan.planner import Planner
 from orchestrator.record.state import State
-from orchestrator.results.control import FULL, HEAD
-from orchestrator.results.front import SEEDS
+from orchestrator.results.front import FULL, HEAD, SEEDS
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.next_step import Action, Kind, Untried, propose
 from orchestrator.results.posterior import Evidence

@@ -3,6 +3,9 @@
 `judge` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
 `craft-sweeps take --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
 interval over seeds, or a count (parameters, bytes, seconds), which is exact.
+
+The control of a comparison is the task head alone (`method: head`): a method that adapts anything must beat it. The normalized
+mean weighs tasks equally: on each, 0 is no adapter and 100 is full fine-tuning.
 """
 
 from __future__ import annotations
@@ -16,13 +19,74 @@ from numpy.typing import ArrayLike
 
 from orchestrator.record.state import State
 from orchestrator.results import pareto
-from orchestrator.results.control import above_guessing, with_normalized
-from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.intervals import by_seed, compare, suite_interval
+from orchestrator.results.metrics import NORMALIZED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
+
+HEAD, FULL = "head", "full"
+
+
+def not_shown_to_beat_head(summaries: Sequence[Summary]) -> list[Summary]:
+    """Returns the complete configurations that are not shown to be better than the head alone; empty if that did not run.
+
+    Compared are the scores of the tasks and seeds that both have, with the head of the best search score. A configuration
+    that has no interval counts if its mean is no better.
+    """
+    control = _best(summaries, HEAD)
+    if control is None:
+        return []
+    return [summary for summary in summaries if summary.complete and summary.method != HEAD and not _better(summary, control)]
+
+
+def above_guessing(complete: Sequence[Summary]) -> bool:
+    """Returns whether any trial is shown to be above the most frequent class; True where that score is not known.
+
+    Of n trials without any skill the luckiest is above a 95 % interval's end far more often than one is, so the intervals over
+    the scored examples are those of Bonferroni. The s-th seed counts as s² seeds: what one seed shows no further seed takes
+    back, and all together err less than twice as often as one. How seeds spread is not asked: no seed has skill by luck.
+    """
+    from scipy.special import ndtri
+
+    return any("random_guessing" not in summary.counts for summary in complete) or any(
+        score + float(ndtri(0.025 / len(complete) / place**2) / ndtri(0.975)) * summary.sampling[0]
+        > summary.value("random_guessing")
+        for summary in complete
+        for place, score in enumerate(by_seed(summary.scores, summary.tasks).values(), 1)
+    )
+
+
+def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
+    """Returns the summaries with the metric `normalized` added if, on every task, full is shown to be better than head.
+
+    The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
+    """
+    head, full = _best(summaries, HEAD), _best(summaries, FULL)
+    if head is None or full is None or not _better(full, head):
+        return list(summaries)
+    low = {task: value.mean for task, value in head.tasks.items()}
+    wide = {task: full.tasks[task].mean - value for task, value in low.items()}
+    if min(wide.values()) <= 0:
+        return list(summaries)
+    scaled_summaries = []
+    for summary in summaries:
+        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in summary.scores.items()}
+        scaled_summaries.append(replace(summary, metrics=summary.metrics | {NORMALIZED: suite_interval(scaled, low)}))
+    return scaled_summaries
+
+
+def _better(summary: Summary, control: Summary) -> bool:
+    difference = compare(summary.scores, control.scores).difference
+    return difference.mean > 0 and not difference.low <= 0
+
+
+def _best(summaries: Sequence[Summary], method: str) -> Summary | None:
+    complete = [summary for summary in summaries if summary.complete and summary.method == method]
+    return max(complete, key=lambda summary: summary.value("search_score"), default=None)
+
 
 SEEDS = 3
 """The fewest seeds of a configuration that is called enough."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import fmean
 
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
 
 SEARCH_SCORE = "search_score"

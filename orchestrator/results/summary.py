@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import text
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied

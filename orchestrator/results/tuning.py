@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from craft.results import EXAMPLES, METRIC, SEARCHED
 from craft.scoring.credits import CREDITS, read_credits
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import text
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.intervals import sampling_reach
 
 Numbers = NDArray[np.float64]

@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.plan.parameters import flatten, text
+from orchestrator.plan.configuration import flatten, text
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Refused
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import marks
-from orchestrator.results.metrics import COLUMNS, flat_cells, with_method
+from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.front_tables import markdown
-from orchestrator.review.saved_views import SIZE
 from orchestrator.tools.markup import paragraphs, plain
 from orchestrator.tools.secrets import redact, redacted
 from orchestrator.tracking import tags as names

@@ -17,8 +17,7 @@ from typing import Any
 from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
-from orchestrator.results.metrics import titled, unit_of
-from orchestrator.results.presentation import colours
+from orchestrator.results.metrics import colours, titled, unit_of
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label, metric_among
 from orchestrator.sweepfile.objectives import Objectives

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model
 
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import text
 from orchestrator.results.answer import Answer
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS

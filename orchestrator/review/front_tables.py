@@ -18,8 +18,7 @@ from craft.methods import METHODS
 from craft.words import list_some, plural, points
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.answer import Answer
-from orchestrator.results.control import above_guessing, not_shown_to_beat_head
-from orchestrator.results.front import knee
+from orchestrator.results.front import above_guessing, knee, not_shown_to_beat_head
 from orchestrator.results.metrics import ALWAYS, LUCK, NORMALIZED, P_FRONT, SIZE, Column, flat_cells, heading, number
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import (
@@ -35,7 +34,7 @@ from orchestrator.results.table import (
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tools.cells import write_table
+from orchestrator.tools.filling import write_table
 from orchestrator.tools.markup import plain
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from craft.scoring.predictions import WORST, Prediction, worst
 from craft.words import plural
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.tools.cells import write_table
+from orchestrator.tools.filling import write_table
 from orchestrator.tools.markup import plain
 
 MISTAKES_FILE = "mistakes.md"

@@ -18,12 +18,10 @@ from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import list_some, nearest
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
-from orchestrator.record.entry import Entry
-from orchestrator.record.folder import SweepFolder, sweeps_in
-from orchestrator.record.lock import holder_of
+from orchestrator.record.folder import SweepFolder, holder_of, sweeps_in
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from craft.words import list_some, nearest, plural, points
 from orchestrator.results.answer import REASONS, Answer
-from orchestrator.results.control import above_guessing
-from orchestrator.results.front import SEEDS, enough_of, knee
+from orchestrator.results.front import SEEDS, above_guessing, enough_of, knee
 from orchestrator.results.metrics import P_ENOUGH, label_of, number
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Entry, Summary

@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.configuration import Configuration, flatten, text
 from orchestrator.plan.gpu_shares import gpu_lines
-from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.results.report import Count, Number, Part, Report

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from craft.words import plural
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import SessionEnded
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.lock import Holder, holder_of
+from orchestrator.record.folder import Holder, SweepFolder, holder_of
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import REASONS, Answer, answer_of
 from orchestrator.results.experiments import describe_price
 from orchestrator.results.report import Command

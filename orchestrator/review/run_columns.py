@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from craft.tasks.files import DataError, Rows, is_number
 from craft.words import list_some, printable
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import text
 
 
 def _words(text: str) -> list[str]:

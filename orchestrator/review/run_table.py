@@ -25,11 +25,10 @@ from craft.results import EXAMPLES, METRIC
 from craft.scoring.credits import credits_of
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.words import printable
-from orchestrator.plan.parameters import flatten, text
+from orchestrator.plan.configuration import flatten, text
 from orchestrator.plan.trial import Status, Trial, TrialResult
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import SessionEnded, SessionStarted
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from rich.console import Console
 
 from craft.words import format_duration
-from orchestrator.record.entry import Entry, count_phases
+from orchestrator.record.state import Entry, count_phases
 from orchestrator.results.answer import Answer
 from orchestrator.results.report import Command, Count, Number, Part, Report
 

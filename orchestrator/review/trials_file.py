@@ -21,7 +21,7 @@ from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
 from orchestrator.review.run_columns import has_value
-from orchestrator.tools.cells import write_table
+from orchestrator.tools.filling import write_table
 
 TRIALS_FILE = "trials.csv"
 OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed")

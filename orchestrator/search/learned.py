@@ -3,7 +3,8 @@
     state --draws with their values--> sampler --point--> planner --> configuration --> `Proposed` --> state
 
 What was drawn is an event (`Proposed`), and the random numbers of a draw follow from the sweep's seed and the draw's number.
-So equal states lead to the same next draw, in every session.
+So equal states lead to the same next draw, in every session. The samplers are Optuna's own, one function each, on the space
+without conditions (`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.algorithms`) names these functions.
 
 Not every draw is trained. A point that breaks a constraint shows the sampler by how much; a point that equals an earlier
 configuration has the values of that one; a point that cannot be built has failed. The next draw is then a new point near it.
@@ -14,19 +15,23 @@ from __future__ import annotations
 import logging
 import math
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Event, Proposed
-from orchestrator.record.state import State, fold
+from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, search_value
-from orchestrator.search.flat import space_of
+from orchestrator.search.flat import FlatSpace, space_of
 from orchestrator.search.strategy import refusal
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.objectives import Objectives
@@ -263,3 +268,51 @@ def _excess(configuration: Configuration | None, constraints: Mapping[str, Bound
         if value is not None and bounds.min is not None:
             excess[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
     return excess
+
+
+def tpe(plan: Plan) -> Learned:
+    return Learned(plan, OnFlatSpace(plan, lambda seed: TPESampler(seed=seed)))
+
+
+def gp(plan: Plan) -> Learned:
+    # A configuration that is drawn again keeps its value, so the sampler must not hope that another try gives more.
+    return Learned(plan, OnFlatSpace(plan, lambda seed: GPSampler(seed=seed, deterministic_objective=True)))
+
+
+class OnFlatSpace:
+    """Asks a sampler of Optuna's for points of the plan's space."""
+
+    def __init__(self, plan: Plan, make: Callable[[int], BaseSampler]) -> None:
+        objectives = plan.sweep.objectives
+        self._make, self._directions = make, list(objectives.values())
+        objective = next((name for name, way in objectives.items() if name != "score" and way == "minimize"), "")
+
+        def cost(point: Point) -> float | None:
+            try:
+                return plan.planner.configuration(point).known.get(objective)
+            except SweepError:
+                return None
+
+        self.flat = FlatSpace(plan.sweep.blocks, cost)
+        self._flattened: dict[str, FrozenTrial] = {}
+
+    def __call__(self, draws: Sequence[Draw], seed: int) -> Point:
+        """Returns the next point."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            study = optuna.create_study(directions=self._directions, sampler=self._make(seed))
+            study.add_trials([self._flatten(draw) for draw in draws if draw.values is not None or not draw.ended])
+            return self.flat.point(study.ask(self.flat.distributions).params)
+
+    def _flatten(self, draw: Draw) -> FrozenTrial:
+        key = repr((draw.point, draw.values, draw.excess))
+        if key not in self._flattened:
+            self._flattened[key] = create_trial(
+                state=TrialState.RUNNING if draw.values is None else TrialState.COMPLETE,
+                values=draw.values,
+                params=self.flat.parameters(draw.point),
+                distributions=self.flat.distributions,
+                constraints=None if draw.values is None else dict(draw.excess),
+            )
+        return self._flattened[key]

@@ -14,9 +14,8 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from orchestrator.plan.trial import Job
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Event, Reported
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.sweep import Sweep
 
 END = 1_000_000

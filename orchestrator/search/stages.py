@@ -21,8 +21,7 @@ import numpy as np
 from craft.scoring.credits import SEARCH_CREDITS, read_credits
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
-from orchestrator.record.entry import Entry
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.search_values import SEARCH_SCORE
 from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered

@@ -17,13 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from craft.methods import shown_method
-from orchestrator.plan.configuration import Configuration, Dropped
-from orchestrator.plan.parameters import flatten
+from orchestrator.plan.configuration import Configuration, Dropped, flatten
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial, Why, jobs_of
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Decided, Event, Refused
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 

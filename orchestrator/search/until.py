@@ -23,12 +23,10 @@ from craft.words import percent, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Decided
-from orchestrator.record.state import State
-from orchestrator.results.control import above_guessing
+from orchestrator.record.state import Entry, State
 from orchestrator.results.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
-from orchestrator.results.front import SEEDS, enough_of, mark_front
+from orchestrator.results.front import SEEDS, above_guessing, enough_of, mark_front
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.next_step import LEAST_PROBABILITY, Action, soonest
 from orchestrator.results.summary import Summary, summarize_entries

@@ -46,13 +46,13 @@ SEARCHERS: dict[str, SearcherRow] = {
     "random": SearcherRow("configurations drawn at random, seeded", LISTED, samples=True),
     "gp": SearcherRow(
         "Gaussian processes: learns from what has run; up to a few hundred configurations",
-        "orchestrator.search.samplers:gp",
+        "orchestrator.search.learned:gp",
         samples=True,
         adaptive=True,
     ),
     "tpe": SearcherRow(
         "tree-structured Parzen estimators: learns from what has run; for more configurations",
-        "orchestrator.search.samplers:tpe",
+        "orchestrator.search.learned:tpe",
         samples=True,
         adaptive=True,
     ),

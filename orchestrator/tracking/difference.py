@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from orchestrator.plan.parameters import text
+from orchestrator.plan.configuration import text
 from orchestrator.record.state import NO_METRICS
 from orchestrator.tracking import tags as names
 from orchestrator.tracking.desired import DesiredRun

@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.plan.tuning import Tried, best_of
-from orchestrator.record.entry import Entry
-from orchestrator.results.control import above_guessing
-from orchestrator.results.front import SEEDS, mark_front
+from orchestrator.record.state import Entry
+from orchestrator.results.front import SEEDS, above_guessing, mark_front
 from orchestrator.results.luck import helps_most
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.posterior import Evidence, Numbers, shares

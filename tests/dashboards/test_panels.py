@@ -28,7 +28,7 @@ from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator.record.events import Decided
 from orchestrator.record.state import State
-from orchestrator.results.presentation import colours
+from orchestrator.results.metrics import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run

@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import (
     Ended,
     Event,
@@ -30,6 +29,7 @@ from orchestrator.record.events import (
     Wanted,
 )
 from orchestrator.record.log import Log
+from orchestrator.record.state import Entry
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tracking.mirror import Mirror
 

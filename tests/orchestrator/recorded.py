@@ -11,10 +11,10 @@ import yaml
 
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.trial import PlannedTrial, Trial, TrialResult
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import Log, read_state
+from orchestrator.record.state import Entry
 from orchestrator.results.summary import Summary, summarize_entries
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]

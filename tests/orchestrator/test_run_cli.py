@@ -23,12 +23,11 @@ from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
 from orchestrator.record.options import Options
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

@@ -9,7 +9,7 @@ from typing import Any
 from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from craft.spec import RunSpec
 from orchestrator.adapters.model_card import Origin, model_card, served_by
 from orchestrator.plan.trial import PlannedTrial, TrialResult
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
 from tests.golden import check_golden
 

@@ -17,8 +17,7 @@ import pytest
 from orchestrator.commands.errors import ErrorReport, error_report
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Paused, Refused, Underway
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.lock import Holder, _read_start, holder_of, one_driver
+from orchestrator.record.folder import Holder, SweepFolder, _read_start, holder_of, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.review.comparing import CompareReport, compare_report, compare_sweeps
 from orchestrator.review.front_report import front_report
@@ -195,7 +194,7 @@ def test_a_driver_is_alive_while_its_process_is(tmp_path: Path) -> None:
         os.utime(SweepFolder(tmp_path).driver, (1, 1))
         assert holder_of(tmp_path) == holder, "a file server's clock may be far behind"
     assert holder_of(tmp_path) is None
-    program = "import sys; from pathlib import Path; from orchestrator.record.lock import one_driver\n"
+    program = "import sys; from pathlib import Path; from orchestrator.record.folder import one_driver\n"
     program += "with one_driver(Path(sys.argv[1])): print('holds', flush=True); input()"
     driver = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.commands import sweeps
 from orchestrator.commands.app import NO, WRONG, main
 from orchestrator.record.events import SessionEnded
-from orchestrator.record.lock import one_driver
+from orchestrator.record.folder import one_driver
 from orchestrator.tracking.tags import SWEEP
 from tests.orchestrator.recorded import over_seeds, record, write_log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.driver.common_cause import ENOUGH, CommonCause
+from orchestrator.driver.queue import ENOUGH, CommonCause
 
 
 class Clock:

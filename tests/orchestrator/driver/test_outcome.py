@@ -13,9 +13,8 @@ from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.plan.work import scored_line
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import SessionStarted, Wanted
-from orchestrator.record.state import State, fold
+from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
 from orchestrator.sweepfile.load import load_sweep

@@ -12,9 +12,8 @@ import pytest
 from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
 from orchestrator.sweepfile.resources import Resources

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binomtest
 
 from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.record.entry import Entry
-from orchestrator.results.control import above_guessing
+from orchestrator.record.state import Entry
+from orchestrator.results.front import above_guessing
 from orchestrator.results.summary import Summary, summarize_entries
 
 MOST_SEEDS = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.trial import Status, Trial, TrialResult, Why
-from orchestrator.record.entry import Entry, Report
+from orchestrator.record.state import Entry, Report
 from orchestrator.results.search_values import (
     area,
     costs_of,

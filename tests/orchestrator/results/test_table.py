@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dashboards.panels.table import data
 from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount

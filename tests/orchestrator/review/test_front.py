@@ -16,11 +16,10 @@ from rich.console import Console
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from orchestrator.plan.parameters import flat_parameters, text
+from orchestrator.plan.configuration import flat_parameters, text
 from orchestrator.plan.trial import PlannedTrial, TrialResult, Why
-from orchestrator.record.entry import Entry
-from orchestrator.results.control import not_shown_to_beat_head
-from orchestrator.results.front import knee, mark_front, marks
+from orchestrator.record.state import Entry
+from orchestrator.results.front import knee, mark_front, marks, not_shown_to_beat_head
 from orchestrator.results.intervals import Interval
 from orchestrator.results.luck import limit
 from orchestrator.results.metrics import flat_cells

@@ -20,7 +20,7 @@ from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.results.answer import Answer
 from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells

@@ -11,10 +11,10 @@ import pytest
 from craft.scoring.credits import SEARCH_CREDITS, credits_of
 from craft.spec import RunSpec
 from orchestrator.plan.trial import PlannedTrial, Why
-from orchestrator.record.entry import Entry
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import contradictions
+from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.desired_runs import DesiredRuns

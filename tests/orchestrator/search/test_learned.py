@@ -23,8 +23,7 @@ from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
 from orchestrator.record.state import State, fold
-from orchestrator.search import samplers
-from orchestrator.search.learned import Learned
+from orchestrator.search.learned import Learned, gp, tpe
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from tests.orchestrator.plans import rank, toy_plan
 
@@ -50,7 +49,7 @@ def plan_of(
 
 def learned(folder: Path, *settings: Any, **further: Any) -> Learned:
     plan = plan_of(folder, *settings, **further)
-    return {"tpe": samplers.tpe, "gp": samplers.gp}[plan.sweep.search.algorithm](plan)
+    return {"tpe": tpe, "gp": gp}[plan.sweep.search.algorithm](plan)
 
 
 def score_of(configuration: Configuration) -> float:
@@ -197,7 +196,7 @@ def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: 
 
     plan = plan_of(tmp_path)
     plan.planner.cost.counter = fails
-    state = run(strategy := samplers.tpe(plan))
+    state = run(strategy := tpe(plan))
     drawn = zip(strategy.draws(state), state.proposals, strict=True)
     broken = [draw for draw, proposal in drawn if (proposal.verdict or "").startswith("cannot be built")]
     assert broken

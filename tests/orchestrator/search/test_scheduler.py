@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.entry import Entry
+from orchestrator.record.state import Entry
 from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
 from tests.orchestrator.plans import rank, toy_plan
 

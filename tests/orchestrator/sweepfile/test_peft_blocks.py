@@ -15,7 +15,7 @@ import yaml
 from peft import LoraConfig
 
 from craft.methods import by_peft_name as installed
-from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.cells import write_table
+from orchestrator.tools.filling import write_table
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.record.entry import Entry
 from orchestrator.record.events import Reported
+from orchestrator.record.state import Entry
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tracking import follower
 from orchestrator.tracking.follower import Follower

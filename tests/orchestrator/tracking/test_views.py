@@ -17,7 +17,7 @@ from orchestrator.record.events import Refused
 from orchestrator.record.manifest import origin
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.review.desired_run import describe_configuration, short_name
-from orchestrator.review.saved_views import address, shared_parameters
+from orchestrator.review.desired_runs import address, shared_parameters
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.mlflow_server import Server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.driver.common_cause import ENOUGH
 from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.queue import ENOUGH
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Reopened
 from orchestrator.record.folder import SweepFolder

@@ -143,7 +143,7 @@ def test_nothing_is_left_behind(ran: Ran) -> None:
 def test_a_second_driver_is_refused(ran: Ran) -> None:
     from tests.orchestrator.tune.running import run_sweep
 
-    code = "import sys, time, pathlib; from orchestrator.record.lock import one_driver\n"
+    code = "import sys, time, pathlib; from orchestrator.record.folder import one_driver\n"
     code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code, str(ran.folder)], stdout=subprocess.PIPE, text=True)
     try:
