@@ -266,15 +266,18 @@ def is_number(cell: str) -> bool:
 
 def _read_json(path: Path, encoding: str, faults: Faults) -> Rows:
     """Reads a list of records, or a record a line, whichever the file holds."""
-    text, records, lines = path.read_text(encoding=encoding), list[dict[str, Any]](), list[int]()
-    if not _LIST.match(text) and (path.suffix.lower() == ".jsonl" or _holds_several(text)):
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                with faults.catch(number, "broken lines"):
-                    records.append(_record(_parse(line, path, number), f"{path}, line {number}"))
-                    lines.append(number)
-        return Rows(str(path), _columns(records), lines)
-    values = _parse(text, path)
+    in_lines, records, lines = path.suffix.lower() == ".jsonl", list[dict[str, Any]](), list[int]()
+    with path.open(encoding=encoding) as file:
+        text = file.read(4096 if in_lines else -1)
+        if not _LIST.match(text) and (in_lines or _holds_several(text)):
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    with faults.catch(number, "broken lines"):
+                        records.append(_record(_parse(line, path, number), f"{path}, line {number}"))
+                        lines.append(number)
+            return Rows(str(path), _columns(records), lines)
+        values = _parse(text + file.read(), path)
     if not isinstance(values, list):
         raise DataError(f"{path}: expected a list of records, found {type(values).__name__}")
     for number, value in enumerate(values, 1):
@@ -331,8 +334,8 @@ def _parse(text: str, path: Path, line: int | None = None) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})") from error
     except KeyTwiceError as error:
-        place = f"{path}, line {_place_in_list(text)}" if line is None and _LIST.match(text) else place
-        raise DataError(f"{place}: {error}") from error
+        line = line or (_place_in_list(text) if _LIST.match(text) else 1)
+        raise DataError(f"{path}, line {line}: {error}") from error
     except RecursionError as error:
         raise DataError(f"{place}: lists or objects are nested too deeply; a record is one object with plain values") from error
     except ValueError as error:
