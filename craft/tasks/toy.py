@@ -80,7 +80,7 @@ def sentiment(draw: Random) -> list[Example]:
     negated = draw.random() < 0.5, draw.random() < 0.5
     good, bad = (draw.sample(adjectives, 2) for adjectives in (GOOD, BAD))
     no, lead = draw.choice(("not", "hardly", "never", "far from", "anything but")), draw.choice(_LEADS)
-    family = []
+    family: list[Example] = []
     for positive in (True, False):
         a, b = (
             f"{no} {(bad if value else good)[place]}" if turned else (good if value else bad)[place]
