@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.tune import attempts, engine
+from orchestrator.tune import attempts, engine, private
 from orchestrator.tune.engine import Recording
 from orchestrator.worker import worker
 from tests.orchestrator.worker.test_worker import SPEC, run, settings, trains
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     killed: list[str] = []
-    monkeypatch.setattr(engine.ray, "kill", killed.append)
+    monkeypatch.setattr(private.ray, "kill", killed.append)
     return killed
 
 
