@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import interrupted
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,7 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
     }
     spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=training)
     whole = train_run(spec, tmp_path / "whole")
-
-    def stop(progress: Progress) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = find_newest_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
+    again = train_run(spec, tmp_path / "again", resume_from=interrupted(spec, tmp_path / "cut"))
     assert again.metrics == whole.metrics
     assert whole.counts.optimizer_bytes, "what the optimizer held is measured"
     # Broken off after its last step there is no optimizer any more, and still its bytes are those that were there.

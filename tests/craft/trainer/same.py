@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from craft.models.compute import compute_device
-from craft.results import RunResult
+from craft.results import Progress, RunResult
 from craft.scoring.scorer import make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.process import isolate_process
+from craft.trainer.training import train_run
 
 
 def same_weights(*files: Path) -> bool:
@@ -32,6 +35,20 @@ def same_run(*runs: RunResult) -> bool:
         same_weights(*(run.adapter.parent / file for run in runs))
         for file in ("adapter/adapter_model.safetensors", "predictions.safetensors")
     )
+
+
+def interrupted(spec: RunSpec, folder: Path, step: int = 0) -> Path:
+    """Trains a run until its first evaluation, or that of a step, and returns the checkpoint that it left."""
+
+    def stop(progress: Progress) -> None:
+        if progress.step >= step:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train_run(spec, folder, report=stop)
+    checkpoint = find_newest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
 
 
 def score_saved(folder: Path, scratch: Path) -> dict[str, float]:

@@ -15,12 +15,12 @@ from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.heads import head_names, is_head
 from craft.models.loading import load_model
-from craft.results import Progress, RunFailed
+from craft.results import RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter, start_from
-from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import interrupted
 from tests.word_pairs import word_pairs
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
@@ -80,13 +80,7 @@ def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_bert: str
     assert whole.facts["warm_start"] == source.key
     cold = train_run(spec.model_copy(update={"warm_start": None}), tmp_path / "cold")
     assert not torch.equal(first_of(whole.adapter), first_of(cold.adapter))
-
-    def stop(progress: Progress) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = find_newest_checkpoint(tmp_path / "cut")
+    checkpoint = interrupted(spec, tmp_path / "cut")
     shutil.rmtree(tmp_path / "source")
     elsewhere = spec.model_copy(update={"warm_start": WarmStart(run=source.key)})
     again = train_run(elsewhere, tmp_path / "again", resume_from=checkpoint)
