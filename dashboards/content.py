@@ -37,7 +37,7 @@ def state_of(entries: Sequence[SweepEntry], view: View, troubles: Sequence[str] 
         parts = [f"{name}: {part}" for name, part in zip(view.names, parts, strict=True)]
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],
-        "running": any(frame.status == "running" for frame in view.sweeps),
+        "running": any(now.phase == "running" for now in reports),
         "status": " · ".join([*filter(None, troubles)] or parts),
         "answers": [
             {"sweep": frame.name, "text": text, "folder": frame.folder} for frame in view.sweeps if (text := answer_text(frame))

@@ -106,11 +106,6 @@ class Frames:
             vars(later).update({name: vars(self)[name] for name in ("judged", "answer") if name in vars(self)})
         return later
 
-    @property
-    def status(self) -> str:
-        """`running`, `finished`, `failed` or `interrupted`."""
-        return "running" if self.state.ended is None else self.state.ended.status
-
     def progress(self) -> Progress:
         """Returns how far the sweep is at this moment, as far as its log has it."""
         return progress(self.state, time.time())

@@ -14,6 +14,7 @@ import html
 import json
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,10 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-@cache
-def plotly_version() -> str:
-    """Returns a hash of the script for its address: a browser may keep the script until the hash changes."""
-    return hashlib.sha256(plotly_script().encode()).hexdigest()[:16]
-
-
 def live_page() -> str:
     """Returns the page that a server serves with `static/` and `plotly.js`."""
-    address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={plotly_version()}">'
+    # a browser may keep the script until its version changes
+    address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={version("plotly")}">'
     scripts = "".join(f'<script src="static/{name}" defer></script>\n' for name in SCRIPTS)
     return _template() % {
         "csp": "",

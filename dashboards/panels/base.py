@@ -11,8 +11,7 @@ A panel is two pure functions. `data` turns a `View` (rows of the chosen sweeps)
 `note` is one line under the figure, and `help` what the panel's "?" opens.
 
 A choice is a selection box. Wherever the figure has `{"$": "x/{x}/0"}`, the script puts `values["x/<what choice x says>/0"]`
-(`"pick": key` takes only the entries whose indices lie under that key), so changing an axis needs no server. `also` is such a
-reference to a sentence that stands before the note.
+(`"pick": key` takes only the entries whose indices lie under that key), so changing an axis needs no server.
 Points carry configuration ids as `customdata`; through these the script links selections, tooltips and the table.
 """
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from dashboards.frames import Frames, Row
 from dashboards.panels.base import Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
+from dashboards.panels.front_figure import STATES
 from dashboards.panels.literature import published
 from orchestrator.results.front import axes, judge
 from orchestrator.results.metrics import Column
-
-STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
 
 
 def data(view: View) -> Plain:

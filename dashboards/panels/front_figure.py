@@ -9,6 +9,17 @@ from dashboards.panels.literature import NO_ROWS, published_choice, published_de
 from orchestrator.results.metrics import Column, colours, titled
 
 GREY = "#8A8A8A"
+STATES = {
+    "done": "done",
+    "partial": "still running (×)",
+    "waiting": "waiting for seeds (×)",
+    "incomplete": "incomplete or with fewer seeds (×)",
+    "running": "waiting for a first score",
+    "failed": "failed",
+    "stopped": "stopped early",
+    "interrupted": "interrupted",
+    "infeasible": "dropped as infeasible",
+}
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
@@ -41,7 +52,6 @@ def draw(plain: Plain) -> Plain:
         "figure": {"data": traces, "layout": layout},
         "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
         "help": _help(plain),
-        "also": {"$": "published/{published}/says"},
         "first": plain["answers"][0] if plain["answers"] else None,
         "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
     }
@@ -142,17 +152,7 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
 
 
 def _note(counts: Plain) -> str:
-    labels = {
-        "partial": "still running (×)",
-        "waiting": "waiting for seeds (×)",
-        "incomplete": "incomplete or with fewer seeds (×)",
-        "running": "waiting for a first score",
-        "failed": "failed",
-        "stopped": "stopped early",
-        "interrupted": "interrupted",
-        "infeasible": "dropped as infeasible",
-    }
-    parts = [f"{counts['done']} done"] + [f"{counts[state]} {word}" for state, word in labels.items() if counts[state]]
+    parts = [f"{counts[state]} {words}" for state, words in STATES.items() if counts[state] or state == "done"]
     return f"Configurations: {', '.join(parts)}."
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import Any
 
 from dashboards.frames import Row
 from dashboards.panels.base import Plain, View, choice, moving_together, parameter, texts, trained
@@ -38,18 +37,16 @@ def data(view: View) -> Plain:
 def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     """Returns each parameter's share; None if the scores cannot be explained, because all are equal."""
     import optuna
+    from optuna.distributions import BaseDistribution, IntDistribution
     from optuna.importance import FanovaImportanceEvaluator
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
-    columns = {name: parameter(rows, name) for name in names}
-    columns = {
-        name: values if all(isinstance(value, int | float) for value in values) else [str(value) for value in values]
-        for name, values in columns.items()
-    }
-    distributions = {name: _distribution(values) for name, values in columns.items()}
-    for place, row in enumerate(rows):
-        params = {name: values[place] for name, values in columns.items()}
+    # trees split by order alone, so a value is its place among those that were tried
+    tried = {name: sorted({*parameter(rows, name)}, key=lambda value: (isinstance(value, str), value)) for name in names}
+    distributions: dict[str, BaseDistribution] = {name: IntDistribution(0, len(values) - 1) for name, values in tried.items()}
+    for row, *values in zip(rows, *(parameter(rows, name) for name in names), strict=True):
+        params = {name: tried[name].index(value) for name, value in zip(names, values, strict=True)}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=row.value("score")))
     try:
         with warnings.catch_warnings():
@@ -58,18 +55,6 @@ def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     except (ValueError, RuntimeError):
         return None
     return {name: round(float(share), 4) for name, share in shares.items()}
-
-
-def _distribution(values: list[Any]) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(values[0], str):
-        return CategoricalDistribution(sorted({*values}))
-    low, high = min(values), max(values)
-    log = low > 0 and high / low >= 20
-    if all(isinstance(value, int) for value in values):
-        return IntDistribution(low, high, log=log)
-    return FloatDistribution(float(low), float(high), log=log)
 
 
 def draw(plain: Plain) -> Plain:

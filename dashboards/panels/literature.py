@@ -1,7 +1,7 @@
 """Published rows next to a sweep's points, never mixed with them: stars on the front panel.
 
-They are the CRAFT paper's two tables, which follow the customary protocol of their suite, not this project's default one. Every
-row says its model, protocol and source wherever it is shown.
+They are the CRAFT paper's two tables, which follow the customary protocol of their suite, not this project's default one. The
+card of a row says its model, protocol and source.
 """
 
 from __future__ import annotations
@@ -72,9 +72,6 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
         values[f"published/{model}"] = [row["id"] for row in chosen]
         values[f"published/{model}/name"] = [text(row["method"]) for row in chosen]
         values[f"published/{model}/legend"] = f"published: {text(model)}, {text(chosen[0]['suite'])}"
-        values[f"published/{model}/says"] = (
-            f"The stars are published results of {model} on {chosen[0]['suite']}, not of this sweep: {chosen[0]['protocol']}."
-        )
         for metric in chosen[0]["values"]:
             values[f"published/{model}/{metric}"] = [row["values"][metric] for row in chosen]
     key = "published/{published}"

@@ -46,28 +46,27 @@ def data(view: View) -> Plain:
 
 
 def _positions(name: str, values: list[Any]) -> Plain:
-    present = [value for value in values if value is not None]
-    if present and all(isinstance(value, (int, float)) for value in present) and len(set(present)) > 1:
-        low, high = min(present), max(present)
-        log = low > 0 and high / low >= 20
+    present, labels = {value for value in values if value is not None}, list[str]()
+    if len(present) < 2 or any(isinstance(value, str) for value in present):  # texts are as far apart as each other
+        labels = sorted(map(str, present))
+        values = [None if value is None else labels.index(str(value)) for value in values]
+        present = {*range(len(labels))}
+    low, high = min(present, default=0), max(present, default=0)
+    log = not labels and low > 0 and high / low >= 20
 
-        def place(value: float) -> float:
-            return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+    def place(value: float) -> float:
+        return math.log(value / low) / math.log(high / low) if log else (value - low) / ((high - low) or 1)
 
-        where = [None if value is None else place(value) for value in values]
-        middle = math.sqrt(low * high) if log else (low + high) / 2
-        ticks = sorted(set(present)) if len(set(present)) <= 6 else [low, middle, high]
-        at = [place(tick) for tick in ticks]
-        close = {below for below, above in pairwise(at) if above - below < 0.06 and below > 0}
-        return {
-            "name": name,
-            "at": numbers(where),
-            "ticks": [[position, f"{tick:.4g}"] for position, tick in zip(at, ticks, strict=True) if position not in close],
-        }
-    labels = sorted({str(value) for value in present})
-    step = {word: number_ / max(1, len(labels) - 1) for number_, word in enumerate(labels)}
-    where = [None if value is None else step[str(value)] for value in values]
-    return {"name": name, "at": numbers(where), "ticks": [[step[word], word] for word in labels[:12]]}
+    middle = math.sqrt(low * high) if log else (low + high) / 2
+    ticks = sorted(present)[:12] if labels or len(present) <= 6 else [low, middle, high]
+    at = [place(tick) for tick in ticks]
+    close = {below for below, above in pairwise(at) if above - below < 0.06 and below > 0}
+    names = [labels[int(tick)] if labels else f"{tick:.4g}" for tick in ticks]
+    return {
+        "name": name,
+        "at": numbers(None if value is None else place(value) for value in values),
+        "ticks": [[position, label] for position, label in zip(at, names, strict=True) if position not in close],
+    }
 
 
 def draw(plain: Plain) -> Plain:

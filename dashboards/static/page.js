@@ -50,6 +50,7 @@ Craft.Page = class {
     this.source = source;
     this.live = live;
     this.panels = new Map();
+    this.shown = {};
     this.selected = null;
     this.details = new Map();
     this.main = document.getElementById("main");
@@ -107,10 +108,16 @@ Craft.Page = class {
     if (!state.message && !this.panels.size) this.build(state);
   }
 
+  /* Whether a part of the page has other content than when this was asked last. */
+  changed(part, content) {
+    const before = this.shown[part];
+    this.shown[part] = JSON.stringify(content);
+    return this.shown[part] !== before;
+  }
+
   answer(answers) {
-    const holder = document.getElementById("answer"), make = Craft.element, said = JSON.stringify(answers);
-    if (said === this.answered) return;
-    this.answered = said;
+    const holder = document.getElementById("answer"), make = Craft.element;
+    if (!this.changed("answer", answers)) return;
     holder.hidden = !answers.length;
     holder.replaceChildren(...answers.flatMap(({sweep, text, folder}) => [
       ...(answers.length > 1 ? [make("h2", {}, sweep)] : []),
@@ -120,14 +127,10 @@ Craft.Page = class {
   }
 
   picker(sweeps) {
-    const holder = document.getElementById("picker");
+    const holder = document.getElementById("picker"), make = Craft.element;
+    if (!this.changed("picker", sweeps)) return;
     holder.hidden = sweeps.length < 2;
-    const make = Craft.element;
-    const shown = sweeps.filter(sweep => sweep.shown).length;
-    holder.querySelector("summary").textContent = `${shown} of ${sweeps.length} sweeps`;
-    const signature = JSON.stringify(sweeps.map(sweep => [sweep.name, sweep.status, sweep.shown]));
-    if (signature === this.pickerShown) return;
-    this.pickerShown = signature;
+    holder.querySelector("summary").textContent = `${sweeps.filter(sweep => sweep.shown).length} of ${sweeps.length} sweeps`;
     document.getElementById("picker-list").replaceChildren(...sweeps.map(sweep => make("label", {},
       make("input", {type: "checkbox", checked: sweep.shown, onchange: event => this.pick(sweep.name, event.target.checked)}), make("span", {}, sweep.name), make("small", {}, sweep.status))));
   }
@@ -265,18 +268,11 @@ Craft.Page = class {
     panel.figure.kept = panel.meta.name === "front" ? this.pinned : this.inFocus;
     panel.figure.choose(spec);
     this.choices(panel, spec);
-    this.annotate(panel, spec);
     await panel.figure.update(spec);
     if (spec.first && !this.pinned) {
       this.first = spec.first;
       this.showFirst();
     }
-  }
-
-  /* The sentence under a figure, with what its choices add to it. */
-  annotate(panel, spec) {
-    const also = spec.also ? Craft.resolve(spec.also, spec.values, panel.figure.chosen, {}) : "";
-    panel.note.textContent = [also, spec.note].filter(Boolean).join(" ");
   }
 
   /* The configuration whose card is shown. */
@@ -289,11 +285,9 @@ Craft.Page = class {
 
   choices(panel, spec) {
     const make = Craft.element;
-    const signature = JSON.stringify(spec.choices);
-    if (panel.choicesShown === signature && panel.choices.childElementCount) return;
-    panel.choicesShown = signature;
+    if (!this.changed(panel.meta.name, spec.choices) && panel.choices.childElementCount) return;
     panel.choices.replaceChildren(...(spec.choices || []).filter(choice => choice.options.length > 1).map(choice => {
-      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.annotate(panel, panel.figure.spec); this.drawing = panel.figure.update(panel.figure.spec); }},
+      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.drawing = panel.figure.update(panel.figure.spec); }},
         ...choice.options.map(option => make("option", {value: option.value}, option.label.slice(0, 80))));
       box.value = panel.figure.chosen[choice.name];
       return make("label", {}, choice.label, box);

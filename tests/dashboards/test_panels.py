@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from craft.scoring.credits import CREDITS, credits_of
 from dashboards.content import everything_in, state_of
@@ -195,43 +193,6 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
             compared = compare_sweeps(record, record, first, second)
             assert said == compared.comparison.sentence(f"craft {first}", f"craft {second}"), "as the command says it"
             assert "on new examples" in said
-
-
-def test_equal_answers_of_two_sweeps_do_not_show_that_they_are_equal() -> None:
-    sweeps = [(name, configuration("a", sweep=name, scores={"toy": [80.0, 80.0]})) for name in ("one", "two")]
-    facts = credits_of(lambda rows: 80.0, 60) | {"metric": "accuracy", "reported_examples": "60"}
-    for _, runs in sweeps:
-        for run in runs:
-            run.tags |= {f"fact.{name}": value for name, value in facts.items()}
-    ((_, _, _, gap, low, high, _, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
-    assert (gap, verdict) == (0, "not shown")
-    assert (low, high) == pytest.approx((-3.5, 3.5), rel=0.04)
-
-
-def test_each_pair_has_its_paired_interval_with_the_luck_of_the_examples() -> None:
-    random = np.random.default_rng(0)
-    first, second = ([80.0, 82.0, 84.0], [79.0, 80.5, 83.5])
-    runs = [*configuration("a", scores={"toy": first}), *configuration("b", scores={"toy": second})]
-    half = 4.302653 * np.std([1, 1.5, 0.5], ddof=1) / np.sqrt(3)
-    plain = PANELS["pair"].data(view_of(("ranks", runs)))
-    assert plain["id"] == ["a", "b"]
-    assert f"+1.00 points (95 % interval {1 - half:+.2f} to {1 + half:+.2f}, 3 shared seeds" in plain["said"][0][0]
-    assert "on these examples" in plain["said"][0][0]
-    own = {name: random.normal(0, 20, 200) for name in "ab"}
-    for run in runs:
-        answers = own[run.tags["configuration"]]
-        run.tags["fact.credits"] = credits_of(lambda rows, own=answers: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
-    plain = PANELS["pair"].data(view_of(("ranks", runs)))
-    luck, variance = np.var(own["a"] - own["b"], ddof=1) / 200, np.var([1, 1.5, 0.5], ddof=1) / 3
-    wide = scipy.stats.t.ppf(0.975, 2 * ((variance + luck) / variance) ** 2) * np.sqrt(variance + luck)  # Satterthwaite's
-    low, high = map(float, re.findall(r"interval (\S+) to (\S+),", plain["said"][0][0])[0])
-    assert (low, high) == pytest.approx((1 - wide, 1 + wide), rel=0.02)
-    assert "on new examples" in plain["said"][0][0]
-    for run in runs:
-        run.tags |= {"fact.reported_examples": "50", "fact.metric": "accuracy"}
-    again = PANELS["pair"].data(view_of(("ranks", runs)))["said"][0][0]
-    low, high = map(float, re.findall(r"interval (\S+) to (\S+),", again)[0])
-    assert high - low > 2 * np.hypot(wide, 1.5), "half a row of 50 more for each side"
 
 
 def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
