@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, front_figure, importance, mistakes, parallel, progress, table
+from dashboards.panels import curves, front, importance, mistakes, parallel, progress, table
 from dashboards.panels.base import Panel, Plain, View, draw_table
 
 ROWS = (
     Panel("front", "Front", "front", "The best score at each size. Drag to select, click a point for its run.",
-          front.data, front_figure.draw, wide=True),
+          front.data, front.draw, wide=True),
     Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.",
           table.pairs, lambda plain: {"pairs": plain}, wide=True),
     Panel("versus", "Two sweeps", "front", "Configurations of the same label, compared seed by seed.",

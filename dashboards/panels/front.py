@@ -7,16 +7,44 @@ the sweep's objectives, and there the line is the sweep's front.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
 
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import Plain, View, column, done, intervals_of, metrics_of, number, numbers, values_of
-from dashboards.panels.front_figure import STATES
-from dashboards.panels.literature import published
+from dashboards.panels.base import (
+    SYMBOLS,
+    Plain,
+    View,
+    axis_of,
+    choice,
+    column,
+    done,
+    intervals_of,
+    metrics_of,
+    number,
+    numbers,
+    texts,
+    values_of,
+)
+from dashboards.panels.literature import NO_ROWS, published, published_choice, published_details, published_trace
 from orchestrator.results.front import axes, judge
-from orchestrator.results.metrics import Column
+from orchestrator.results.metrics import Column, colours, titled
+
+GREY = "#8A8A8A"
+STATES = {
+    "done": "done",
+    "partial": "still running (×)",
+    "waiting": "waiting for seeds (×)",
+    "incomplete": "incomplete or with fewer seeds (×)",
+    "running": "waiting for a first score",
+    "failed": "failed",
+    "stopped": "stopped early",
+    "interrupted": "interrupted",
+    "infeasible": "dropped as infeasible",
+}
+SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def data(view: View) -> Plain:
@@ -122,3 +150,152 @@ def _recommended(view: View) -> list[list[str]]:
         [row.id, reason[0].upper() + reason[1:] + (f" ({row.sweep.name})" if several else "")]
         for row, reason in view.recommended()
     ]
+
+
+def draw(plain: Plain) -> Plain:
+    """Draws the figure with its choices: horizontal metric, vertical metric, published rows."""
+    metrics = plain["metrics"]
+    by_method = colours([*plain["method"], *plain["partial"]["method"]])
+    values = _values(plain, metrics, by_method)
+    traces = _method_traces(plain, values, by_method)
+    if plain["partial"]["id"]:
+        traces.append(_partial_trace(plain["partial"], values, by_method))
+    if any(any(by_axis.values()) for by_axis in plain["possible"].values()):
+        marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
+        traces.append(_points("may be on the front", marker, "possible/{x}/{y}"))
+    traces += _front_traces(plain["sweeps"])
+    if plain["answers"]:
+        marker = {"color": "ink", "symbol": "star-diamond-open", "size": 17, "line": {"width": 1.6}}
+        traces.append(_points("the answer", marker, "answers"))
+    traces.append(published_trace(plain["published"]["rows"], values))
+    labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
+    x, y = (name if name in labels else None for name in plain["axes"])
+    layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
+    return {
+        "choices": [
+            choice("y", "Vertical axis", labels, y or metrics[0].name),
+            choice("x", "Horizontal axis", labels, x or metrics[-1].name),
+            published_choice(plain["published"]),
+        ],
+        "values": values,
+        "figure": {"data": traces, "layout": layout},
+        "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
+        "help": _help(plain),
+        "first": plain["answers"][0] if plain["answers"] else None,
+        "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
+    }
+
+
+def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> Plain:
+    """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
+    values: Plain = {
+        "id": plain["id"],
+        "label": texts(plain["label"], 40),
+        "colour": [by_method[method] for method in plain["method"]],
+    }
+    recommended = {identity for identity, _ in plain["answers"]}
+    values["answers"] = [place for place, identity in enumerate(plain["id"]) if identity in recommended]
+    values["symbol"] = [SYMBOLS[sweep % len(SYMBOLS)] for sweep in plain["sweep"]]
+    for metric in metrics:
+        done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
+        factor, values[f"axis/{metric.name}"] = axis_of(metric, [*done, *partial])
+        if factor != 1:
+            done, partial = ([None if value is None else value / factor for value in every] for every in (done, partial))
+        if metric.log and 0 in (*done, *partial):
+            ticks, (done, partial) = _zeros_at_the_edge(done, partial)
+            values[f"axis/{metric.name}"] |= ticks
+        values[f"v/{metric.name}"], values[f"so far/{metric.name}"] = done, partial
+        # a front's steps go right and then up where less of x is better, up and then right where more is
+        values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
+        if plain["intervals"][metric.name]:
+            values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
+    if plain["guessing"] is not None:
+        place = {"textposition": "end", "xanchor": "right", "yanchor": "bottom"}
+        label = {"text": "random guessing", "font": {"size": 11, "color": GREY}, **place}
+        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["guessing"], "y1": plain["guessing"]}
+        values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
+    for x, by_y in plain["fronts"].items():
+        for y, per_sweep in by_y.items():
+            values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
+            values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
+            values[f"possible/{x}/{y}"] = plain["possible"][x][y]
+    return values
+
+
+def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[list[float | int | None]]]:
+    """Shows 0, as of the head alone, on a logarithmic axis: at half the smallest positive value, where a tick says 0."""
+    positive = [value for column in columns for value in column if value] or [2]
+    edge, first = min(positive) / 2, math.floor(math.log10(min(positive)))
+    steps = (1, 2, 5) if max(positive) < 1000 * min(positive) else (1,)
+    # also far above the largest value, for zooming and for published rows
+    ticks = [step * 10.0**power for power in range(first, first + 10) for step in steps if step * 10**power >= 2 * edge]
+    labels = [next(f"{tick / (size or 1):g}{unit}" for size, unit in SI if tick >= size) for tick in ticks]
+    axis = {"tickmode": "array", "tickvals": [edge, *ticks], "ticktext": ["0", *labels]}
+    return axis, [[edge if value == 0 else value for value in column] for column in columns]
+
+
+def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:
+    pairs = list(zip(plain["method"], plain["sweep"], strict=True))
+    traces: list[Plain] = []
+    sweeps, methods = texts(plain["sweeps"], 30), dict(zip(by_method, texts([*by_method], 30), strict=True))
+    for group, (method, sweep) in enumerate(sorted(set(pairs))):
+        pick = f"group/{group}"
+        values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
+        name = f"{methods[method]} · {sweeps[sweep]}" if len(sweeps) > 1 else methods[method]
+        marker = {"color": by_method[method], "symbol": SYMBOLS[sweep % len(SYMBOLS)], "size": 8, "opacity": 0.85}
+        traces.append(_points(name, marker, pick))
+    return traces
+
+
+def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> Plain:
+    values["so far"] = partial["id"]
+    colour = [by_method[method] for method in partial["method"]]
+    marker = {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8}
+    at = {"x": {"$": "so far/{x}"}, "y": {"$": "so far/{y}"}, "customdata": {"$": "so far"}}
+    return {"type": "scatter", "mode": "markers", "name": "not complete (mean so far)", "marker": marker, **at}
+
+
+def _points(name: str, marker: Plain, pick: str) -> Plain:
+    """Returns the finished configurations whose positions are under `pick`, as marks over the chosen axes."""
+    columns = {"x": "v/{x}", "y": "v/{y}", "customdata": "id"}
+    at = {axis: {"$": column, "pick": pick} for axis, column in columns.items()}
+    return {"type": "scatter", "mode": "markers", "name": name, "marker": marker, **at}
+
+
+def _front_traces(sweeps: list[str]) -> list[Plain]:
+    dashes, pick = ("solid", "dash", "dot", "dashdot"), "front/{x}/{y}"
+    lines: list[Plain] = []
+    for index, name in enumerate(texts(sweeps, 30)):
+        line = {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"}
+        trace = _points(f"front · {name}" if len(sweeps) > 1 else "front", {}, f"{pick}/{index}")
+        del trace["customdata"]
+        lines.append(trace | {"mode": "lines", "line": line, "hoverinfo": "skip"})
+    look = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
+    points = _points("on the front", {**look, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
+    bars = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": "soft"}
+    bars |= {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
+    # the page's script puts each name where it covers nothing
+    names: Plain = {key: points[key] for key in ("type", "x", "y")} | {"mode": "text", "text": {"$": "label", "pick": pick}}
+    names |= {"textposition": "top center", "textfont": {"size": 10}, "hoverinfo": "skip", "cliponaxis": False}
+    return [*lines, points | {"showlegend": False, "error_y": bars}, names | {"showlegend": False}]
+
+
+def _note(counts: Plain) -> str:
+    parts = [f"{counts[state]} {words}" for state, words in STATES.items() if counts[state] or state == "done"]
+    return f"Configurations: {', '.join(parts)}."
+
+
+def _help(plain: Plain) -> str:
+    parts = [
+        "A configuration is on the line if no other one is at least as good on both axes and better on one. Drag to select. A "
+        "point that is clicked stays in focus, and a line shows its value, to compare others with it.",
+        f"The answer, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
+        "the line is the front of those two metrics.",
+    ]
+    if plain["intervals"].get("score"):
+        parts.append(f"The front has bars: {plain['bars']}.")
+    if 0 in plain["values"].get("trainable_parameters", ()):
+        parts.append("The control, without an adapter, has 0 parameters and is at the left edge.")
+    if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
+        parts.append(f"The paper has no rows for {plain['published']['of'][0]}; those of other models are hidden.")
+    return " ".join(parts)

@@ -7,8 +7,10 @@ Parameters that always change together are one.
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
+from typing import Any
 
 from dashboards.frames import Row
 from dashboards.panels.base import Plain, View, choice, moving_together, parameter, texts, trained
@@ -43,7 +45,7 @@ def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     # trees split by order alone, so a value is its place among those that were tried
-    tried = {name: sorted({*parameter(rows, name)}, key=lambda value: (isinstance(value, str), value)) for name in names}
+    tried = {name: sorted({*parameter(rows, name)}, key=_order) for name in names}
     distributions: dict[str, BaseDistribution] = {name: IntDistribution(0, len(values) - 1) for name, values in tried.items()}
     for row, *values in zip(rows, *(parameter(rows, name) for name in names), strict=True):
         params = {name: tried[name].index(value) for name, value in zip(names, values, strict=True)}
@@ -55,6 +57,11 @@ def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     except (ValueError, RuntimeError):
         return None
     return {name: round(float(share), 4) for name, share in shares.items()}
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Returns the place of a value: none comes first, then numbers, then texts."""
+    return isinstance(value, str), -math.inf if value is None else value
 
 
 def draw(plain: Plain) -> Plain:

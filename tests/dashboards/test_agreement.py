@@ -16,7 +16,7 @@ from rich.console import Console
 
 from dashboards.content import state_of, view_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.front_figure import draw
+from dashboards.panels.front import draw
 from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator.commands import session
@@ -169,7 +169,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     for one, low, high in zip(table["id"], score["low"], score["high"], strict=True):
         assert (low, high) == pytest.approx([float(written[one][f"score_{end}"]) for end in ("low", "high")])
         assert chances[one] == pytest.approx(float(written[one]["p_front"]))
-    assert table["objectives"] == "score (more is better), peak memory (less is better)"
+    assert "● is on the front of score (more is better), peak memory (less is better)" in table["legend"]
     (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
     assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
     assert [finished.ranks[identity] for identity, _ in plain["answers"]] == [ENOUGH]

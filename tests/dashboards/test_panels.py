@@ -130,7 +130,8 @@ def test_importance_finds_the_parameter_that_decides() -> None:
     for index in range(40):
         rate, dropout = float(rng.choice([1e-4, 1e-3, 1e-2])), float(rng.uniform(0, 0.1))
         score = {1e-4: 60.0, 1e-3: 80.0, 1e-2: 70.0}[rate] + rng.normal(0, 0.5)
-        runs += configuration(f"{index:04}", params={"learning_rate": rate, "dropout": dropout}, scores={"toy": [score]})
+        params = {"learning_rate": rate, "dropout": dropout, "layers": (None, 2, "all")[index % 3]}
+        runs += configuration(f"{index:04}", params=params, scores={"toy": [score]})
     view = view_of(("ranks", runs))
     assert PANELS["importance"].data(view)["shares"]["craft"]["learning_rate"] > 0.8
     assert "empty" in PANELS["importance"].data(view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
