@@ -6,7 +6,7 @@ from datetime import date as Day
 from operator import not_
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
 from craft.settings import Settings
 
@@ -24,6 +24,26 @@ Columns = Annotated[
 """One column or two; a file may write one without a list."""
 
 
+class HubSplit(Settings):
+    """A split of a dataset on the Hugging Face hub, or in a folder that the datasets library reads."""
+
+    path: str = Field(min_length=1, description="The hub's id, such as `org/name`, or a folder.")
+    name: str | None = Field(None, exclude_if=not_, description="The configuration, if it has several.")
+    split: str = Field("train", min_length=1, description="The split, or a part of it: `train[:2000]`.")
+    revision: str | None = Field(None, exclude_if=not_, description="The revision on the hub.")
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.path, self.name, self.split, self.revision)))
+
+
+SPLIT_TAG = "a split"
+Source = Annotated[
+    Annotated[str, Tag("str")] | Annotated[HubSplit, Tag(SPLIT_TAG)],
+    Discriminator(lambda value: SPLIT_TAG if isinstance(value, dict | HubSplit) else "str"),
+]
+"""A file, or a split of a dataset."""
+
+
 class CustomTask(Settings):
     """A task from the user's own files, with the columns to read."""
 
@@ -33,9 +53,12 @@ class CustomTask(Settings):
         }
     )
 
-    train: str = Field(description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first.")
-    validation: str | None = Field(
-        None, description="File that is scored; if absent, a seeded share of `train` is held out for this."
+    train: Source = Field(
+        description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first. Or a split of a "
+        "dataset, as in `{path: org/name, split: train}`."
+    )
+    validation: Source | None = Field(
+        None, description="File or split that is scored; if absent, a seeded share of `train` is held out for this."
     )
     reported: float | None = Field(
         None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
@@ -75,8 +98,8 @@ class CustomTask(Settings):
     )
 
     @property
-    def parts(self) -> list[str]:
-        """Its files."""
+    def parts(self) -> list[str | HubSplit]:
+        """Its files and splits."""
         return [part for part in (self.train, self.validation) if part is not None]
 
     @model_validator(mode="after")

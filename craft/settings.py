@@ -190,12 +190,13 @@ class MeasureSettings(Settings):
 def paths_to_read(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     """Returns the key of each path to read in the plain data of a sweep or a run, with the section that holds it."""
     data, forgetting = _section(document, "data"), _section(_section(document, "measure"), "forgetting")
-    custom = [
+    custom: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         (("data", "custom", name, key), task)
         for name, task in _section(data, "custom").items()
         for key in ("train", "validation")
         if isinstance(task, dict)
     ]
+    custom += [((*path, "path"), task[path[-1]]) for path, task in custom if isinstance(task.get(path[-1]), dict)]
     keys = [(("model",), document), (("data", "root"), data), (("measure", "forgetting", "text"), forgetting), *custom]
     return [(key, section) for key, section in keys if isinstance(section, dict) and isinstance(section.get(key[-1]), str)]
 

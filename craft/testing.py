@@ -76,7 +76,7 @@ def check_method(name: str, trainable: int | None = None, **parameters: Any) -> 
     row = find_method(name)
     transformers.set_seed(0)
     config = transformers.BertConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64, num_labels=2,
+        vocab_size=64, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2,
     )  # fmt: skip
     base = transformers.BertForSequenceClassification(config).eval()

@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.data_settings import CustomTask, DataSettings, GenerationSettings
+from craft.data_settings import CustomTask, DataSettings, GenerationSettings, HubSplit
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
-from craft.tasks.files import DataError, Faults, Rows, file_stamp, read_rows
+from craft.tasks.files import DataError, Faults, Rows, file_stamp, read_source
 from craft.tasks.rows import (
     class_index,
     fingerprint,
@@ -69,11 +69,15 @@ def _row(name: str, settings: CustomTask, *_stamps: tuple[int, int] | None) -> T
         raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
     positive = _positive(name, settings, labels)
     return Task(
-        f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
+        f"custom/{name}", f"{name} ({_short(settings.train)})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=chats.same_opening if in_words else None,
         meaning=chats.meaning if in_words else fold, positive=positive,
         form=partial(ChatForm, answers=_answers(settings) if metric == CLOZE else ()) if in_words else None,
     )  # fmt: skip
+
+
+def _short(part: str | HubSplit) -> str:
+    return Path(part).name if isinstance(part, str) else part.path
 
 
 def _answers(settings: CustomTask) -> tuple[str, ...]:
@@ -81,10 +85,11 @@ def _answers(settings: CustomTask) -> tuple[str, ...]:
     if settings.response is None:
         raise ValueError("the metric cloze compares the answers of a column: give the columns prompt and response")
     parts = settings.parts
+    places = " and ".join(map(str, parts))
     answers = sorted({answer for part in parts for answer in usable_rows(settings, part).column(settings.response)})
     if not 2 <= len(answers) <= _MOST_ANSWERS:
         raise ValueError(
-            f"the metric cloze compares 2 to {_MOST_ANSWERS} answers, and {settings.response} of {' and '.join(parts)} has "
+            f"the metric cloze compares 2 to {_MOST_ANSWERS} answers, and {settings.response} of {places} has "
             f"{len(answers):,} different ones: take likelihood or exact_match"
         )
     return tuple(answers)
@@ -105,7 +110,9 @@ def load(task: Task, data: DataSettings) -> RawData:
     if settings.validation is None:
         share, rows = settings.reported or _REPORTED_SHARE, splits[0]
         splits = list(set_apart(task, rows, share, _REPORTED_SEED, groups_of(task, rows), "reported"))
-    return RawData(splits[0], {"": splits[1]}, digest, tuple(Path(part).expanduser() for part in parts))
+    return RawData(
+        splits[0], {"": splits[1]}, digest, tuple(Path(part).expanduser() for part in parts if isinstance(part, str))
+    )
 
 
 def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
@@ -170,15 +177,15 @@ def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: 
                 )
 
 
-def usable_rows(settings: CustomTask, part: str) -> Rows:
+def usable_rows(settings: CustomTask, part: str | HubSplit) -> Rows:
     """Reads one of the task's files and checks each cell that the task uses. Raises DataError that names all cells that cannot
     be used; under `skip_bad` their rows are left out."""
     return _usable(settings, part, file_stamp(settings.train), file_stamp(part))
 
 
 @lru_cache(maxsize=8)
-def _usable(settings: CustomTask, part: str, *_stamps: tuple[int, int] | None) -> Rows:
-    rows = read_rows(part, settings.encoding, settings.skip_bad)
+def _usable(settings: CustomTask, part: str | HubSplit, *_stamps: tuple[int, int] | None) -> Rows:
+    rows = read_source(part, settings.encoding, settings.skip_bad)
     faults, readers = Faults(rows.source, settings.skip_bad), dict[str, Callable[[Any], Any]]()
     if settings.messages is not None:
         rows.column(settings.messages)

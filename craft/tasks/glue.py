@@ -7,14 +7,13 @@ validation sets, for MNLI on the matched and the mismatched one.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from craft.data_settings import DataSettings
-from craft.tasks.files import DataUnavailable, Rows, read_rows
+from craft.data_settings import DataSettings, HubSplit
+from craft.tasks.files import DataUnavailable, Rows, read_rows, read_split
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task
 
@@ -47,24 +46,11 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def _from_hub(name: str, splits: list[str]) -> list[Rows]:
-    from datasets import load_dataset
-
-    try:
-        loaded = load_dataset(HUB, name, split=splits)
-    # The type of the error depends on the network and on the versions of three libraries (requests, httpx, fsspec); for all of
-    # them the user has the same two ways out.
-    except Exception as error:
-        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-        why = "HF_HUB_OFFLINE is set and it is not in the local cache" if offline else f"{type(error).__name__}: {error}"
-        raise DataUnavailable(
-            f"glue/{name} could not be read from the hub's {HUB} ({why}). Give a folder that holds glue/{name}/"
-            f"{splits[0]}.parquet and {', '.join(f'{split}.parquet' for split in splits[1:])} as data.root "
-            f"(--set data.root=FOLDER), or run once with the hub in reach so that it is cached"
-        ) from error
-    return [
-        Rows(f"{HUB} {name} {split}", {column: part[column][:] for column in part.column_names})
-        for split, part in zip(splits, loaded, strict=True)
-    ]
+    advice = (
+        f". Or give a folder that holds glue/{name}/{splits[0]}.parquet and "
+        f"{', '.join(f'{split}.parquet' for split in splits[1:])} as data.root (--set data.root=FOLDER)"
+    )
+    return [read_split(HubSplit(path=HUB, name=name, split=split), advice, names=False) for split in splits]
 
 
 def phrases(texts: Sequence[str]) -> list[int]:

@@ -144,13 +144,14 @@ def _resolve_files(document: dict[str, Any], folder: Path) -> list[Mistake]:
             continue
         expanded = os.path.expanduser(name)  # noqa: PTH111  (Path's raises for a user that does not exist)
         file = next((file for file in (folder / expanded, Path.cwd() / expanded) if os.path.exists(file)), None)  # noqa: PTH110
-        if file is None and path[:2] == ("data", "custom") and not Path(expanded).is_absolute():
+        of_hub = path == ("model",) or path[-1] == "path"  # a name of the hub, unless there is such a folder
+        if file is None and path[:2] == ("data", "custom") and not of_hub and not Path(expanded).is_absolute():
             names = ", ".join(sorted(file.name for file in folder.iterdir())[:12])
             also = "" if folder == Path.cwd() else f", nor in the current folder ({Path.cwd()})"
             message = f"no file {name} next to the sweep file ({folder}, which holds: {names}){also}"
             mistakes.append(Mistake(path, message))
             section[path[-1]] = str(folder / expanded)
-        elif path != ("model",) or expanded.startswith("~") or is_gguf(name) or (file is not None and file.is_dir()):
+        elif not of_hub or expanded.startswith("~") or is_gguf(name) or (file is not None and file.is_dir()):
             section[path[-1]] = _absolute(file or expanded)
     return mistakes
 

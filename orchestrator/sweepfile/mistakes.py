@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, get_args
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from craft.data_settings import SPLIT_TAG
 from craft.words import nearest
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.tools.secrets import redact
@@ -129,7 +130,7 @@ def _data_path(loc: tuple[str | int, ...], detail: ErrorDetails) -> YamlPath:
     if detail["type"] != "extra_forbidden":
         while loc and re.match(r"(int|float|str|bool)$|literal\[|tuple\[|constrained-", str(loc[-1])):
             loc = loc[:-1]
-    return loc
+    return tuple(part for part in loc if part != SPLIT_TAG)
 
 
 def _expected(detail: ErrorDetails) -> list[str]:
@@ -189,7 +190,7 @@ def _model_at(model: type[BaseModel], loc: YamlPath) -> type[BaseModel] | None:
             part = field.annotation if field else None
         else:
             part = _first_with_model(part)
-        if isinstance(part, UnionType):
+        while isinstance(part, UnionType) or get_origin(part) in (Annotated, Union):
             part = _first_with_model(part)
     return part if isinstance(part, type) and issubclass(part, BaseModel) else None
 
