@@ -63,7 +63,11 @@ class Cost:
 
             for spec in specs:
                 check_room(spec)
-        return self.counter(self._widest(*chosen)), max(map(self.memory, specs)) if self.memory else None
+        # Tasks with a head differ in its outputs alone, so the widest needs most; a model of answers has none.
+        widest = {
+            spec.task_row.kind == "generation": spec for spec in sorted(specs, key=lambda spec: len(spec.task_row.labels))
+        }
+        return self.counter(self._widest(*chosen)), max(map(self.memory, widest.values())) if self.memory else None
 
     def sizes_of(self, trained: Configuration) -> list[Configuration]:
         """Returns what its block cuts the adapters of a configuration to, ascending.

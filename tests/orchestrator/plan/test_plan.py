@@ -14,6 +14,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
+from tests.orchestrator.plans import count, toy_sweep
 
 ROBERTA_BASE = {
     "model_type": "roberta",
@@ -121,6 +122,19 @@ def test_estimated_memory_can_be_bounded(tmp_path: Path) -> None:
     (least,) = {configuration.estimated_memory_bytes for configuration in plan.configurations if configuration.method == "lora"}
     assert least is not None
     assert least > 4 * 124_000_000  # RoBERTa-base's float32 weights alone
+
+
+def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp_path: Path) -> None:
+    text = "tasks: [glue/stsb, glue/mnli, glue/sst2, commonsense]\nspace: [{method: lora, rank: 2}, {method: full}]\n"
+    asked: list[str] = []
+
+    def memory(run: RunSpec) -> int:
+        asked.append(run.task)
+        return len(run.task)
+
+    plan = count(toy_sweep(tmp_path, text), memory=memory)
+    assert sorted(asked) == ["commonsense"] * 2 + ["glue/mnli"] * 2
+    assert {row.estimated_memory_bytes for row in plan.configurations} == {len("commonsense")}
 
 
 def test_trials_of_an_extended_sweep_keep_their_keys(tmp_path: Path) -> None:
