@@ -100,7 +100,6 @@ Craft.Figure = class {
 
   async update(spec) {
     this.spec = spec;
-    this.choose(spec);
     const palette = Craft.palette();
     const figure = Craft.resolve(spec.figure, spec.values, this.chosen, palette);
     const width = this.holder.clientWidth;

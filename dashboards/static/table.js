@@ -113,10 +113,12 @@ Craft.Table = class {
     if (!table) return;
     const rows = this.rows(), columns = this.columns();
     for (const row of rows) this.lines[row].classList.toggle("pinned", this.pinned === table.id[row]);
-    this.keepFocus(() => {
-      this.head.replaceChildren(...columns.map(column => this.heading(column)));
-      this.body.replaceChildren(...rows.map(row => this.lines[row]));
-    });
+    // elements that are made again give the keyboard focus back to the one that had it
+    const active = this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    this.head.replaceChildren(...columns.map(column => this.heading(column)));
+    this.body.replaceChildren(...rows.map(row => this.lines[row]));
+    const again = active && [...this.scroll.querySelectorAll("[data-focus]")].find(one => one.dataset.focus === active);
+    if (again) again.focus({preventScroll: true});
     this.more.hidden = !table.columns.some(column => column.more);
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     const all = table.id.length, shown = rows.length;
@@ -138,15 +140,6 @@ Craft.Table = class {
   idOf(element) {
     const line = element.closest("tr");
     return line && !this.data.plain ? line.craftId : null;
-  }
-
-  /* Makes elements again and gives the keyboard focus back to the one that had it. */
-  keepFocus(change) {
-    const active = this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    change();
-    if (!active || document.activeElement.dataset.focus === active) return;
-    const again = [...this.scroll.querySelectorAll("[data-focus]")].find(one => one.dataset.focus === active);
-    if (again) again.focus({preventScroll: true});
   }
 
   heading(column) {
