@@ -218,14 +218,6 @@ def focus_trace(colour: str) -> Plain:
     return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
 
 
-def intervals_of(rows: Sequence[Row]) -> str:
-    """Returns what the scores' intervals are, in words."""
-    one_seed, examples = max(values_of(rows, "seeds"), default=0) == 1, bool(values_of(rows, "examples"))
-    if one_seed:
-        return "95 % intervals over examples alone: there is one seed" if examples else "no intervals: there is one seed"
-    return f"95 % intervals over seeds{' and examples' if examples else ''}"
-
-
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
     """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":

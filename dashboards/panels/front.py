@@ -21,7 +21,6 @@ from dashboards.panels.base import (
     choice,
     column,
     done,
-    intervals_of,
     metrics_of,
     number,
     numbers,
@@ -31,6 +30,7 @@ from dashboards.panels.base import (
 from dashboards.panels.literature import NO_ROWS, published, published_choice, published_details, published_trace
 from orchestrator.results.front import axes, judge
 from orchestrator.results.metrics import Column, colours, titled
+from orchestrator.review.front_tables import describe_intervals, scored_on
 
 GREY = "#8A8A8A"
 STATES = {
@@ -69,7 +69,6 @@ def data(view: View) -> Plain:
         "method": [row.method for row in ready],
         "sweep": [view.sweeps.index(row.sweep) for row in ready],
         "values": {metric.name: numbers(column(ready, metric.name)) for metric in metrics},
-        "bars": intervals_of(ready),
         "intervals": {metric.name: _interval(ready, metric.name) for metric in metrics},
         "fronts": lines,
         "possible": possible,
@@ -126,13 +125,10 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 
 def _scored(ready: list[Row]) -> str:
-    """Returns the sentence on seeds and examples that the terminal has under its table."""
-    seeds, examples, guessing = (values_of(ready, name) for name in ("seeds", "examples", "random_guessing"))
-    parts = ["One seed."] if seeds and max(seeds) == 1 else []
-    if len(examples) == 1:
-        at = f", where random guessing has {max(guessing):.1f}" if len(guessing) == 1 else ""
-        parts.append(f"Scored on {max(examples):,.0f} examples{at}.")
-    return " ".join(parts)
+    """Returns what the terminal has under its table on intervals and examples."""
+    summaries = [row.summary for row in ready]
+    text = "; ".join(filter(None, [describe_intervals(summaries), scored_on(summaries)]))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | None:
@@ -292,8 +288,6 @@ def _help(plain: Plain) -> str:
         f"The answer, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
         "the line is the front of those two metrics.",
     ]
-    if plain["intervals"].get("score"):
-        parts.append(f"The front has bars: {plain['bars']}.")
     if 0 in plain["values"].get("trainable_parameters", ()):
         parts.append("The control, without an adapter, has 0 parameters and is at the left edge.")
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:

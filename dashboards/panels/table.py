@@ -20,7 +20,6 @@ from dashboards.panels.base import (
     View,
     best_first,
     done,
-    intervals_of,
     metrics_of,
     number,
     numbers,
@@ -32,7 +31,7 @@ from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.probabilities import spreads
 from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
 from orchestrator.review.comparing import Spreads, compare_summaries
-from orchestrator.review.front_tables import task_title
+from orchestrator.review.front_tables import describe_intervals, task_title
 
 TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
 CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"
@@ -77,7 +76,7 @@ def _legend(view: View, rows: Sequence[Row]) -> str:
     if any(row.summary.enough for row in rows):
         within, sure = view.sweeps[0].rule.within, view.sweeps[0].rule.sure
         text += f"; ✓ is enough: the smallest that is within {within:g} of the best with a probability of at least {sure:g}"
-    return text + (f"; ± and brackets: {intervals_of(rows)}." if values_of(rows, "score_low") else ".")
+    return f"{text}; {describe_intervals([row.summary for row in rows])}."
 
 
 def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Plain]:

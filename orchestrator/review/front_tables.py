@@ -132,7 +132,7 @@ def _paper_notes(rows: Sequence[Summary]) -> Iterator[str]:
     examples = {row.value("examples") for row in rows if "examples" in row.counts}
     if len(examples) == 1:
         yield f"scored on {examples.pop():,.0f} examples"
-    yield _intervals(rows)
+    yield describe_intervals(rows)
     if len(tasks_of(rows)) > 1:
         several = max(interval.n for row in rows for interval in row.tasks.values()) > 1
         yield f"of each task: {'the 95 % interval over its seeds alone' if several else 'no interval, because it has one seed'}"
@@ -240,13 +240,17 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
         parts.append("normalized: 0 is no adapter, 100 full fine-tuning, on each task")
-    parts.append(_intervals(summaries))
+    parts.append(describe_intervals(summaries))
+    parts += filter(None, [scored_on(summaries)])
+    return "; ".join(parts)
+
+
+def scored_on(summaries: Sequence[Summary]) -> str:
+    """Returns on how many examples all were scored, and what random guessing has there; empty if the numbers differ."""
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
     levels = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}
-    if len(examples) == 1:
-        guessing = f", where random guessing has {levels.pop()}" if len(levels) == 1 else ""
-        parts.append(f"scored on {examples.pop():,.0f} examples{guessing}")
-    return "; ".join(parts)
+    guessing = f", where random guessing has {levels.pop()}" if len(levels) == 1 else ""
+    return f"scored on {examples.pop():,.0f} examples{guessing}" if len(examples) == 1 else ""
 
 
 def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) -> str:
@@ -261,7 +265,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) 
     )
 
 
-def _intervals(summaries: Sequence[Summary]) -> str:
+def describe_intervals(summaries: Sequence[Summary]) -> str:
     """Returns what the intervals are over."""
     complete = [summary for summary in summaries if summary.complete]
     if max((summary.score.n for summary in complete), default=0) < 2:

@@ -95,7 +95,11 @@ def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "said"), [(1, "One seed. Scored on 240 examples, where random guessing has 50.4."), (2, "Scored on 240")]
+    ("seeds", "said"),
+    [
+        (1, "One seed: no interval; scored on 240 examples, where random guessing has 50.4."),
+        (2, "± is the 95 % interval over seeds; scored on 240 examples"),
+    ],
 )
 def test_the_page_says_how_many_seeds_and_examples_are_behind_the_scores(seeds: int, said: str) -> None:
     extra, scores = {"examples": 240.0, "random_guessing": 50.4}, {"toy": [80.0] * seeds}
