@@ -27,8 +27,7 @@ from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough, Objectives
 
 
 @dataclass(frozen=True)

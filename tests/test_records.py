@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.results.posterior import DRAWS
 from orchestrator.review.front_tables import markdown
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import against_published, audited, chosen, cuts, enough, ranked, recorded_front, starts, tuned
 from tests.benchmarks.means import means
 

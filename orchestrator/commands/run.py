@@ -206,7 +206,7 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False) -> None:
 
     prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None)
     if as_json:
-        from orchestrator.review.plan_report import plan_report
+        from orchestrator.review.prospect import plan_report
 
         write_report(plan_report(plan, prospect).to_json())
         return

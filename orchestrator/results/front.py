@@ -23,9 +23,8 @@ from orchestrator.results.intervals import by_seed, compare, suite_interval
 from orchestrator.results.metrics import NORMALIZED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import Enough, Objectives
 
 HEAD, FULL = "head", "full"
 

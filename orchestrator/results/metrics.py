@@ -18,7 +18,7 @@ from craft.methods.whole import BASE_MODEL
 from craft.tasks.metrics import METRICS as SCORES
 from craft.words import format_bytes, format_duration
 from orchestrator.results.intervals import Interval, spread
-from orchestrator.sweepfile.objectives import Direction
+from orchestrator.sweepfile.settings import Direction
 
 # Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground; the blue is a little lighter
 # than theirs so that it holds on the dark one.

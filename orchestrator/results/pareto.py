@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.sweepfile.objectives import Direction
+from orchestrator.sweepfile.settings import Direction
 
 Points = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -27,8 +27,7 @@ from orchestrator.results.luck import luck
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
 ROW, DRAWN, SHARED = 43.0, 0.25, 0.17
 """The standard deviation of a row that is right or wrong, in points, where three of four are right; the shares of its variance

@@ -38,7 +38,7 @@ from orchestrator.sweepfile.settings import Enough
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
-    from orchestrator.sweepfile.objectives import Objectives
+    from orchestrator.sweepfile.settings import Objectives
 
 UNSHARED = 4
 """So many pairs that share nothing are added to the pairs of a family, of which two or three seeds show little."""

@@ -15,7 +15,7 @@ from craft.words import format_duration
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, column_of, flat_cells, label_of
 from orchestrator.results.metrics import full_label as full_label
 from orchestrator.results.summary import Summary, shared_metric
-from orchestrator.sweepfile.objectives import Direction, Objectives
+from orchestrator.sweepfile.settings import Direction, Objectives
 
 
 def metric_column(name: str, label: str = "", metric: str = "", ends: bool = True) -> Column:

@@ -20,7 +20,7 @@ from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.metrics import colours, titled, unit_of
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label, metric_among
-from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Objectives
 from orchestrator.tools.markup import shorten
 
 MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")

@@ -16,7 +16,7 @@ from orchestrator.results.table import metric_among, ranked
 from orchestrator.review.comparing import CompareReport
 from orchestrator.review.front_tables import caption, legend
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.sweepfile.objectives import Direction
+from orchestrator.sweepfile.settings import Direction
 
 KINDS: dict[str, Any] = {"flag": bool, "text": str, "texts": list[str], "count": Count}
 

@@ -31,8 +31,7 @@ from orchestrator.results.table import (
     short_task,
     tasks_of,
 )
-from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import Enough, Objectives
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.filling import write_table
 from orchestrator.tools.markup import plain

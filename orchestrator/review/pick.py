@@ -20,8 +20,7 @@ from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
-from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import Enough, Objectives
 
 SEARCH, SIZE = "search_score", "trainable_parameters"
 RULES = ("answer", "enough", "knee", "best", "smallest-within:1", "under:70000")

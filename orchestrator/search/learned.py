@@ -34,8 +34,7 @@ from orchestrator.results.search_values import Group, costs_of, has_failed, mean
 from orchestrator.search.flat import FlatSpace, space_of
 from orchestrator.search.strategy import refusal
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.sweepfile.settings import Bounds
+from orchestrator.sweepfile.settings import Bounds, Objectives
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
 
 if TYPE_CHECKING:

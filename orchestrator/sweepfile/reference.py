@@ -17,8 +17,8 @@ from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.mistakes import flow
-from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.schema import Schema, own_parameters, second_keys, sweep_schema
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF
 

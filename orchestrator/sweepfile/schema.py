@@ -17,7 +17,7 @@ from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.mistakes import shown_names, spellings
-from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF, TRAINING_BY_TASK

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
+from craft.results import Counts
 from craft.settings import Settings
 from craft.words import format_duration
 from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import shown, unknown
+
+Direction = Literal["maximize", "minimize"]
+
+Objectives = Mapping[str, Direction]
+
+DEFAULT_OBJECTIVES: dict[str, Direction] = {"score": "maximize", "trainable_parameters": "minimize"}
+
+METRICS = ("score", *Counts.__dataclass_fields__, "seconds", "forgetting")
+"""The metrics that can be objectives: the score, the costs of a finished run, and those that `measure` adds."""
+
+PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
+"""The metrics that are known before a configuration trains; `constraints` may bound these."""
 
 
 def check_seeds(seeds: Sequence[Any]) -> Sequence[Any]:

@@ -18,13 +18,14 @@ from craft.data_settings import DataSettings
 from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.mistakes import by_field, shown
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
+    DEFAULT_OBJECTIVES,
     TUNED_FORMS,
     Bounds,
     Budget,
+    Direction,
     Enough,
     ReplicationSettings,
     SchedulerSettings,

@@ -21,9 +21,9 @@ from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, from_pydantic, section_of, shown, unknown
-from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range
 from orchestrator.sweepfile.sweep import NAME
 

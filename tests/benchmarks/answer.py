@@ -35,7 +35,7 @@ from orchestrator.results.intervals import interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning, luck_of_choice
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 
 WORLDS = (
     *("equal", "unequal", "larger ones scatter", "smaller ones scatter", "failing seeds", "t seeds"),

@@ -26,8 +26,7 @@ from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
 from orchestrator.results.next_step import soonest
 from orchestrator.results.summary import Summary
 from orchestrator.search.until import contenders
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.answer import Simulation
 from tests.benchmarks.recorded_front import summaries_of

@@ -31,7 +31,7 @@ from orchestrator.results.front import enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.summary import Summary
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import answer, plateaus
 from tests.benchmarks.recorded_front import summaries_of
 

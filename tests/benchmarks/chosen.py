@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Summary
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.recorded_front import summaries_of
 
 

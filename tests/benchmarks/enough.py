@@ -31,8 +31,7 @@ from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"

@@ -24,8 +24,7 @@ from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.power import Members, assume, foresee
 from orchestrator.results.summary import Summary
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.answer import Simulation
 from tests.benchmarks.calibration import GENERATORS
 

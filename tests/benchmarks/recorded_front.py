@@ -20,7 +20,7 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import markdown
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.trials import read_trials
 
 

@@ -22,8 +22,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks import answer as benchmark
 
 AGAIN = "craft-sweeps run s.yaml --resume"

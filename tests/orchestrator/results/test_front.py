@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.results.front import axes, judge
-from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Objectives
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
 rows = st.lists(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from orchestrator.results.probabilities import EXPECTED, P_FRONT, with_probabilities
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.orchestrator.results.test_probabilities import made
 
 RECORD = Path(__file__).parents[3] / "docs/measurements/records/answers.npz"

@@ -17,7 +17,7 @@ from orchestrator.results.luck import by_seed, difference, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
 from orchestrator.results.summary import Summary, graded_rows
 from orchestrator.review.front_tables import legend
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.compared import found
 from tests.orchestrator.results.test_probabilities import made
 

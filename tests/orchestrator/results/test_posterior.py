@@ -13,7 +13,7 @@ import pytest
 from orchestrator.results.posterior import Evidence
 from orchestrator.results.probabilities import P_ENOUGH, evidence, with_probabilities
 from orchestrator.results.summary import Summary
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.calibration import outcome, parts_of, redrawn, simulated
 from tests.benchmarks.plateaus import Plateaus
 

@@ -17,8 +17,7 @@ from orchestrator.results.posterior import Evidence
 from orchestrator.results.probabilities import P_ENOUGH, moderate, shares, with_probabilities
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
 VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
 

@@ -24,7 +24,7 @@ from orchestrator.review.desired_run import desired_configuration
 from orchestrator.review.front_report import front_report, row_model
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
 from tests.orchestrator.recorded import over_seeds, record

@@ -20,7 +20,7 @@ from craft.tasks import SUITES, TASKS
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, shown_names
-from orchestrator.sweepfile.objectives import METRICS
+from orchestrator.sweepfile.settings import METRICS
 from orchestrator.sweepfile.yaml_source import MAX_BYTES
 
 FOLDER = Path(__file__).parents[2] / "wrong_files"
