@@ -128,9 +128,7 @@ def _paper_notes(rows: Sequence[Summary]) -> Iterator[str]:
     """Yields what a reader of the LaTeX table has to know of its numbers."""
     if not rows:
         return
-    examples = {row.value("examples") for row in rows if "examples" in row.counts}
-    if len(examples) == 1:
-        yield f"scored on {examples.pop():,.0f} examples"
+    yield from filter(None, [scored_on(rows)])
     yield describe_intervals(rows)
     if len(tasks_of(rows)) > 1:
         several = max(interval.n for row in rows for interval in row.tasks.values()) > 1

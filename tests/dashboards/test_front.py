@@ -144,3 +144,8 @@ def test_published_rows_of_the_sweeps_model_are_shown() -> None:
     assert plain["published"]["shown"] == "RoBERTa-base"
     vera = next(row for row in plain["published"]["rows"] if row["method"] == "VeRA" and row["model"] == "RoBERTa-base")
     assert (vera["values"]["score/mrpc"], vera["averaged"]) == (89.5, "6 tasks")
+
+
+def test_marks_off_the_front_are_seen_on_a_dark_ground() -> None:
+    traces = PANELS["front"].draw(front_data(full_view()))["figure"]["data"]
+    assert {trace["marker"]["opacity"] for trace in traces if trace.get("name") in ("craft", "lora")} == {0.85}
