@@ -32,6 +32,7 @@ NOT_RUN = {
     "ruff": "`land` and CI run it over everything",
     "mypy": "CI runs it over everything",
     "pytest": "would run this test again; its files must exist",
+    "export": "changes the shell",
     "mlflow": "serves until it is stopped",
     "curl": "asks a server that the line before it starts",
     "ray": "needs a Ray cluster with a dashboard",
@@ -130,6 +131,13 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
         if flag in kept:
             del kept[kept.index(flag) : kept.index(flag) + 2]
     return [*kept, *([] if "--plan" in kept else ["--plan"])]
+
+
+def test_every_command_is_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(name for names in app.GROUPS.values() for name in names) == sorted(row.name for row in app.COMMANDS)
+    assert app.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.strip(":") for line in shown.splitlines() if line.strip(":") in app.GROUPS] == [*app.GROUPS]
 
 
 def examples() -> Iterator[tuple[Path, str]]:
@@ -233,7 +241,7 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_two_commands_of_the_readme_do_all_and_ci_types_the_second() -> None:
     lines = [re.sub(r" +#.*", "", line) for block in blocks(README) if block.language == "" for line in block.text.splitlines()]
-    runs, tests = [line for line in lines if line.startswith("pip install")]
+    runs, tests, *_gpu = [line for line in lines if line.startswith("pip install")]
     assert runs == "pip install -c constraints.txt -e '.[demo]' && python -m orchestrator.run sweeps/ranks.yaml"
     assert tests == "pip install -c constraints.txt -e '.[test]' && pytest -n 3"
     script = (ROOT / ".ci/run").read_text()

@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 import craft
 from craft.plugins import load_inherited
@@ -212,14 +213,33 @@ COMMANDS = (
     ),
     Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9..."))),
 )
-"""All commands, in the order of the help."""
+"""All commands."""
 
 ABOUT = """\
 Find out which adapter, at which size, is enough for a task.
 
 A sweep file names model, tasks, methods and sizes; `craft-sweeps run` trains them and shows the front of score against
-parameters. Every command has --help with examples.
+parameters. A first day: suggest, plan, run, status, page, take. Every command has --help with examples.
 """
+GROUPS = {
+    "Run": ("new", "suggest", "plan", "check", "run", "apply", "more", "pause", "continue", "stop", "retry"),
+    "Look": ("status", "front", "page", "wait", "list", "compare", "export"),
+    "Take": ("take", "cut"),
+    "Judge": ("judge", "audit"),
+    "Tools": ("train", "replay", "remove", "energy", "cache", "skill"),
+}
+"""The commands in the order of the help."""
+
+
+class Groups(TyperGroup):
+    """The program's help, with its commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, self.commands))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - width
+                formatter.write_dl([(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names])
 
 
 def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> int:
@@ -252,6 +272,10 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     if arguments[:1] == ["--version"]:
         typer.echo(f"craft-sweeps {craft.__version__}")
         return GOOD
+    if sys.platform == "win32":
+        return _say(
+            OSError("Ray's cluster and the locks of a sweep need Linux or macOS: install WSL (wsl --install), and this there")
+        )
     try:
         load_inherited()
         status = build(commands).main(
@@ -294,7 +318,12 @@ def build(commands: tuple[Row, ...]) -> Any:
     """Returns the program with its commands."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     program = typer.Typer(
-        help=ABOUT, context_settings=settings, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+        cls=Groups,
+        help=ABOUT,
+        context_settings=settings,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
     )
 
     @program.callback()

@@ -12,6 +12,7 @@ Data that would have to be downloaded first are left out, as is the line on toke
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -99,7 +100,8 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
         seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
     minutes = format_duration(60 * max(1, round(share * seconds / 60)))
     bound = "if each configuration is as long as the longest, " if plan.adaptive else ""
-    return share * seconds, f"{bound}about {minutes.removesuffix(' 00 s')} with {at_once} at once, by {source}"
+    mac = " on the CPU" if sys.platform == "darwin" else ""  # its GPU is not used
+    return share * seconds, f"{bound}about {minutes.removesuffix(' 00 s')} with {at_once} at once{mac}, by {source}"
 
 
 def seconds_of(work: Work, speed: Speed, at_once: int) -> float:

@@ -67,7 +67,7 @@ def test_answers_need_not_be_sent(uri: str, tmp_path: Path) -> None:
 
 def test_several_sweeps_and_other_people_share_an_experiment(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MlflowClient(uri)
-    team = client.create_experiment("team/peft", tags={"owner": "ada"})
+    team = client.create_experiment("team/peft", artifact_location=(tmp_path / "team").as_uri(), tags={"owner": "ada"})
     foreign = client.create_run(team, run_name="theirs", tags={"mine": "yes"}).info.run_id
 
     def refuse(*_: Any, **__: Any) -> None:
