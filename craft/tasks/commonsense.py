@@ -33,13 +33,14 @@ from craft.data_settings import DataSettings, GenerationSettings
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.prompts import PROMPTS, Option, Texts
 from craft.tasks.rows import fingerprint, read_cells, read_text
-from craft.tasks.task import RawData, Task
+from craft.tasks.task import Published, RawData, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 SOURCE = "github.com/AGI-Edgerunners/LLM-Adapters"
+MIXTURE_SIZE = 170_420
 MIXTURES = ("commonsense_170k.json", "commonsense_16k.json")
 COLUMNS = ("text", "input", "response", "label", "family", "group")
 # Alternatives are tried from the left, as in the published code; none begins another, so their order does not matter.
@@ -258,5 +259,6 @@ TASKS: tuple[Task, ...] = (
     Task(
         "commonsense", "Eight commonsense question sets, one model", "generation", ("text",), "label", (),
         ("accuracy",), "accuracy", load, form=QuestionForm,
+        published=lambda data: Published(MIXTURE_SIZE, tuple(TESTS[name].size for name in data.generation.tests), SOURCE),
     ),
 )  # fmt: skip

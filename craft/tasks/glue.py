@@ -15,12 +15,18 @@ from typing import Any
 from craft.data_settings import DataSettings, HubSplit
 from craft.tasks.files import DataUnavailable, Rows, read_rows, read_split
 from craft.tasks.rows import fingerprint, to_dataset
-from craft.tasks.task import RawData, Task
+from craft.tasks.task import Kind, Published, RawData, Task
 
 HUB = "nyu-mll/glue"
 
 # LoRA's GLUE runs (arXiv 2106.09685, table 9) start these from the adapter trained on MNLI; the name is the task's.
 WARM_START = {"glue/mrpc": "glue/mnli", "glue/rte": "glue/mnli", "glue/stsb": "glue/mnli"}
+
+# Rows of train and of the dev sets, as the hub's page of the dataset has them.
+SIZES = {
+    "cola": (8551, 1043), "sst2": (67349, 872), "mrpc": (3668, 408), "stsb": (5749, 1500), "qqp": (363846, 40430),
+    "mnli": (392702, 9815, 9832), "qnli": (104743, 5463), "rte": (2490, 277),
+}  # fmt: skip
 
 
 def load(task: Task, data: DataSettings) -> RawData:
@@ -74,9 +80,13 @@ def phrases(texts: Sequence[str]) -> list[int]:
 
 
 def _row(name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, **groups: Any) -> Task:
-    kind = "classification" if labels else "regression"
+    kind: Kind = "classification" if labels else "regression"
     span = None if labels else (0.0, 5.0)  # STS-B, the one regression
-    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span, **groups)  # type: ignore[arg-type]
+    train, *reported = SIZES[name]
+    sizes = Published(train, tuple(reported), f"the hub's {HUB}, which a run fetches itself")
+    return Task(
+        f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span, published=lambda _: sizes, **groups
+    )
 
 
 _PAIR = ("sentence1", "sentence2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from craft.data_settings import DataSettings, GenerationSettings
 
@@ -64,6 +64,14 @@ class Metric:
         return self.kind == kind and not (self.one_class and classes > 2)
 
 
+class Published(NamedTuple):
+    """Numbers of rows of published data that train and of each split that is scored, and where the data are."""
+
+    train: int
+    reported: tuple[int, ...]
+    source: str
+
+
 @dataclass(frozen=True)
 class Task:
     """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
@@ -74,6 +82,7 @@ class Task:
     it is in; a group is never split between training and scoring. Where it is absent, rows with equal texts are a group. Texts
     are equal if `meaning` of them is. With `chooses_by_holders` the search split has only the row that gives its group the
     number: the sentence, and no phrases of it. `form` renders the rows of a task that is answered in words.
+    `published` has the sizes of published data, for plans without them.
     """
 
     name: str
@@ -91,6 +100,7 @@ class Task:
     meaning: Callable[[str], str] = str.strip
     positive: int = 1
     form: Callable[[PreTrainedTokenizerBase, GenerationSettings], Form] | None = None
+    published: Callable[[DataSettings], Published] | None = None
 
     @property
     def suite(self) -> str:

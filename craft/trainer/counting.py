@@ -165,7 +165,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
     holds its layers.
     """
     counts, row, task, training = planned_counts(spec), spec.row, spec.task_row, spec.training
-    config: Any = _config(spec.model, spec.revision).get_text_config()
+    config: Any = text_config(spec.model, spec.revision)
     stored = base_dtype(training.precision, row.master_weights)
     product = PRODUCTS[training.precision]
     autocast = product != stored
@@ -184,7 +184,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
     activations += copied // (layers if training.gradient_checkpointing else 1)
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
     trained = counts.trainable_parameters + counts.head_parameters
-    linear = _linear_parameters(spec.model, spec.revision, task.kind)
+    linear = linear_parameters(spec.model, spec.revision, task.kind)
     copies = 2 * linear // (layers if training.gradient_checkpointing else 1) if autocast else 0
     frozen, size = counts.total_parameters - trained, WEIGHTS[training.precision].itemsize
     base = frozen * size
@@ -201,7 +201,7 @@ def estimated_memory(spec: RunSpec, *, way: Way = "replicate", count: int = 1) -
 
 
 @lru_cache(maxsize=64)
-def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
+def linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
     """Counts the weights of the base's linear layers, its output layer excepted: what quantization packs."""
     base = meta_model(Base(model, kind, ("a", "b"), revision))
     heads, output = head_names(base), base.get_output_embeddings()
@@ -213,5 +213,6 @@ def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
 
 
 @lru_cache(maxsize=64)
-def _config(model: str, revision: str | None) -> Any:
-    return load_config(Base(model, "generation", revision=revision))
+def text_config(model: str, revision: str | None) -> Any:
+    """Returns the config of a model's language part, from `config.json`."""
+    return load_config(Base(model, "generation", revision=revision)).get_text_config()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from orchestrator.adapters.taking import Form
+    from orchestrator.plan.gpu_costs import GpuCost
     from orchestrator.plan.plan import Plan
     from orchestrator.record.state import State
     from orchestrator.results.answer import Answer
@@ -76,11 +77,23 @@ class SweepPlan:
         """The number of trainings, at most."""
         return self.plan.most_jobs
 
+    def cost(self, gpu: str | None = None, gpus: int = 1, *, tflops: float | None = None, memory: str | None = None) -> GpuCost:
+        """Estimates hours and memory on so many GPUs of a kind, or of `tflops` and `memory`; `.lines` has them in words.
+
+        Raises:
+            ValueError: the table has no such GPU.
+        """
+        from orchestrator.plan.gpu_costs import find_card, gpu_cost
+        from orchestrator.review.prospect import sampled_lengths
+
+        return gpu_cost(self.plan, find_card(gpu, tflops, memory), gpus, lengths=sampled_lengths(self.plan))
+
     def __str__(self) -> str:
         from orchestrator.plan.table import print_plan
+        from orchestrator.plan.work import planned_steps
 
         console = Console(width=160, file=StringIO(), highlight=False, emoji=False)
-        print_plan(self.plan, console, {}, [])
+        print_plan(self.plan, console, planned_steps(self.plan), [])
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:

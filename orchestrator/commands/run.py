@@ -37,6 +37,7 @@ STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["pytho
 
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome
+    from orchestrator.plan.gpu_costs import Card
     from orchestrator.plan.plan import Plan
 
 
@@ -124,13 +125,27 @@ def plan(
     name: Name = None,
     storage: Storage = None,
     address: Address = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Estimate hours and memory on this GPU: H100, L4 ...")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --gpu: how many of them; 1 if not given.")] = None,
+    tflops: Annotated[
+        float | None, typer.Option(metavar="N", help="Instead of --gpu: the peak of dense products in the sweep's precision.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="With --gpu or --tflops: the memory of one GPU.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what a sweep would run, and what it would cost.
 
-    It lists the configurations with their parameters, steps and memory, and forecasts the time. Nothing is trained."""
+    It lists the configurations with their parameters, steps and memory, and forecasts the time; on a GPU that is not here, by
+    counted operations. Nothing is trained.
+
+    Exit status: 0 planned; 2 the file or the call is wrong.
+    """
+    from orchestrator.plan.gpu_costs import find_card
+
+    asked = any(option is not None for option in (gpu, gpus, tflops, memory))
+    card = find_card(gpu, tflops, memory) if asked else None
     options = Options(sweep, changes_of(changes, within), name, storage, address=address, resume=resume)
-    show_plan(plan_sweep(options, screen(quiet=as_json)), options, as_json)
+    show_plan(plan_sweep(options, screen(quiet=as_json)), options, as_json, card, gpus or 1)
 
 
 def check(
@@ -199,12 +214,12 @@ def more(
     return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
 
 
-def show_plan(plan: Plan, options: Options, as_json: bool = False) -> None:
+def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.table import print_plan
     from orchestrator.review.prospect import look_ahead
 
-    prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None)
+    prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
     if as_json:
         from orchestrator.review.prospect import plan_report
 

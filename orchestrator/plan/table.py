@@ -23,7 +23,7 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
     """Prints configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
 
     Args:
-        steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
+        steps: optimizer steps of a configuration's trials together, by configuration id.
     """
     if plan.adaptive:
         _print_bounds(plan, console)
@@ -45,7 +45,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         header_style="bold",
     )
     table.add_column("configuration", overflow="fold")
-    for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
+    for name in ("id", "trainable", "head", "adapter", "memory", "trials", *(["steps"] if steps else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for configuration in plan.configurations[:SHOWN]:
         counts, memory = configuration.counts, configuration.estimated_memory_bytes
@@ -57,7 +57,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             format_bytes(counts.adapter_bytes),
             format_bytes(memory) if memory is not None else "",
             str(trials[configuration.id] or "later"),
-            "cut" if configuration.source else f"{steps[configuration.id]:,}" if configuration.id in steps else "?",
+            *([f"{steps[configuration.id]:,}" if configuration.id in steps else "cut"] if steps else []),
         )
     console.print(table)
     _print_model(plan, console)

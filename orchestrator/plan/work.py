@@ -3,16 +3,16 @@
     seconds  =  trainings x a start  +  steps x a step  +  examples x a scored example       (`craft.trainer.probe`)
 
 Counted are the trainings that tune if learning rates are transferred, those of the seeds after them, and the cuts of each
-adapter with the steps that they are trained on. Further seeds of a front are not known beforehand. Examples are counted where
-the data are on this machine.
+adapter with the steps that they are trained on. Further seeds of a front are not known beforehand. Rows of published data that
+are not on this machine are counted by their published numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from craft.settings import TrainingSettings
 from craft.spec import RECOVERY
@@ -33,10 +33,9 @@ FEW = 200
 """Below so many scored examples the sampling error alone reaches 7 points to either side of 50 % right answers."""
 
 
-def planned_steps(plan: Plan, examples: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Returns optimizer steps of all trainings of each configuration, by its id; empty without `examples`."""
-    if not examples:
-        return {}
+def planned_steps(plan: Plan) -> dict[str, int]:
+    """Returns optimizer steps of all trainings of each configuration, by its id."""
+    sizes = split_sizes(plan.sweep)
     seeds: dict[str, set[int]] = {}
     for job in plan.jobs:
         seeds.setdefault(job.training.configuration, set()).add(job.training.run.seed)
@@ -44,7 +43,7 @@ def planned_steps(plan: Plan, examples: Mapping[str, tuple[int, int]]) -> dict[s
     def steps_of(trained: Configuration) -> int:
         if not (trained.counts.trainable_parameters or trained.counts.head_parameters):
             return 0
-        each = sum(steps(_training(plan, trained, task), count) for task, (count, _) in examples.items())
+        each = sum(steps(_training(plan, trained, task), size.train) for task, size in sizes.items())
         return len(seeds.get(trained.id, ())) * each
 
     return {trained.id: steps_of(trained) for trained in plan.trained}
@@ -67,19 +66,54 @@ def at_hand(task: Task, root: str | None) -> bool:
     return root is not None or task.suite in ("toy", "custom")
 
 
+class SplitSizes(NamedTuple):
+    """Numbers of rows of a task's splits before settings cut them."""
+
+    train: int
+    search: int
+    reported: tuple[int, ...]
+
+
+def split_sizes(sweep: Sweep) -> dict[str, SplitSizes]:
+    """Returns the sizes of each task's splits, of data that are not on this machine those that are published."""
+    return {name: _sizes_of(find_task(name, sweep.data), sweep) for name in sweep.task_names}
+
+
+def _sizes_of(task: Task, sweep: Sweep) -> SplitSizes:
+    from craft.tasks.splits import load_splits
+
+    if task.published is None or at_hand(task, sweep.data.root):
+        splits = load_splits(task, sweep.data, protocol=sweep.protocol)
+        return SplitSizes(len(splits.train), len(splits.search), tuple(map(len, splits.reported.values())))
+    train, reported, _ = task.published(sweep.data)
+    if sweep.protocol == "customary":
+        return SplitSizes(train, sum(reported), reported)
+    search = round(sweep.data.search_fraction * train)
+    return SplitSizes(train - search, search, reported)
+
+
+def absent_lines(sweep: Sweep) -> list[str]:
+    """Returns sentences on data that are not on this machine: what the plan takes instead, and how to get them."""
+    absent: dict[str, list[str]] = {}
+    for task in (find_task(name, sweep.data) for name in sweep.task_names):
+        if task.published is not None and not at_hand(task, sweep.data.root):
+            absent.setdefault(task.published(sweep.data).source, []).append(task.name)
+    return [
+        f"steps by the published numbers of rows: the data of {', '.join(names)} are not here. They are in {source}; "
+        "count a folder of them with --set data.root=FOLDER (docs/benchmarks.md)"
+        for source, names in absent.items()
+    ]
+
+
 def split_examples(sweep: Sweep) -> dict[str, tuple[int, int]]:
     """Returns, for each task, the number of training examples before `train_examples` cuts them, and of scored examples; empty
     if some data would have to be downloaded first."""
-    from craft.tasks.splits import load_splits
-
-    tasks = [find_task(name, sweep.data) for name in sweep.task_names]
-    if not all(at_hand(task, sweep.data.root) for task in tasks):
+    if not all(at_hand(find_task(name, sweep.data), sweep.data.root) for name in sweep.task_names):
         return {}
     examples = {}
-    for task in tasks:
-        splits = load_splits(task, sweep.data, protocol=sweep.protocol)
-        most = sweep.training_for(task.name, {}).eval_examples
-        examples[task.name] = len(splits.train), sum(min(len(split), most or len(split)) for split in splits.reported.values())
+    for name, sizes in split_sizes(sweep).items():
+        most = sweep.training_for(name, {}).eval_examples
+        examples[name] = sizes.train, sum(min(size, most or size) for size in sizes.reported)
     return examples
 
 
@@ -138,27 +172,35 @@ class Work:
 
 
 def count_work(plan: Plan) -> dict[YamlPath, Work]:
-    """Returns the work of each method block of a plan whose data are on this machine.
+    """Returns the work of each method block of a plan.
 
     Of an adaptive plan it is the most that there may be, under ("space",): every configuration like the longest probed one.
     """
     work: dict[YamlPath, Work] = {}
+    for trained, _, part in work_parts(plan):
+        path = ("space",) if plan.adaptive else trained.path
+        work[path] = work.get(path, Work()) + part
+    return work
+
+
+def work_parts(plan: Plan) -> Iterator[tuple[Configuration, str, Work]]:
+    """Yields a configuration, a task, and the work on it of all trainings like this one."""
+    tasks = plan.sweep.task_names
+    sizes = split_sizes(plan.sweep)
     if plan.adaptive:
-        tasks = split_examples(plan.sweep)
         longest = max(
             plan.probed,
             key=lambda point: (
-                sum(steps(_training(plan, point, task), count) for task, (count, _) in tasks.items()),
+                sum(steps(_training(plan, point, task), sizes[task].train) for task in tasks),
                 point.counts.trainable_parameters,
             ),
         )
-        once = sum((_of_run(plan, longest, task) for task in tasks), Work())
-        return {("space",): once * (plan.wanted * len(plan.sweep.seeds))}
+        times = plan.wanted * len(plan.sweep.seeds)
+        yield from ((longest, task, _of_run(plan, longest, task, sizes[task]) * times) for task in tasks)
+        return
     for family in plan.families:
-        candidate = family.groups[0][0]
-        each = sum((_of_run(plan, candidate, task) for task in plan.sweep.task_names), Work())
-        work[candidate.path] = work.get(candidate.path, Work()) + each * _trainings(plan, family)
-    return work
+        candidate, times = family.groups[0][0], _trainings(plan, family)
+        yield from ((candidate, task, _of_run(plan, candidate, task, sizes[task]) * times) for task in tasks)
 
 
 def _trainings(plan: Plan, family: Family) -> int:
@@ -170,19 +212,16 @@ def _trainings(plan: Plan, family: Family) -> int:
     return tuning + len(family.groups) * len(sweep.reported_seeds)
 
 
-def _of_run(plan: Plan, trained: Configuration, task: str) -> Work:
+def _of_run(plan: Plan, trained: Configuration, task: str, splits: SplitSizes) -> Work:
     """Returns the work of one training on a task, its cuts included."""
-    from craft.tasks.splits import load_splits
     from craft.trainer.pace import FORWARD
     from craft.trainer.steps import evaluation_steps, total_steps
 
-    sweep = plan.sweep
     training = _training(plan, trained, task)
-    splits = load_splits(find_task(task, sweep.data), sweep.data, protocol=sweep.protocol)
-    rows = min(len(splits.train), training.train_examples or len(splits.train))
+    rows = min(splits.train, training.train_examples or splits.train)
     most = training.eval_examples
-    reported = sum(min(len(split), most or len(split)) for split in splits.reported.values())
-    search = min(len(splits.search), training.search_examples or most or len(splits.search))
+    search = min(splits.search, training.search_examples or most or splits.search)
+    reported = sum(min(size, most or size) for size in splits.reported)
     adapts, learns = trained.counts.trainable_parameters, trained.counts.head_parameters
     steps = total_steps(training, rows) if adapts or learns else 0
     evaluations = len(evaluation_steps(training, rows)) if steps else 1

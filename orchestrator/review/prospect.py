@@ -29,11 +29,21 @@ from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Task
 from craft.words import format_duration, plural
 from orchestrator.plan.configuration import Configuration, flatten, text
+from orchestrator.plan.gpu_costs import PRODUCTS, Card, GpuCost, gpu_cost
 from orchestrator.plan.gpu_shares import Gpu, gpu_lines, usable_gpus
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices
 from orchestrator.plan.trial import jobs_of
-from orchestrator.plan.work import Work, at_hand, count_work, planned_steps, remaining_steps, scored_line, split_examples
+from orchestrator.plan.work import (
+    Work,
+    absent_lines,
+    at_hand,
+    count_work,
+    planned_steps,
+    remaining_steps,
+    scored_line,
+    split_examples,
+)
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.manifest import cores
@@ -96,7 +106,7 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
         speed = probe_plan(plan)
         if speed is None:
             missing = f"not known before a trial of this model and batch is recorded in {storage}"
-            return None, f"how long: {missing}; a running sweep shows it"
+            return None, f"how long: {missing}; a running sweep shows it, and plan --gpu NAME or --tflops N estimates it"
         seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
     minutes = format_duration(60 * max(1, round(share * seconds / 60)))
     bound = "if each configuration is as long as the longest, " if plan.adaptive else ""
@@ -124,8 +134,9 @@ def probe_plan(plan: Plan) -> Speed | None:
     from craft.trainer.memory import OutOfMemory
     from craft.trainer.probe import measure_speed
 
-    share = plan.sweep.resources
-    if bool(share.gpu) != bool(usable_gpus()):
+    share, sweep = plan.sweep.resources, plan.sweep
+    here = all(at_hand(find_task(name, sweep.data), sweep.data.root) for name in sweep.task_names)
+    if bool(share.gpu) != bool(usable_gpus()) or not here:
         return None
     first = plan.trials or plan.planner.trials([plan.largest] if plan.largest else [])
     with suppress(RunFailed, OutOfMemory, ValueError, OSError):
@@ -148,6 +159,7 @@ class Prospect:
         seconds: the time of the trainings that are left; None if it is not known.
         gpus: those of this machine that torch can use, if the sweep is to run here.
         lines: sentences about data, probabilities and time, each with its style.
+        cost: what is left costs on the GPU that was asked about.
     """
 
     steps: Mapping[str, int]
@@ -156,34 +168,57 @@ class Prospect:
     seconds: float | None = None
     gpus: Sequence[Gpu] = ()
     lines: Sequence[tuple[str, str]] = ()
+    cost: GpuCost | None = None
 
 
-def look_ahead(plan: Plan, *, resume: bool = False, elsewhere: bool = False) -> Prospect:
+def look_ahead(
+    plan: Plan, *, resume: bool = False, elsewhere: bool = False, card: Card | None = None, gpus: int = 1
+) -> Prospect:
     """Returns the work of a plan.
 
     Args:
         resume: whether trials that have ended in earlier sessions count as done.
         elsewhere: whether it runs on a cluster, so that this machine says nothing about its time.
+        card: a GPU whose costs are estimated, for so many of them.
     """
     state = read_state(SweepFolder(plan.sweep.folder).record) if resume else State()
     check_name(plan.sweep.folder, state, plan.sweep.name)
     entries = state.entries
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     examples = split_examples(plan.sweep)
-    steps, lines = planned_steps(plan, examples), [*data_lines(plan)]
+    steps, lines = planned_steps(plan), [*data_lines(plan), *((line, "") for line in absent_lines(plan.sweep))]
     ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
     if settled:
         lines.append((f"{ended} of {len(plan.jobs)} trainings have ended already", ""))
     steps_left = remaining_steps(plan, steps, settled)
     share = steps_left / sum(steps.values()) if steps_left else 0.0
-    if plan.adaptive and examples:
+    if plan.adaptive:
         trained = sum(entry.key in settled for entry in entries.values() if not entry.trial.is_cut)
         share = max(0.0, 1 - trained / plan.most_jobs)
     past = past_states(plan.sweep)
     seconds, sentence = forecast(plan, share, past) if share and not elsewhere else (None, "")
     scored = scored_line(plan.sweep, examples)
     lines += [(line, "") for line in (scored, *power_lines(plan, examples, past), sentence) if line]
-    return Prospect(steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines)
+    cost = None
+    if card is not None:
+        cost = gpu_cost(plan, card, gpus, lengths=sampled_lengths(plan), left=share if settled else 1.0)
+        lines += [(line, "") for line in cost.lines]
+    return Prospect(steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines, cost)
+
+
+def sampled_lengths(plan: Plan) -> dict[str, np.ndarray]:
+    """Returns the tokens of a sample of each task's training texts, where its data and the model's tokenizer are here."""
+    data, tokenizer = plan.sweep.data, _tokenizer(plan)
+    tasks = [find_task(name, data) for name in plan.sweep.task_names]
+    if tokenizer is None:
+        return {}
+    return {task.name: _sample(plan, task, tokenizer)[1] for task in tasks if at_hand(task, data.root)}
+
+
+def _sample(plan: Plan, task: Task, tokenizer: Any) -> tuple[Any, np.ndarray]:
+    """Returns a sample of a task's training rows and the tokens of each, (n,)."""
+    sample = take_sample(load_splits(task, plan.sweep.data, protocol=plan.sweep.protocol).train, SAMPLE)
+    return sample, token_lengths(task, sample, tokenizer, plan.sweep.data.generation)
 
 
 SAMPLE = 300
@@ -237,9 +272,8 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
     from craft.models.loading import meta_model
     from craft.scoring.encoding import longest_input
 
-    sweep, sample = plan.sweep, take_sample(splits.train, SAMPLE)
+    sweep, (sample, lengths) = plan.sweep, _sample(plan, task, tokenizer)
     model = meta_model(Base(sweep.model, task.kind, task.labels, revision=sweep.revision))
-    lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
     runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]
     shares, limit = [], 0
     for most in sorted({run.training.max_length for run in runs}):
@@ -275,7 +309,7 @@ class PlannedPart(Part):
     adapter_bytes: int = Field(description="Bytes that a saved adapter takes, with its task head.")
     memory_bytes: Count = Field(description="Estimated memory of a training step, in bytes. Null where it is not estimated.")
     trials: int = Field(description="Trials that run in any case. 0 if it may turn out that none is needed.")
-    optimizer_steps: Count = Field(description="Optimizer steps of all of these. Null for cuts, and without the data.")
+    optimizer_steps: Count = Field(description="Optimizer steps of all of these. Null for cuts.")
 
 
 class DroppedPart(Part):
@@ -283,6 +317,24 @@ class DroppedPart(Part):
 
     label: str = Field(description="Its name for people.")
     reason: str = Field(description="The constraint that it breaks.")
+
+
+class GpuPart(Part):
+    """The estimated cost of what is left on a GPU, from counted operations."""
+
+    gpu: str = Field(description="The GPU's name in the table, or `own GPU`.")
+    gpus: int = Field(description="How many of them work at once.")
+    tflops: float = Field(description="The peak of dense products in the sweep's precision.")
+    share: float = Field(description="The assumed share of this peak.")
+    gpu_hours: float = Field(description="GPU hours of all trainings with their scoring.")
+    scoring_hours: float = Field(description="Those of these in which examples are scored.")
+    wall_hours: float = Field(description="Hours on all GPUs.")
+    longest_texts: bool = Field(description="Whether some texts count as long as `max_length`: data or tokenizer are not here.")
+    memory_bytes: Count = Field(description="Bytes of the configuration that needs most. Null if the memory is not known.")
+    micro_batch: Count = Field(
+        description="Its largest micro-batch without gradient checkpointing; 0 if none fits. Null as above."
+    )
+    micro_batch_checkpointed: Count = Field(description="The same with gradient checkpointing.")
 
 
 class PlanReport(Report):
@@ -305,9 +357,12 @@ class PlanReport(Report):
     trainings: int = Field(description="Trainings that run in any case.")
     most_trainings: int = Field(description="The most trainings that there will be, within the budget, as far as known.")
     ended: int = Field(description="Trainings of these that have ended in earlier sessions.")
-    optimizer_steps: Count = Field(description="Optimizer steps of all trainings. Null where the data are not here.")
+    optimizer_steps: Count = Field(
+        description="Optimizer steps of all trainings, without the data by their published numbers of rows."
+    )
     optimizer_steps_left: Count = Field(description="Optimizer steps of the trainings that have not ended. Null as above.")
     seconds: Number = Field(description="The estimated time of these on this machine, in seconds. Null if not known.")
+    gpu: GpuPart | None = Field(description="What is left on the GPU of `--gpu` or `--tflops`. Null if neither was given.")
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
 
 
@@ -335,7 +390,25 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         optimizer_steps=sum(steps.values()) if steps else None,
         optimizer_steps_left=prospect.steps_left if steps else None,
         seconds=prospect.seconds,
+        gpu=_gpu(prospect.cost) if prospect.cost else None,
         notes=[*choices(plan), *(line.text for line in gpu_lines(plan, prospect.gpus)), *lines],
+    )
+
+
+def _gpu(cost: GpuCost) -> GpuPart:
+    fit = cost.batches
+    return GpuPart(
+        gpu=cost.card.name,
+        gpus=cost.gpus,
+        tflops=cost.peak,
+        share=PRODUCTS,
+        gpu_hours=cost.hours,
+        scoring_hours=cost.scoring,
+        wall_hours=cost.wall,
+        longest_texts=cost.bound,
+        memory_bytes=fit.need if fit else None,
+        micro_batch=fit.plain if fit else None,
+        micro_batch_checkpointed=fit.checkpointed if fit else None,
     )
 
 
