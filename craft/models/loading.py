@@ -68,7 +68,8 @@ def _explained(name: str, part: str) -> Iterator[None]:
         reason = "HF_HUB_OFFLINE is set" if offline else f"the hub did not give it ({text[:200]})"
         raise ModelUnavailable(
             f"model {name!r}: its {part} is neither a local folder nor in the cache, and {reason}. Check the id; download it "
-            f"where there is a network (hf download {name}, of a gated model after hf auth login or with HF_TOKEN); or give the path of a local folder{package}"
+            f"where there is a network (hf download {name}, of a gated model after hf auth login or with HF_TOKEN)"
+            f"; or give the path of a local folder{package}"
         ) from error
 
 
