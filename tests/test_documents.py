@@ -133,13 +133,6 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
     return [*kept, *([] if "--plan" in kept else ["--plan"])]
 
 
-def test_every_command_is_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(name for names in app.GROUPS.values() for name in names) == sorted(row.name for row in app.COMMANDS)
-    assert app.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert [line.strip(":") for line in shown.splitlines() if line.strip(":") in app.GROUPS] == [*app.GROUPS]
-
-
 def examples() -> Iterator[tuple[Path, str]]:
     """The commands in the examples of `--help`, by the file that has them."""
     for row in app.COMMANDS:
