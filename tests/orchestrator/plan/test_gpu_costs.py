@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.commands.api import plan
 from orchestrator.commands.app import main
 from orchestrator.plan.gpu_costs import (
     CARDS,
@@ -158,6 +159,19 @@ def test_without_data_the_plan_has_steps_and_says_where_the_data_are(
     assert "the data of glue/cola are not here. They are in the hub's nyu-mll/glue" in out
     assert "--set data.root=FOLDER" in out
     assert "L4: " in out
+
+
+def test_the_report_and_python_have_the_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_of(tmp_path, "RoBERTa-base", "glue/cola")
+    file = str(tmp_path / "sweep.yaml")
+    assert main(["plan", file, "--gpu", "L4", "--gpus", "2", "--json"]) == 0
+    part = json.loads(capsys.readouterr().out)["gpu"]
+    cost = plan(file).cost("L4", 2)
+    assert (part["gpu"], part["gpus"], part["gpu_hours"], part["wall_hours"]) == ("L4", 2, cost.hours, cost.wall)
+    assert cost.batches is not None
+    assert (part["memory_bytes"], part["micro_batch"], part["longest_texts"]) == (cost.batches.need, cost.batches.plain, True)
+    assert main(["plan", file, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpu"] is None
 
 
 COST = re.compile(r"# On an H100: ([\d,]+) h of GPU")
