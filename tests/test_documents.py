@@ -368,7 +368,7 @@ LLAMA32_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers
 @pytest.mark.parametrize(
     ("config", "space", "sentence"),
     [
-        (LLAMA2_7B, [], "{} GiB for CRAFT, {} for LoRA r32"),
+        (LLAMA2_7B, [], "takes {} GiB for CRAFT, {} for LoRA r32"),
         (
             LLAMA32_1B,
             [{"method": "craft", "ranks": ["all", 64, 64]}, {"method": "lora", "rank": 8}, {"method": "full"}],
@@ -378,7 +378,7 @@ LLAMA32_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers
     ids=["7B", "1B"],
 )
 def test_what_a_larger_model_costs(config: dict[str, int], space: list[object], sentence: str, tmp_path: Path) -> None:
-    """The README's memory is that of the shipped sweep's plan, which needs a model's configuration alone."""
+    """The memory on the page is that of the shipped sweep's plan, which needs a model's configuration alone."""
     from orchestrator.plan.plan import make_plan
     from orchestrator.plan.planner import Planner
     from orchestrator.sweepfile.load import load_sweep
@@ -391,4 +391,4 @@ def test_what_a_larger_model_costs(config: dict[str, int], space: list[object], 
     counts = make_plan(sweep, Planner(sweep)).counts.values()
     least, *others, most = (f"{count['estimated_memory_bytes'] / 2**30:.1f}" for count in counts)
     assert {*others} == {least}, "adapters on q and v need the same"
-    assert sentence.format(least, most) in " ".join(README.read_text().split())
+    assert sentence.format(least, most) in " ".join((ROOT / "docs/cluster.md").read_text().split())
