@@ -28,7 +28,7 @@ def page(
         str | None,
         typer.Option(
             metavar="URI",
-            help="Where MLflow's runs are: sqlite:///mlflow.db (the default, in this folder), http://host:5000, "
+            help="Where MLflow's runs are, MLFLOW_TRACKING_URI or sqlite:///mlflow.db if not given: http://host:5000, "
             "postgresql://...; - reads it from standard input.",
         ),
     ] = None,

@@ -267,7 +267,7 @@ def run(
         changes: changes of its values, as `key.path=value`.
         resume: whether a sweep of this name that is there already is continued.
         storage: where runs are kept; runs/ if not given.
-        tracking_uri: the MLflow store; sqlite:///mlflow.db if neither the sweep nor this names one.
+        tracking_uri: the MLflow store, instead of the one of the sweep.
         address: a Ray cluster to join; this machine alone if not given.
         cpus: cores of this machine to use; all if not given.
         quiet: whether nothing is printed.

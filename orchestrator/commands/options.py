@@ -104,16 +104,14 @@ Storage = Annotated[
 ]
 Store = Annotated[
     str | None,
-    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store, instead of the file's (sqlite:///mlflow.db)."),
+    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store, instead of the one of the file."),
 ]
 Folders = Annotated[
     str | None, typer.Option("--storage", metavar="FOLDER", help="Where sweeps' folders are, instead of runs/.")
 ]
 Record = Annotated[
     str | None,
-    typer.Option(
-        "--tracking-uri", metavar="URI", help="The MLflow store to look in; sqlite:///mlflow.db if no folder is found."
-    ),
+    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store to look in, where no folder is found."),
 ]
 Address = Annotated[
     str | None,
