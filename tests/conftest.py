@@ -72,6 +72,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(autouse=True)
+def no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets the store and the experiment that MLflow's own functions leave in the environment of their process."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def frozen_libraries() -> None:
     """Exempts what is imported by now from garbage collection, which scans half a million objects twice a run."""

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.private import ARTIFACTS, EXPERIMENT_TAGS, artifact_storage, keep_artifacts_near
 from orchestrator.tracking.tags import KIND, SWEEP_ID, SWEEP_KIND
-from orchestrator.tracking.uri import TrackingError, has_server, sqlite_file
+from orchestrator.tracking.uri import TrackingError, has_server, resolve_uri, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,9 +69,33 @@ def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str 
 
 
 def named_experiment(client: MlflowClient, sweep: str, experiment: str | None) -> Experiment | None:
-    """Returns the experiment that a new sweep's runs go to, None if it is absent."""
+    """Returns the experiment that a new sweep's runs go to, None if it is absent.
+
+    MLFLOW_EXPERIMENT_ID counts for the store that MLFLOW_TRACKING_URI names: MLflow itself sets both in a process that has
+    called `mlflow.set_experiment`, and a number of another store means nothing here.
+
+    Raises:
+        TrackingError: that number is of no experiment.
+    """
     number = os.environ.get("MLFLOW_EXPERIMENT_ID")
-    return client.get_experiment(number) if number and not experiment else client.get_experiment_by_name(experiment or sweep)
+    if experiment or not number or not _is_default(client.tracking_uri):
+        return client.get_experiment_by_name(experiment or sweep)
+    try:
+        return client.get_experiment(number)
+    except Exception as error:
+        if not is_missing(error):
+            raise
+        raise TrackingError(
+            f"MLFLOW_EXPERIMENT_ID is {number}, and {redact(client.tracking_uri)} has no such experiment: unset it, or name "
+            "one in the sweep file (tracking.experiment)"
+        ) from error
+
+
+def _is_default(uri: str) -> bool:
+    try:
+        return resolve_uri(default_uri()) == uri
+    except TrackingError:  # a store that sweeps cannot use
+        return False
 
 
 def open_store(uri: str) -> MlflowClient:
@@ -196,6 +221,8 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
         if present is None:
             return f"answers; the experiment {experiment or sweep!r} will be made"
         _try_writing(client, present, uri)
+    except TrackingError:
+        raise
     except Exception as error:  # stores, their drivers and the network have errors of their own
         if refusal := describe_refusal(uri, error):
             raise TrackingError(refusal) from error

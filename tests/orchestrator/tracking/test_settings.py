@@ -125,7 +125,12 @@ def test_the_variables_of_mlflow_are_read(uri: str, monkeypatch: pytest.MonkeyPa
         resolve_uri(TrackingSettings().uri)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", MlflowClient(uri).create_experiment("by number"))
+    assert MlflowClient(uri).get_experiment(SweepStore(uri, "of another store", "6" * 32).experiment).name == "of another store"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert MlflowClient(uri).get_experiment(SweepStore(uri, "demo", "5" * 32).experiment).name == "by number"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "77")
+    with pytest.raises(TrackingError, match=r"MLFLOW_EXPERIMENT_ID is 77, and .* has no such experiment"):
+        check_store(uri, "demo")
 
 
 def test_databricks_is_passed_to_mlflow() -> None:
