@@ -115,10 +115,10 @@ def load_installed() -> None:
 def find_plugin(name: str, folders: Sequence[Path]) -> Path | None:
     """Returns the file that a name means; None for a module on the path. Raises PluginError if `NAME.py` is nowhere."""
     file = Path(name if name.endswith(".py") else f"{name}.py")
-    found = next((folder / file for folder in (*folders, Path.cwd()) if (folder / file).is_file()), None)
-    if found is None and name.endswith(".py"):
+    present = next((folder / file for folder in (*folders, Path.cwd()) if (folder / file).is_file()), None)
+    if present is None and name.endswith(".py"):
         raise PluginError(f"there is no file {name}, neither next to the sweep file nor here")
-    return found
+    return present
 
 
 def _load(name: str, folders: Sequence[Path]) -> Plugin:
@@ -130,10 +130,10 @@ def _load(name: str, folders: Sequence[Path]) -> Plugin:
     except (OSError, UnicodeDecodeError) as error:
         raise PluginError(f"plugin {file} cannot be read: {error}") from None
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if (known := LOADED.get(file.stem)) is not None and known.sha256 == digest:
-        return known
+    if (earlier := LOADED.get(file.stem)) is not None and earlier.sha256 == digest:
+        return earlier
     other = sys.modules[file.stem].__spec__ if file.stem in sys.modules else find_spec(file.stem)
-    if known is None and other is not None and not (other.origin and file.samefile(other.origin)):
+    if earlier is None and other is not None and not (other.origin and file.samefile(other.origin)):
         raise PluginError(f"plugin {file} has the name of another module, {file.stem}: rename the file")
     if not file.stem.isidentifier() or len(text.encode()) > LARGEST:
         rule = f"a plugin file has a Python name and at most {LARGEST:,} bytes"
@@ -206,7 +206,7 @@ def note_rows(table: MutableMapping[str, Any], make: Callable[..., Any], describ
 
 
 def refuse(*_: Any) -> Any:
-    """Stands for what only a plugin can compute."""
+    """Takes the place of a function that only the plugin has."""
     raise PluginError("this is the part of a plugin, which works only where its sweep runs")
 
 

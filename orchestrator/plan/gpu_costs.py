@@ -191,8 +191,8 @@ def gpu_cost(
 
 def run_of(plan: Plan, trained: Configuration, task: str) -> RunSpec:
     """Returns the run of a configuration on a task."""
-    given = trained.method, trained.parameters, trained.training, trained.path
-    return plan.planner.identity.spec(*given, task, plan.sweep.seeds[0])
+    settings = trained.method, trained.parameters, trained.training, trained.path
+    return plan.planner.identity.spec(*settings, task, plan.sweep.seeds[0])
 
 
 class Operations(NamedTuple):
@@ -269,10 +269,10 @@ def padded(lengths: np.ndarray | None, training: TrainingSettings) -> tuple[floa
 def _batches(plan: Plan, card: Card) -> Batches | None:
     from craft.trainer.counting import estimated_memory
 
-    known = [row for row in plan.trained or plan.probed if row.estimated_memory_bytes is not None]
-    if card.memory is None or not known:
+    estimated = [row for row in plan.trained or plan.probed if row.estimated_memory_bytes is not None]
+    if card.memory is None or not estimated:
         return None
-    most = max(known, key=lambda row: row.estimated_memory_bytes or 0)
+    most = max(estimated, key=lambda row: row.estimated_memory_bytes or 0)
     share = plan.sweep.resources_for(plan.sweep.block_at(most.path)).gpu
     room = card.memory * (share if 0 < share < 1 else 1) - CONTEXT_BYTES
     runs = [run_of(plan, most, task) for task in plan.sweep.task_names]

@@ -172,12 +172,12 @@ class DesiredRuns:
         state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
         places = list(places)
         summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
-        kept = self._kept_adapters() if any(kind == TRIAL_KIND for kind, _ in places) else ()
+        sent = self._kept_adapters() if any(kind == TRIAL_KIND for kind, _ in places) else ()
         for kind, key in places:
             if kind == SWEEP_KIND:
                 run = desired_sweep(state, verdict, self._folder)
             elif kind == TRIAL_KIND:
-                run = desired_trial(state.entries[key], verdict, state, self._folder, with_adapter=key in kept)
+                run = desired_trial(state.entries[key], verdict, state, self._folder, with_adapter=key in sent)
             elif key in summaries:
                 run = desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
             else:

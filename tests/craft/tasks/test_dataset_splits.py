@@ -53,14 +53,14 @@ def test_a_split_gives_the_rows_of_a_file(tmp_path: Path, kind: str) -> None:
     for name, part in (("train", lines), ("test", lines[:12])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["body,queue", *part, ""]))
     files = {"train": str(tmp_path / "train.csv"), "validation": str(tmp_path / "test.csv")}
-    found = []
+    read = []
     for parts in (files, write(tmp_path / "set", kind)):
         data = DataSettings.model_validate({"custom": {"letters": {**parts, "text": "body", "label": "queue"}}})
         task = find_task("custom/letters", data)
         assert task.labels == ("help", "sales", "spam")
-        found.append(load_splits(task, data))
-    assert found[0].fingerprint == found[1].fingerprint
-    assert found[0].train["text"][:] == found[1].train["text"][:]
+        read.append(load_splits(task, data))
+    assert read[0].fingerprint == read[1].fingerprint
+    assert read[0].train["text"][:] == read[1].train["text"][:]
 
 
 def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path) -> None:

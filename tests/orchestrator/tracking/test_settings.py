@@ -96,8 +96,8 @@ def test_check_leaves_nothing_in_the_store(uri: str) -> None:
 
     def everything() -> Any:
         places = client.search_experiments(view_type=ViewType.ALL)
-        found = client.search_runs([place.experiment_id for place in places], run_view_type=ViewType.ALL)
-        return [(place.name, dict(place.tags)) for place in places], [run.info.run_id for run in found]
+        stored_runs = client.search_runs([place.experiment_id for place in places], run_view_type=ViewType.ALL)
+        return [(place.name, dict(place.tags)) for place in places], [run.info.run_id for run in stored_runs]
 
     before = everything()
     assert "'team' will be made" in "".join(finding.sentence for finding in _tracking(uri, sweep))
