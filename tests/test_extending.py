@@ -52,6 +52,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(VARIABLE, raising=False)
     copies, modules = [dict(table) for table in TABLES], {*sys.modules}
     yield
+    os.environ.pop(VARIABLE, None)  # what loading sets for child processes
     for table, copied in zip(TABLES, copies, strict=True):
         table.clear()
         table.update(copied)
