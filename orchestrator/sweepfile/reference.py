@@ -2,13 +2,15 @@
 
     python -m orchestrator.sweepfile.reference
 
-Both come from the models that check a sweep file (`orchestrator.sweepfile.schema`). The page has one line for each key; types
-and bounds are in the schema, and in the message about a mistake.
+Both come from the models that check a sweep file (`orchestrator.sweepfile.schema`). The page has one line for each key, with
+the first sentence of its description; the rest, types and bounds are in the schema, and in the message about a mistake.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,6 @@ PAGE_FILE, SCHEMA_FILE = "sweep-file.md", "sweep-file.schema.json"
 INTRODUCTION = f"""\
 # The sweep file
 
-Every key, with its default in parentheses and its meaning. `python -m orchestrator.sweepfile.reference` writes this page and
-[{SCHEMA_FILE}]({SCHEMA_FILE}) from the code; edit neither by hand.
-
 ```yaml
 # yaml-language-server: $schema={SCHEMA_FILE}
 name: example
@@ -49,14 +48,17 @@ scheduler: {{name: promotion, grace: 1}}
 constraints: {{trainable_parameters: {{max: 40000}}}}
 ```
 
-With the first line, editors with a YAML language server complete keys and mark mistakes; give the path of the schema relative
-to your file (without a checkout, `craft-sweeps new --schema` prints it). `craft-sweeps plan` checks the rest.
-`--set training.epochs=1` or `--set space.0.rank=8` changes one value; the change stays with the sweep
-([resume.md](resume.md#adding-seeds-tasks-or-points)). `1e-4` is a number, `yes` is text.
+Each item of `space` is a method block: `method`, parameters of that method, and keys of
+[training](#training). A key is fixed (`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or has a
+range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`).
 
-Each item of `space` is a method block: `method`, parameters of that method, and keys of [training](#training). A key is fixed
-(`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or a range with a `distribution` (`rank: {{min: 1, max: 16}}`, both
-included; not with `grid`).
+- `--set training.epochs=1` or `--set space.0.rank=8` changes one value for the whole sweep
+  ([resume.md](resume.md#adding-seeds-tasks-or-points)). `1e-4` is a number, `yes` is text.
+- With the first line, an editor with a YAML language server completes keys and marks mistakes. The
+  path is relative to your file; `craft-sweeps new --schema` prints the schema.
+
+Below, each key has its default in parentheses and the first sentence of its meaning.
+[{SCHEMA_FILE}]({SCHEMA_FILE}) has the whole meaning, types and bounds.
 """
 
 
@@ -112,8 +114,8 @@ def _named(properties: Mapping[str, Schema]) -> Iterator[tuple[list[str], Schema
 
 
 def _meaning(schema: Schema) -> str:
-    """Returns the description, and the allowed words that it does not name."""
-    meaning = str(schema.get("description", ""))
+    """Returns the first sentence of the description, and the allowed words that it does not name."""
+    meaning = re.split(r"(?<=\.) ", str(schema.get("description", "")), maxsplit=1)[0]
     options = [option for form in (schema, *schema.get("anyOf", [])) for option in form.get("enum", ())]
     unnamed = [option for option in options if f"`{option}`" not in meaning and option not in {*SEARCHERS, *SCHEDULERS}]
     return f"{meaning} One of {_quote(options)}." if unnamed else meaning
@@ -147,7 +149,8 @@ def _list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _line(name: str, default: str, meaning: str) -> str:
-    return f"- {name}{f' ({default})' if default else ''}: {meaning}\n"
+    line = f"- {name}{f' ({default})' if default else ''}: {meaning}"
+    return textwrap.fill(line, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def files() -> dict[Path, str]:

@@ -76,7 +76,7 @@ class SearchSettings(Settings):
 
     algorithm: str = Field(
         "grid",
-        description="The searcher that chooses configurations. `auto` takes one by the space and the number of configurations.",
+        description="The searcher that chooses configurations; `auto` takes one by the space and the number of configurations.",
         json_schema_extra={"enum": [AUTO, *SEARCHERS]},
     )
     configurations: int | None = Field(

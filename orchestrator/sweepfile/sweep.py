@@ -94,11 +94,11 @@ class Sweep(Settings):
         None,
         min_length=1,
         max_length=1000,
-        description="With `compare: fair`: the seeds that tune, none of `seeds`. `[1000]` if absent.",
+        description="With `compare: fair`: the seeds that tune, none of `seeds`; `[1000]` if absent.",
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,
-        description="With `compare: fair`: the settings to tune, as names, or as name: values. `[learning_rate]` if absent, "
+        description="With `compare: fair`: the settings to tune, as names, or as name: values; `[learning_rate]` if absent, "
         "over five values that fit the method.",
         json_schema_extra={"anyOf": TUNED_FORMS},
     )
