@@ -109,10 +109,21 @@ def test_decoders() -> None:
 
 
 def test_audits() -> None:
-    rows, page = pd.read_csv(RECORDS / "audits.csv"), (MEASUREMENTS / "audit.md").read_text()
+    rows, page = pd.read_csv(RECORDS / "audits.csv"), (MEASUREMENTS / "trust.md").read_text()
     assert rows[rows.kind == "whole"].adapter.nunique() == 34
-    for table in (audited.verdicts, audited.beside_own, audited.costs):
-        assert "\n".join(table(rows)) in page, table.__name__
+    assert "\n".join(audited.verdicts(rows)) in page
+    gains = {
+        (task, size): float(cut.split()[0]) - float(own.split()[0])
+        for task, size, cut, _, own in _cells(audited.beside_own(rows))
+    }
+    least, most = (
+        {task: f"{end(gain for (name, _), gain in gains.items() if name == task):.1f}" for task in ("sst2", "tickets")}
+        for end in (min, max)
+    )
+    prose = " ".join(page.split())
+    assert f"by {least['sst2']} to {most['sst2']} points on SST-2 and by {least['tickets']} to {most['tickets']}" in prose
+    behind, ahead = -gains["qqp", "36,864"], gains["qqp", "9,216"]
+    assert f"On QQP it is {behind:.1f} behind at 36,864 parameters and {ahead:.1f} ahead at 9,216" in prose
     others = [row for row in _cells(audited.of_methods(rows)) if "vera" in row[0] or "lokr" in row[0]]
     losses = [float(row[2]) - float(cell) for row in others for part in row[3:] for cell in part.split(", ") if cell != "-"]
-    assert f"loses {min(losses):.0f} to {max(losses):.0f} points" in " ".join(page.split())
+    assert f"loses {min(losses):.0f} to {max(losses):.0f} points" in prose

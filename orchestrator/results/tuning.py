@@ -24,7 +24,7 @@ from orchestrator.results.intervals import sampling_reach
 Numbers = NDArray[np.float64]
 DRAWS = 1000
 COMMON = 0.62
-"""The part of a row's luck that all candidates share, as measured in docs/measurements/statistics.md."""
+"""The part of a row's luck that all candidates share, as measured in docs/measurements/trust.md."""
 
 
 @dataclass(frozen=True)

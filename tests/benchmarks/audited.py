@@ -1,4 +1,4 @@
-"""Tables of docs/measurements/audit.md from the record of audits: were the verdicts right on rows that they did not see?
+"""Tables from the record of audits (docs/measurements/trust.md): were the verdicts right on rows that they did not see?
 
     python -m tests.benchmarks.audited docs/measurements/records/audits.csv
 
