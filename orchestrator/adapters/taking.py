@@ -39,7 +39,7 @@ from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed, titles
 from orchestrator.sweepfile.mistakes import NothingMeets, unknown
-from orchestrator.sweepfile.space.own_keys import size_labels
+from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.tools.filling import filled
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri

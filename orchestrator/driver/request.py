@@ -36,9 +36,8 @@ from orchestrator.results.report import Report
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.plain_yaml import YamlProblem
+from orchestrator.sweepfile.plain_yaml import YamlProblem, read_yaml
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.sweepfile.yaml_source import read_yaml
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.plan.ways import refusal
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.space.blocks import SIZES, size_labels, sizes_within
 from orchestrator.sweepfile.space.dimensions import Point
-from orchestrator.sweepfile.space.own_keys import SIZES, size_labels, sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
 Counter = Callable[[RunSpec], Counts]

@@ -28,7 +28,7 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.mistakes import SweepError, dotted
-from orchestrator.sweepfile.space.own_keys import sizes_within
+from orchestrator.sweepfile.space.blocks import sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
 LEAST = 3

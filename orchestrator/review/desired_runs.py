@@ -27,7 +27,7 @@ from orchestrator.review.desired_run import (
     desired_trial,
     group,
 )
-from orchestrator.sweepfile.space.own_keys import OWN_KEYS
+from orchestrator.sweepfile.space.blocks import OWN_KEYS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.markup import plain
 from orchestrator.tracking import tags as names

@@ -22,12 +22,11 @@ from craft.settings import paths_to_read
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
-from orchestrator.sweepfile.plain_yaml import YamlPath, YamlProblem
+from orchestrator.sweepfile.plain_yaml import Source, YamlPath, YamlProblem, read_yaml
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.sweepfile.tasks import check_lengths, check_measures, check_metrics, check_prerequisites, check_tasks
-from orchestrator.sweepfile.yaml_source import Source, read_yaml
 
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:

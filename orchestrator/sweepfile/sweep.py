@@ -18,7 +18,7 @@ from craft.data_settings import DataSettings
 from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.mistakes import by_field, shown
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.plain_yaml import Source, YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
     DEFAULT_OBJECTIVES,
@@ -36,7 +36,6 @@ from orchestrator.sweepfile.settings import (
 )
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
-from orchestrator.sweepfile.yaml_source import Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

@@ -22,7 +22,7 @@ from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
 from orchestrator.results.summary import summarize_entries
-from orchestrator.sweepfile.space.own_keys import size_labels
+from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving, outcomes, run_all

@@ -61,7 +61,7 @@ Dimension = Choice | Range
 class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
-    The other fields are the block's further keys (`orchestrator.sweepfile.space.own_keys.OWN_KEYS`).
+    The other fields are the block's further keys (`orchestrator.sweepfile.space.blocks.OWN_KEYS`).
     """
 
     index: int

@@ -16,9 +16,9 @@ import yaml
 from craft.methods import METHODS
 from orchestrator.sweepfile import reference
 from orchestrator.sweepfile.load import check, load_sweep
-from orchestrator.sweepfile.schema import sweep_schema
+from orchestrator.sweepfile.plain_yaml import read_yaml
+from orchestrator.sweepfile.reference import sweep_schema
 from orchestrator.sweepfile.space.blocks import parameter_names
-from orchestrator.sweepfile.yaml_source import read_yaml
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "sweeps").rglob("*.yaml"))

@@ -20,8 +20,8 @@ from craft.tasks import SUITES, TASKS
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, shown_names
+from orchestrator.sweepfile.plain_yaml import MAX_BYTES
 from orchestrator.sweepfile.settings import METRICS
-from orchestrator.sweepfile.yaml_source import MAX_BYTES
 
 FOLDER = Path(__file__).parents[2] / "wrong_files"
 MODEL = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.sweepfile.plain_yaml import YamlProblem
-from orchestrator.sweepfile.yaml_source import Source, read_yaml
+from orchestrator.sweepfile.plain_yaml import Source, YamlProblem, read_yaml
 
 MEANT: dict[str, Any] = {
     "yes": "yes",
