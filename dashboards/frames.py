@@ -167,7 +167,6 @@ def _results(state: State) -> tuple[Any, ...]:
 
 
 def _refused(event: Refused) -> Summary:
-    """Returns the summary of a configuration that breaks a constraint."""
     names = (event.configuration, event.label, event.method, {"method": event.method, **event.parameters})
     return Summary(*names, {}, {}, dict(event.counts), {}, 0, 0, 0, 0, 0, event.protocol, (event.reason,))
 

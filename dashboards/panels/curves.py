@@ -76,7 +76,6 @@ def draw(plain: Plain) -> Plain:
 
 
 def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[str]) -> Plain:
-    """Returns what the traces and the axis refer to, by metric and task."""
     values: Plain = {}
     for metric, lines in lines_of.items():
         label = METRICS_BY_STEP[metric]
@@ -133,7 +132,6 @@ def _note(plain: Plain) -> str:
 
 
 def _ends(key: str, lines: list[Plain]) -> Plain:
-    """Returns the last points of lines."""
     ends = {f"x/{key}": [line["steps"][-1] for line in lines], f"y/{key}": [line["values"][-1] for line in lines]}
     return ends | {f"id/{key}": [line["id"] for line in lines]}
 

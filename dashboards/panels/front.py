@@ -125,7 +125,6 @@ def _why_empty(counts: dict[str, int]) -> str:
 
 
 def _scored(ready: list[Row]) -> str:
-    """Returns what the terminal has under its table on intervals and examples."""
     summaries = [row.summary for row in ready]
     text = "; ".join(filter(None, [describe_intervals(summaries), scored_on(summaries)]))
     return f"{text[0].upper()}{text[1:]}."
@@ -140,7 +139,6 @@ def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | No
 
 
 def _recommended(view: View) -> list[list[str]]:
-    """Returns the id of the configuration that each sweep's answer recommends, and the reason in words."""
     several = len(view.sweeps) > 1
     return [
         [row.id, reason[0].upper() + reason[1:] + (f" ({row.sweep.name})" if several else "")]

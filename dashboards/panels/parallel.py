@@ -92,7 +92,6 @@ def draw(plain: Plain) -> Plain:
 
 
 def _band(plain: Plain, band: int) -> Plain:
-    """Returns the trace of a share of the lines, darker for the later ones."""
     x: list[Any] = []
     y: list[Any] = []
     ids: list[Any] = []

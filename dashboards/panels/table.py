@@ -69,7 +69,6 @@ def data(view: View) -> Plain:
 
 
 def _legend(view: View, rows: Sequence[Row]) -> str:
-    """Returns what the signs of the table are."""
     text = f"configurations. ● is on the front of {view.objectives}"
     if any(row.summary.possible for row in rows):
         text += ", ○ may be"

@@ -29,9 +29,6 @@ TOLERANCE = 1e-3
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     """Writes the merged model, its tokenizer and the run's record (as trained_as.json) into `folder`.
 
-    Returns:
-        A sentence that compares the merged model's outputs with the adapter's.
-
     Raises:
         ValueError: the method cannot be merged, or the merged model answers differently after it is read back.
     """

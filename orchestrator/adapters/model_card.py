@@ -112,11 +112,7 @@ def model_card(
     merged: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes the card's text.
-
-    Args:
-        merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
-    """
+    """Writes the card's text."""
     spec, summary, result = record["spec"], origin.summary, origin.entry.result
     base, gguf = base_name(str(spec["model"])), is_gguf(str(spec["model"]))
     expected = [number(summary.value(name)) for name in (EXPECTED, P_ENOUGH, P_FRONT)] if P_ENOUGH in summary.counts else None
@@ -146,7 +142,6 @@ def model_card(
 
 
 def _card_data(origin: Origin, record: Mapping[str, Any], merged: bool) -> ModelCardData:
-    """Returns the card's head, with the trial's score as hubs show it."""
     model, task, result = str(record["spec"]["model"]), origin.entry.trial.task, origin.entry.result
     base, pipeline = base_name(model), PIPELINES[record["kind"]]
     scores = []
@@ -222,5 +217,4 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _code(code: str) -> str:
-    """Returns `code` as a Markdown code span."""
     return f"`{' '.join(str(code).split()).replace('`', chr(39)).replace('|', '/')}`"

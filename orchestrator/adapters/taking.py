@@ -57,11 +57,7 @@ class Taken:
 
 
 def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = None, seed: int | None = None) -> list[Taken]:
-    """Returns the trials of a configuration to take, one for each task.
-
-    Args:
-        to: the folder; several tasks get folders inside it.
-    """
+    """Returns the trials of a configuration to take, one for each task."""
     tasks = record.sweep.task_names
     if task is not None and task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")
@@ -104,7 +100,6 @@ def take_adapters(
 
 
 def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:
-    """Raises SweepError if the base model is not the one that the adapters were trained on."""
     from craft.models.files import model_digest
 
     model = record.sweep.model
@@ -350,7 +345,6 @@ def register_adapters(
 
 
 def _describe(record: PastSweep, adapter: Taken) -> str:
-    """Returns the configuration's score, interval and size, and the model card without its front matter."""
     summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
     score = summary.bounds("score")
     numbers = {"score": score.mean, "score_low": score.low, "score_high": score.high, SIZE: summary.value(SIZE)}

@@ -40,9 +40,7 @@ class Price:
     """A price in words and numbers.
 
     Attributes:
-        trainings: those that the file adds and that have not ended.
         seconds: how long they take at the pace of the last session; None if no training has ended.
-        lines: a sentence for each part.
     """
 
     trainings: int
@@ -54,7 +52,6 @@ def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> 
     """Returns the price of a plan for a sweep with this state.
 
     Args:
-        recorded: the sweep's effective file.
         driven: whether a session runs, whose time counts.
     """
     jobs = jobs_of(make_strategy(plan).wanted(state))
@@ -88,7 +85,6 @@ def _seconds(new: list[Trial], state: State) -> float | None:
 
 
 def _budget(sweep: Sweep, trainings: int, state: State, seconds: float, driven: bool) -> Iterator[str]:
-    """Yields what is left of each limit."""
     budget, limit = sweep.budget, sweep.budget.wall_clock_seconds
     if budget.trials is not None:
         yield f"budget.trials: {max(0, budget.trials - trainings)} of {budget.trials} are left"
@@ -117,10 +113,7 @@ class Change:
     """A difference in words; false if there is none.
 
     Attributes:
-        added: configurations, seeds, tasks and trials that the file adds.
-        removed: those that it does not have any more, with what of them runs.
         changed: other settings, each as `key.path: was -> is`.
-        price: what it costs, where a person is asked.
     """
 
     sweep: str
@@ -144,11 +137,7 @@ class Change:
 
 
 def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
-    """Returns what a sweep file changes.
-
-    Args:
-        recorded: the effective file of the sweep; None if there is no sweep of that name.
-    """
+    """Returns what a sweep file changes."""
     strategy = make_strategy(plan)
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}
     wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
@@ -160,11 +149,7 @@ def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
 
 
 def check_change(recorded: Sweep, sweep: Sweep) -> None:
-    """Checks that a driver that runs can take a file over from another one.
-
-    Raises:
-        SweepError: it cannot; the message says what can be done.
-    """
+    """Checks that a driver that runs can take a file over from another one."""
     check_resume(sweep.folder, sweep, recorded)
     lines = []
     if recorded.scheduler != sweep.scheduler:
@@ -177,7 +162,6 @@ def check_change(recorded: Sweep, sweep: Sweep) -> None:
 
 
 def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
-    """Returns in words what trials there are in `these` and not in `those`."""
     parts, remaining = list[str](), [entry for key, entry in these.items() if key not in those]
     for noun, value in _ASPECTS.items():
         other_values = {value(entry) for entry in those.values()}

@@ -30,7 +30,6 @@ class Display:
     """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often.
 
     Attributes:
-        state: the sweep after the last event that it was shown.
         missing: what the trials wait for that no machine has.
     """
 
@@ -41,10 +40,6 @@ class Display:
         live: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """
-        Args:
-            live: redraw one block; whether `stream` is a terminal unless given.
-        """
         self.state, self.missing = State(), ""
         self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, Outlook]()
         quiet = verbosity == "quiet"
@@ -164,7 +159,6 @@ class Display:
 
 
 def _announcement(event: Applied | Requested, state: State) -> str:
-    """Returns what a person asked for, in a sentence."""
     if isinstance(event, Applied):
         return f"applied by {event.who}: {', '.join(event.difference)}"
     named = [state.entries[key].trial.name for key in event.keys if key in state.entries]

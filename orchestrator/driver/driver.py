@@ -68,18 +68,9 @@ class Driver:
     """One session of a sweep: its log, replayed, and the jobs that remain by it.
 
     Attributes:
-        state: the state of the sweep.
-        plan: of the sweep file that counts now.
-        strategy: says which trials are wanted.
-        queue: the session's jobs: those that wait, and those that run.
         notes: sentences on what was decided, for the end of the session.
         lock: held while an event is taken.
-        stopping: says whether somebody asked for the session's end.
-        common_cause: notices that trial after trial fails for one fault of the machines.
         storage: where checkpoints and adapters go: an absolute path or a URI.
-        copied_from: the folder that this one is a copy of; None if it is none.
-        requests: has what people ask of the sweep while it runs.
-        watch: called at each tick.
     """
 
     def __init__(
@@ -113,11 +104,7 @@ class Driver:
         self._began = self._next_underway = clock()
 
     def begin(self, started: SessionStarted | None = None) -> None:
-        """Starts the session: from here on the folder holds a record.
-
-        Args:
-            started: what the record says of it; what the plan says of it if not given.
-        """
+        """Starts the session: from here on the folder holds a record."""
         self._log = Log(self.folder.record)
         if self.copied_from is not None or not self.state.sweep_id:
             self.record(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
@@ -246,11 +233,7 @@ class Driver:
     # What the engine reports.
 
     def receive(self, attempt: int, key: str, message: Mapping[str, Any], checkpoint: str | None) -> bool:
-        """Takes a message of a running job (`orchestrator.worker.worker`); returns whether the job must leave its place.
-
-        Args:
-            checkpoint: the name of the stored checkpoint that came with the message.
-        """
+        """Takes a message of a running job (`orchestrator.worker.worker`); returns whether the job must leave its place."""
         if "outlook" in message:
             self.show_outlook(key, message["outlook"])
         elif "results" in message:
@@ -267,11 +250,7 @@ class Driver:
         self.record(Started(keys=self._left(key)))
 
     def record_report(self, key: str, progress: Mapping[str, Any]) -> bool:
-        """Records an evaluation of a running training; returns whether it must leave its place.
-
-        Args:
-            progress: of `craft.results.Progress`, as `orchestrator.worker.worker` sends it.
-        """
+        """Records an evaluation of a running training; returns whether it must leave its place."""
         if not progress.get("again"):  # a resumed trial repeats what it had before, also where nothing can be trained
             self.common_cause.works()
         entry = self.state.entries[key]
@@ -422,7 +401,6 @@ class Driver:
         return True
 
     def _draw(self) -> bool:
-        """Lets a searcher draw; returns whether it did."""
         events = self.strategy.draw(self.state)
         if events:
             self.record(*events)
@@ -458,7 +436,6 @@ class Driver:
 
 
 def _as_its_training(key: str, training: TrialResult) -> TrialResult:
-    """Returns the result of a cut for which its training returned none."""
     if training.status == "finished":
         return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
     return replace(training, key=key, metrics={}, counts={}, seconds=0.0)

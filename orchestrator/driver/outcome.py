@@ -34,12 +34,6 @@ class SweepOutcome:
     """How a session ended.
 
     Attributes:
-        state: how the sweep stands.
-        seconds: of this session.
-        trouble: why the session ended before its plan did, if it did.
-        signal: the number of the signal that stopped it.
-        exhausted: what of the budget ended it.
-        notes: sentences on what was decided.
         open: whether a searcher had more to propose, or more seeds were to be given, when it ended.
         new: keys of the trials that finished in this session.
     """

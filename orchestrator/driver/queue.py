@@ -19,11 +19,7 @@ ENOUGH = 10
 
 
 class CommonCause:
-    """Counts failures in a row with the same reason; any sign that a trial trains sets the count to zero.
-
-    Attributes:
-        trouble: why the session is to end, once that is known.
-    """
+    """Counts failures in a row with the same reason; any sign that a trial trains sets the count to zero."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble: str | None = None
@@ -57,7 +53,6 @@ class Queue:
     """The jobs that are wanted in a session.
 
     Attributes:
-        jobs: all of them, by the key of their training.
         waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
         running: those that run, with the time at which they started.
         submitted: jobs that the engine has, as it got them. It starts a job some time later, and what is wanted of the job

@@ -58,13 +58,9 @@ class Request:
 
     Attributes:
         name: names the request and its file; requests are answered in the order of their names.
-        verb: what is asked for.
         who: user@machine.
-        trial: the key of the trial that `stop` or `retry` is about.
         sweep: with `apply`: the sweep file, checked, with every default written out.
-        file: the path of that file.
         written: what the file says, without defaults and changes.
-        changes: changes of its values, as `key.path=value`.
     """
 
     __pydantic_config__: ClassVar = PLAIN
@@ -104,11 +100,7 @@ class Request:
             return False
 
     def planned(self, plan: Plan) -> Plan:
-        """Returns the plan of its file, which is to take the place of `plan`.
-
-        Raises:
-            SweepError: the file is wrong, or a driver that runs cannot take it over.
-        """
+        """Returns the plan of its file, which is to take the place of `plan`."""
         sweep, mistakes = check(dict(self.sweep))
         if sweep is None or mistakes:
             raise SweepError([f"{self.file}: {mistake}" for mistake in mistakes])
@@ -204,9 +196,6 @@ def affected(state: State, verb: Verb, name: str | None) -> list[str]:
 
     Args:
         name: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`.
-
-    Raises:
-        SweepError: there is no such trial, or nothing of it can be stopped or run again.
     """
     if verb not in _MAY:
         return []

@@ -91,9 +91,6 @@ class Configuration:
         id: 10 hexadecimal digits, a hash of method, parameters and training settings.
         parameters: the method's, defaults filled in.
         training: the training settings that the point itself chose; they win over the file's other ones.
-        counts: its parameters and bytes, counted on the meta device, with the widest of its tasks' heads.
-        estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
-        path: the method block it came from.
         source: the configuration from whose adapters it is cut; None if it is trained.
         cut_to: what these are cut to (`craft.trainer.cuts.read_size`).
         candidates: of a tuned configuration, by task the candidate that was chosen there, whose settings its trials have; of
@@ -126,12 +123,7 @@ class Configuration:
         return self if self.source is None else replace(self.source, candidates=self.candidates)
 
     def cut(self, size: int, name: str) -> Configuration:
-        """Returns what its adapters are cut to.
-
-        Args:
-            size: at most so many parameters.
-            name: of the size, for the label.
-        """
+        """Returns what its adapters are cut to."""
         to = f"{BUDGET}{size}"
         return replace(
             self,

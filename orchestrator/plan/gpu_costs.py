@@ -123,9 +123,7 @@ class GpuCost:
     Attributes:
         peak: TFLOPS in the sweep's precision.
         hours: GPU hours of all trainings, `scoring` of them for scored examples.
-        wall: hours on all GPUs.
         bound: whether some text was taken to be as long as `max_length`, for want of its data or tokenizer.
-        writes: whether answers are written.
         batches: None where the memory is not known.
     """
 
@@ -247,7 +245,6 @@ def speed_on(card: Card, run: RunSpec, trained: Configuration, lengths: np.ndarr
 
 
 def _writes(run: RunSpec) -> bool:
-    """Returns whether answers are written, not read."""
     if run.task == "commonsense":
         return run.data.generation.score == "generate"
     return run.task_row.kind == "generation" and run.task_row.primary != "likelihood"

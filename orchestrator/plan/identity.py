@@ -71,7 +71,6 @@ class Identity:
 
     @cached_property
     def _meta(self) -> Any:
-        """The model without weights."""
         from craft.models import Base
         from craft.models.loading import meta_model
 

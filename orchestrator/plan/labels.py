@@ -102,7 +102,6 @@ class Labels:
             self._more |= {each.id: [*self._more.get(each.id, ()), each.id] for each in same}
 
     def _equal(self, trained: Sequence[Configuration], without: Iterable[str] = ()) -> list[list[Configuration]]:
-        """Returns the configurations that share a label with others, by label."""
         groups: dict[str, list[Configuration]] = {}
         for each in trained:
             groups.setdefault(_joined(self._parts(each, without)), []).append(each)

@@ -51,11 +51,7 @@ class Cost:
     def count(
         self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath
     ) -> tuple[Counts, int | None]:
-        """Returns the counts and the estimated memory of a configuration, on the tasks that need most.
-
-        Raises:
-            ValueError: the method cannot be built on the model.
-        """
+        """Returns the counts and the estimated memory of a configuration, on the tasks that need most."""
         chosen, seed = (method, parameters, training, path), self.sweep.seeds[0]
         specs = [self._identity.spec(*chosen, task, seed) for task in self.sweep.task_names]
         if self.checks_model:
@@ -104,7 +100,6 @@ class Cost:
             raise SweepError([f"{where}: {trained.label}: {error}"]) from None
 
     def _widest(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> RunSpec:
-        """Returns the run on the task with the widest head."""
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
         widest = max(tasks, key=lambda task: len(task.labels))
         return self._identity.spec(method, parameters, training, path, widest.name, self.sweep.seeds[0])
@@ -206,7 +201,6 @@ class Planner:
         return PlannedTrial(run, configuration.id, configuration.label, resources, why, configuration.known)
 
     def _why(self, trained: Configuration, task: str, seed: int) -> Why:
-        """Returns why there is a training of a configuration."""
         if self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds:
             return Why("candidate", self.identity.group(trained))
         if task in trained.transferred:

@@ -20,11 +20,7 @@ SHOWN = 200
 
 
 def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = ()) -> None:
-    """Prints configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
-
-    Args:
-        steps: optimizer steps of a configuration's trials together, by configuration id.
-    """
+    """Prints configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs."""
     if plan.adaptive:
         _print_bounds(plan, console)
     else:
@@ -126,7 +122,6 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:
-    """Prints the bounds of a sweep whose configurations are chosen while it runs."""
     sweep = plan.sweep
     parameters = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
     memory = max((point.estimated_memory_bytes or 0 for point in plan.probed), default=0)

@@ -55,10 +55,7 @@ class Trial:
 
     Attributes:
         key: names its run by the content (`craft.spec.RunSpec.key`).
-        configuration: the id of the configuration that it belongs to.
-        label: the configuration's.
         parameters: everything that decides its run, flat (`orchestrator.plan.configuration`).
-        planned: its counts as known before training.
     """
 
     key: str

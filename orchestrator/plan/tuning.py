@@ -182,11 +182,7 @@ SHOWN = 8
 
 
 def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> None:
-    """Checks what `compare: fair` promises, on the configurations as the model takes them.
-
-    Args:
-        duplicates: labels of points of the space that equal one of the configurations.
-    """
+    """Checks what `compare: fair` promises, on the configurations as the model takes them."""
     lines = list[str]()
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
@@ -211,11 +207,7 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
 
 
 def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, int]) -> list[str]:
-    """Returns the lines of `--plan` on the further seeds, and on each configuration's budget for tuning.
-
-    Args:
-        steps: optimizer steps of a configuration's trials together, by configuration id, where the data are here.
-    """
+    """Returns the lines of `--plan` on the further seeds, and on each configuration's budget for tuning."""
     sweep, seeds = planner.sweep, planner.sweep.reported_seeds
     planned, _, measuring = budget_of(sweep, families)
     groups = [(family, group) for family in families for group in family.groups]

@@ -35,11 +35,7 @@ class Choice(NamedTuple):
 
 
 def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Choice:
-    """Chooses how the processes of a trial share its work.
-
-    Args:
-        gpu_bytes: the memory of a GPU, if the trial has GPUs and it is known.
-    """
+    """Chooses how the processes of a trial share its work."""
     from craft.trainer.counting import estimated_memory
 
     def need(way: Way) -> int:

@@ -204,7 +204,6 @@ def work_parts(plan: Plan) -> Iterator[tuple[Configuration, str, Work]]:
 
 
 def _trainings(plan: Plan, family: Family) -> int:
-    """Returns how often a family is trained on each task."""
     sweep = plan.sweep
     if not sweep.tunes:
         return family.candidates * len(sweep.seeds)
@@ -213,7 +212,6 @@ def _trainings(plan: Plan, family: Family) -> int:
 
 
 def _of_run(plan: Plan, trained: Configuration, task: str, splits: SplitSizes) -> Work:
-    """Returns the work of one training on a task, its cuts included."""
     from craft.trainer.pace import FORWARD
     from craft.trainer.steps import evaluation_steps, total_steps
 

@@ -92,9 +92,6 @@ class Log:
 
     Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `flush`. `trouble` is
     the disk's error while it refuses.
-
-    Raises:
-        ValueError: another process writes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,11 +158,7 @@ def _check_version(path: Path) -> None:
 
 
 class LiveState:
-    """The state of a log that grows: each `read` folds what is new, the first one since the last snapshot.
-
-    Attributes:
-        offset: the bytes of the log that are folded.
-    """
+    """The state of a log that grows: each `read` folds what is new, the first one since the last snapshot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

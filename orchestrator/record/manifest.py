@@ -128,13 +128,7 @@ HEADING = "# The effective sweep file: what {name} runs with, defaults written o
 def describe_session(
     plan: Plan, fingerprints: Mapping[str, str] | None = None, file: Path | None = None, again: str = ""
 ) -> SessionStarted:
-    """Returns the start of a session that begins now.
-
-    Args:
-        fingerprints: of the data, by task.
-        file: the sweep file.
-        again: the command that continues the sweep.
-    """
+    """Returns the start of a session that begins now."""
     manifest = make_manifest(seeds=plan.sweep.reported_seeds, data=fingerprints)
     return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=manifest)
 

@@ -60,11 +60,7 @@ def contradictions(recorded: Sweep, sweep: Sweep) -> list[str]:
 
 
 def recorded_sweep(folder: Path) -> Sweep | None:
-    """Returns the sweep of the effective file in `folder`; None if there is none.
-
-    Raises:
-        SweepError: it cannot be read.
-    """
+    """Returns the sweep of the effective file in `folder`; None if there is none."""
     stored = SweepFolder(folder).effective
     if not stored.exists():
         return None
@@ -76,11 +72,7 @@ def recorded_sweep(folder: Path) -> Sweep | None:
 
 
 def check_resume(folder: Path, sweep: Sweep, recorded: Sweep | None = None) -> None:
-    """Compares `sweep` with the effective file in `folder`, or with `recorded`.
-
-    Raises:
-        SweepError: they are two sweeps; the message lists the differences.
-    """
+    """Raises SweepError if `sweep` is another one than that of the effective file in `folder`, or `recorded`."""
     recorded = recorded or recorded_sweep(folder)
     if recorded is not None and (lines := contradictions(recorded, sweep)):
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
@@ -92,9 +84,6 @@ def check_name(folder: Path, state: State, name: str | None = None) -> None:
 
     Args:
         name: of the sweep; as its effective file has it if not given.
-
-    Raises:
-        SweepError: it is that of a sweep with another name.
     """
     if name is None:
         effective = SweepFolder(folder).effective
@@ -110,9 +99,6 @@ def check_begun(sweep: Sweep, problem: str, advice: str) -> None:
 
     Args:
         problem: begins the message, before the folder of the sweeps.
-
-    Raises:
-        SweepError: it does not; the message has the sweeps that are there.
     """
     folder = SweepFolder(sweep.folder.absolute())
     if not (folder.effective.exists() or folder.record.exists()):
@@ -156,11 +142,7 @@ def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str
     """Compares the base model, the data and the text of `forgetting` that are there now with those of finished trials.
 
     Args:
-        entries: those of the state.
         digests: of what is there now: of the data by task, of the model and of a text by their names.
-
-    Raises:
-        SweepError: one of them has changed.
     """
     for entry in entries:
         recorded = recorded_digests(sweep, [entry])

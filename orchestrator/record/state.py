@@ -54,9 +54,6 @@ class Entry:
     Attributes:
         result: how it ended, or failed in an earlier session; None before.
         phase: `waiting` before it starts and after an interruption, `paused` while it waits for its turn at a rung.
-        begun: whether it has ever started.
-        report: its last evaluation.
-        last_steps: the last step of each metric that it reported.
         adapter: the local folder of its adapter, relative to the sweep's folder where it is inside.
         seconds: the time of its runs that have ended.
         changed: when its phase last changed, in seconds since 1970.
@@ -103,16 +100,12 @@ class State:
     """A sweep after some events.
 
     Attributes:
-        name: the sweep's.
         entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         waves: the number of requests for trials that had new ones.
         proposals: what the searcher drew, in order.
-        decisions: what was added for the answer, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
-        ended: the end of the last session; None while one runs.
-        underway: how far the running trials are.
         files: files of the sweep's own run, relative to its folder where they are inside.
         held: the request to pause; None while jobs may start.
         answered: names of the requests that were answered (`orchestrator.driver.request`).
@@ -310,7 +303,6 @@ def _requested(state: State, event: Requested) -> State:
 
 
 def _stopped(entry: Entry, note: str) -> Entry:
-    """Returns a trial that ends with its last evaluation."""
     report = entry.report
     metrics, steps = (dict(report.metrics), report.step) if report else ({}, 0)
     result = TrialResult(entry.key, "stopped", metrics, steps=steps, seconds=entry.seconds, notes=[note])
@@ -323,12 +315,10 @@ def _session_ended(state: State, event: SessionEnded) -> State:
 
 
 def _live(state: State, keys: Iterable[str]) -> list[Entry]:
-    """Returns the trials of `keys` that have not ended."""
     return [entry for key in keys if (entry := state.entries.get(key)) and not entry.ended]
 
 
 def _stop(entry: Entry, time: float) -> Entry:
-    """Returns a trial that does not run any more, with the time that it took."""
     elapsed = max(0.0, time - entry.changed) if entry.phase == "running" else 0.0
     return replace(entry, seconds=entry.seconds + elapsed, changed=time)
 

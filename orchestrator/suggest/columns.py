@@ -45,11 +45,7 @@ def read_task(
 
     Args:
         label: the column to predict; only files of chats or of prompts and responses need none.
-        text: the columns that the model reads.
         kind: classification, regression or generation, where the file's cells would say another.
-
-    Returns:
-        The task, and sentences on the columns that were chosen and left out.
 
     Raises:
         DataError: the file cannot be read, or its columns do not say what to learn.
@@ -158,5 +154,4 @@ def _tells(cells: Sequence[Any], labels: Sequence[Any]) -> str:
 
 
 def _is_text(cell: Any) -> bool:
-    """Returns whether a cell has several words, and is no time of day."""
     return isinstance(cell, str) and len(cell.split()) > 1 and any(map(str.isalpha, cell))

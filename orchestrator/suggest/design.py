@@ -31,12 +31,9 @@ class Design:
     """A sweep in numbers.
 
     Attributes:
-        steps: optimizer steps of a training.
         scored, searched: rows of the reported and of the search split.
         sizes: adapters of each training, with its cuts.
-        rates: learning rates that are tried; 1: the usual one.
         methods: so many of METHODS.
-        ranks: of LoRA and of CRAFT.
     """
 
     steps: int = 60

@@ -41,14 +41,10 @@ class DataFacts:
 
     Attributes:
         custom_task: the task's settings, with its metric and the share of reported rows.
-        metric: its primary metric.
         train, search, reported: rows of each split.
         classes: rows of each class of the training file; none for other kinds.
         lengths: tokens of an input: median, 98th percentile, most.
         max_length: tokens that cut at most `CUT` % of the inputs, and no more than the model takes.
-        doubts: sentences about labels, texts and rows that are in two splits.
-        unread: columns of the file that are neither text nor label.
-        choices: sentences on the columns of text that were chosen and left out.
     """
 
     name: str
@@ -109,7 +105,6 @@ def describe_data(name: str, custom_task: CustomTask, model: str, choices: Seque
 
 
 def _contradictions(file: Sequence[Dataset]) -> Iterator[str]:
-    """Says how many rows of the training file have the texts of another row and another label."""
     labels: dict[tuple[str, ...], list[int]] = {}
     for part in file:
         texts = [part[name][:] for name in ("text", "text_pair") if name in part.column_names]
@@ -225,7 +220,6 @@ def measure_machine(run: RunSpec) -> Machine:
 
 
 def _fetch(run: RunSpec) -> None:
-    """Brings the weights to this machine, as the sweep would."""
     from craft.models.files import fetch_weights, resolve_model
 
     with suppress(OSError, ValueError):  # what is missing is named by the probe

@@ -55,10 +55,7 @@ class Suggestion:
     """A sweep file, and the facts that it rests on.
 
     Attributes:
-        text: the file.
-        seconds: the forecast of its sweep, on this machine.
         left_out: what more hours would add, with the seconds that the sweep would then take.
-        machine: the measured speed, and what fits.
     """
 
     text: str
@@ -86,9 +83,6 @@ def suggest(
 
     Args:
         name: of the sweep; that of the file if absent. The others are those of `read_task`.
-
-    Raises:
-        ValueError: data, model or hours are unusable; the message says why, and what is usable.
     """
     if not 0 < hours < 24 * 366:
         raise ValueError(f"hours: got {hours:g}; a number above 0, and at most a year")
@@ -166,7 +160,6 @@ class _Sweep:
         return SESSION + head + decompose + seconds_of(sum(work.values(), Work()), speed, trainings_at_once(plan)) + last
 
     def file(self, planned: _Planned, left_out: Sequence[tuple[str, float]]) -> str:
-        """Returns the file with what its seeds, rates and blocks cost."""
         at_once, sweep = trainings_at_once(planned.plan), planned.plan.sweep
         every, costs = sum(planned.work.values(), Work()), iter(planned.work.values())
         tuning = budget_of(sweep, planned.plan.families)[0] if sweep.tunes else 0

@@ -50,8 +50,6 @@ def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep
     """Yields the mistakes in `search`, `scheduler`, `replication` and `budget`, together and with the space.
 
     Args:
-        document: the file's plain data.
-        blocks: the method blocks that could be read.
         sweep: the checked file; None if another part of it is wrong, and then only the algorithm is checked.
     """
     yield from _check_algorithm(document, blocks)

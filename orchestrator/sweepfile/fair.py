@@ -87,8 +87,6 @@ def check_fair(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep |
     """Yields the mistakes in what `compare: fair` does not go with, or in what goes with nothing else.
 
     Args:
-        document: the file's plain data, written out.
-        blocks: the method blocks that could be read.
         sweep: the checked file; None if another part of it is wrong, and then only the latter are checked.
     """
     if document.get("compare") != FAIR:

@@ -68,9 +68,6 @@ def _read(path: Path, overrides: Sequence[str]) -> Source:
 def _import_plugins(source: Source, folder: Path) -> None:
     """Imports the plugins that the file names, because its other sections may name their rows; makes the paths of files
     absolute.
-
-    Raises:
-        SweepError: one cannot be imported.
     """
     try:
         load_installed()

@@ -193,9 +193,6 @@ class Source:
         """Applies `key.path=value` (`space.0.rank=8`): the value is YAML, mappings on the way are made, lists are not grown.
 
         `max_steps` and `epochs` say the same in two ways, so one of them takes the place of the other.
-
-        Raises:
-            YamlProblem: no `=`, an empty part, a list index that is not there, or a value that is not YAML.
         """
         where = f"--set {assignment}" if len(assignment) <= 80 else f"--set {assignment[:77]}..."
         dotted, equals, text = assignment.partition("=")

@@ -115,7 +115,6 @@ def _mapping(properties: Mapping[str, Schema], required: list[str]) -> Schema:
 
 
 def _scheduler_keys() -> list[Schema]:
-    """Returns which keys each scheduler takes; a section without a name is for `none`."""
     return [
         {
             "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
@@ -141,7 +140,6 @@ def _ref(name: str) -> Schema:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Returns pydantic's schema without the titles, which only repeat names."""
     if isinstance(schema, dict):
         return {key: _without_titles(part) for key, part in schema.items() if key != "title" or not isinstance(part, str)}
     return [_without_titles(part) for part in schema] if isinstance(schema, list) else schema

@@ -96,7 +96,6 @@ def _begin(target: Path) -> str:
 
 
 def _is_alive(process: str) -> bool:
-    """Returns whether a process of this machine lives; True for what is no number of one."""
     import psutil
 
     return not process.isdecimal() or psutil.pid_exists(int(process))

@@ -39,11 +39,6 @@ class Journal:
     """The writing end. `path` is made if absent; close it."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            ValueError: another process has the file open for writing.
-            OSError: the file cannot be made.
-        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

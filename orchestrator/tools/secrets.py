@@ -69,7 +69,6 @@ class _Secrets:
         self._compile()
 
     def hide(self, text: str) -> str:
-        """Returns a text without the secrets."""
         for address, public in self._addresses.items():
             text = text.replace(address, public)
         anywhere, after_role = self._patterns

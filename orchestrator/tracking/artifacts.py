@@ -67,11 +67,7 @@ def delete_artifacts(client: MlflowClient, run: Run) -> list[str]:
 
 
 def digest_source(source: Path | str) -> str:
-    """Returns the SHA-256 of a text, or over a file or folder.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+    """Returns the SHA-256 of a text, or over a file or folder."""
     if isinstance(source, str):
         return hashlib.sha256(source.encode(errors="replace")).hexdigest()
     if not source.exists():
@@ -139,11 +135,7 @@ class LogPieces:
 
 
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
-    """Returns the copy of a sweep's log on this machine, with all that the store has of it.
-
-    Raises:
-        TrackingError: a piece is missing.
-    """
+    """Returns the copy of a sweep's log on this machine, with all that the store has of it."""
     copy = default_root() / "logs" / f"{sweep_id}{SUFFIX}"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.with_suffix(".lock")):

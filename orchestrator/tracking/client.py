@@ -73,9 +73,6 @@ def named_experiment(client: MlflowClient, sweep: str, experiment: str | None) -
 
     MLFLOW_EXPERIMENT_ID counts for the store that MLFLOW_TRACKING_URI names: MLflow itself sets both in a process that has
     called `mlflow.set_experiment`, and a number of another store means nothing here.
-
-    Raises:
-        TrackingError: that number is of no experiment.
     """
     number = os.environ.get("MLFLOW_EXPERIMENT_ID")
     if experiment or not number or not _is_default(client.tracking_uri):

@@ -28,7 +28,6 @@ class DesiredRun:
     """A run as it should be.
 
     Attributes:
-        status: MLflow's.
         ended: when its last change happened, in seconds since 1970: the end of a run that has ended.
         tags: an empty text stands for no tag.
         metrics: the last values, apart from those that a trial reports while it runs; they belong to `step`.

@@ -157,9 +157,6 @@ def replay(folder: Path, uri: str, make_desired: MakeDesired, timeout_s: float) 
 
     Returns:
         What `Follower.wait` returns.
-
-    Raises:
-        DamagedLog: the log cannot be read.
     """
     from orchestrator.tracking.mirror import Mirror
 
@@ -193,7 +190,6 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exce
 
 
 def _count_events(record: Path, offset: int) -> int:
-    """Returns the number of events behind byte `offset`, damaged ones included."""
     return record.read_bytes().count(b"\n", offset) if record.exists() else 0
 
 

@@ -62,13 +62,8 @@ class Candidate:
     """A folder that is to become a version.
 
     Attributes:
-        folder: an adapter with its run.json, or a merged model.
-        name: the registered model's name.
         pair: whether the model reads two texts.
-        labels: names of its outputs.
         aliases: names that will point to this version.
-        tags: say where the version comes from.
-        description: of the version, in Markdown.
     """
 
     folder: Path

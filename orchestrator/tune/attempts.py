@@ -45,10 +45,6 @@ class Attempts:
     """Runs attempts. `cluster` is the one that the present attempt has joined."""
 
     def __init__(self, driver: Driver, listen: Callable[[], None], train: Train | None, shared: Shared | None) -> None:
-        """
-        Args:
-            listen: sets the signal handlers again after Ray has set its own.
-        """
         self.cluster: Cluster | None = None
         self._driver, self._listen, self._train, self._shared = driver, listen, train, shared
         self._began, self._started, self._next_look = False, False, 0.0
@@ -171,7 +167,6 @@ class Attempts:
         return max(slots, min(len(driver.waiting_shares), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
-        """Returns how many trials run at once, of those that take least."""
         shares, options = self._driver.plan.sweep.shares, self._driver.options
         if not options.address:
             for resources in shares:

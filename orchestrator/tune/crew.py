@@ -55,11 +55,9 @@ class _Follower:
     """One of the processes that follow the first."""
 
     def place(self) -> Place:
-        """Returns where it is."""
         return _place()
 
     def follow(self, key: str, part: Part, settings: WorkerSettings, gpus: list[Any]) -> None:
-        """Takes part in a try of a trial."""
         load_inherited()
         keep_to_share(settings.gpu, gpus)
         try:
@@ -154,7 +152,6 @@ def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]
 
 
 def _run_alone(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]] | None) -> str | None:
-    """Runs a job outside of Tune. Returns why it failed, or None."""
     reports: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -166,7 +163,6 @@ def _run_alone(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None
 
 
 def _options(resources: Resources) -> dict[str, Any]:
-    """Returns what a process of a trial asks Ray for."""
     custom = dict(resources.asked)
     named = {"num_cpus": custom.pop("CPU"), "num_gpus": custom.pop("GPU", 0), "memory": custom.pop("memory", None)}
     return {**named, "resources": custom}

@@ -113,7 +113,6 @@ class Jobs(_NotPickled, Searcher):
         """
         Args:
             at_once: how many jobs may be submitted; as many as Tune asks for if not given.
-            only: keys of the jobs to submit, if not all.
         """
         super().__init__()
         self._driver, self._at_once, self._only = driver, at_once, only

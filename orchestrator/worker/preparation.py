@@ -53,7 +53,6 @@ class Shared:
     """What workers know of the preparation.
 
     Attributes:
-        fingerprints: the digests of what trials read, by name, as `prepare` returned them and finished trials have them.
         elsewhere: whether trials run on other machines, whose data may be different.
     """
 
@@ -114,9 +113,6 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
     Returns:
         The data's fingerprint by task, and the SHA-256 of each model on this machine, and of the text of `forgetting`, by its
         name.
-
-    Raises:
-        ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
     from craft.models.files import model_digest
     from craft.models.loading import load_tokenizer
@@ -167,7 +163,6 @@ def _prepare_base(base: Base, elsewhere: bool) -> None:
 
 
 def _base(trials: Sequence[PlannedTrial]) -> Base:
-    """Returns the base that these trials have in common."""
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
     for trial in trials:
         parameters = trial.run.parameters

@@ -35,8 +35,6 @@ def run_job(
     Args:
         report: called with every evaluation's progress; what it raises passes through.
         on_step: called after every optimizer step with its number and that of the last; may raise `Leave`.
-        resume_from: a checkpoint's folder from an earlier try of the same trial.
-        train: what runs the training; `craft.trainer.training.train_run` unless given.
 
     Raises:
         Leave: `on_step` raised it; a checkpoint of the step has been reported.

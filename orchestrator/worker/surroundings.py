@@ -104,11 +104,7 @@ _WITHOUT_HEARTBEAT = 7 * 24 * 3600.0
 
 
 def together(trial: PlannedTrial, settings: WorkerSettings, gpu: Gpu | None) -> Train:
-    """Returns what runs the training of a trial whose first process this is.
-
-    Args:
-        gpu: the GPU of this process, whose memory decides how the processes share the work.
-    """
+    """Returns what runs the training of a trial whose first process this is."""
     from craft.trainer.together import train_together
 
     assert settings.crew is not None

@@ -57,7 +57,6 @@ def work(
     """Runs the job given as JSON to its end, reporting progress with checkpoints and at last the results of its trials.
 
     Args:
-        key: the job's name with the driver.
         must_leave: says why the job has to leave its machine; asked after every optimizer step.
     """
     try:
@@ -95,7 +94,6 @@ class _Attempt:
         self._began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
 
     def run(self) -> None:
-        """Runs the job to its end."""
         job, storage = self._job, self._settings.storage
         self._beat()
         checkpoint, broken = newest_whole(storage, job.key, self._scratch / "fetched")
@@ -161,7 +159,6 @@ class _Attempt:
         self._send({"outlook": asdict(outlook)})
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Reports between two evaluations."""
         self._heartbeat.stop()
         self._report(message, None)
         self._reported = time.monotonic()
@@ -180,7 +177,6 @@ class _Attempt:
 
 
 def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path, training: RunSpec) -> Path:
-    """Returns the last checkpoint of a finished job, with the cuts that it lacks."""
     from craft.trainer.cuts import cut_and_score
 
     adapter, outcomes = checkpoint / ADAPTER_FOLDER, []
@@ -215,7 +211,6 @@ def _foreign(key: str, why: str) -> TrialResult:
 
 
 def _payload(progress: Progress) -> dict[str, Any]:
-    """Returns the driver's message about an evaluation."""
     fields = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -242,7 +237,6 @@ def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: l
 
 
 def _keep(outcome: Outcome, folder: Path) -> None:
-    """Copies an adapter with the files next to it, and writes its result."""
     assert outcome.adapter is not None
     shutil.copytree(outcome.adapter, folder / ADAPTER_FOLDER)
     predictions = outcome.adapter.parent / PREDICTIONS_FILE

@@ -211,7 +211,6 @@ class DimensionReader:
         return self._choice(values, [(*path, index) for index in range(len(values))])
 
     def _refuse(self, path: YamlPath, message: str) -> Any:
-        """Adds a mistake and returns None in place of a dimension."""
         self.mistakes.append(Mistake(path, message))
         return None
 
@@ -256,7 +255,6 @@ class DimensionReader:
         return Range(float(low), float(high), distribution)
 
     def _check(self, value: Any, path: YamlPath) -> tuple[Any, list[Mistake]]:
-        """Returns `value` as the model converts it, and the mistakes in it."""
         try:
             return self.model.model_validate({self.key: value}).model_dump(mode="json")[self.name], []
         except ValidationError as error:
@@ -347,7 +345,6 @@ def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:
 
 
 def _parse_dimensions(block: dict[str, Any], method: Method, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
-    """Returns the block's dimensions by their canonical names, and adds to `mistakes`."""
     names = parameter_names(method)
     dimensions: dict[str, Dimension] = {}
     spelling: dict[str, str] = {}
