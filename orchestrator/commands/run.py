@@ -3,6 +3,7 @@ pydantic is imported until the file has been checked."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -200,10 +201,16 @@ def more(
     if not answer.command:
         raise NothingMeets(f"{answer.text}\nNothing is proposed that a command could run.")
     console.print(answer.text)
-    command = shlex.split(answer.command)
+    command = shlex.split(record.state.again)
     start = next((start for start in STARTS if command[: len(start)] == start), None)
     if start is None:
-        raise ValueError(f"the sweep is continued by a program of its own; run it yourself: {answer.command}")
+        changes = "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
+        raise ValueError(f"the sweep is continued by a program of its own ({record.state.again}); change its file ({changes})")
+    renamed = answer.changes.get("name")
+    command = [word for word in command[len(start) :] if renamed is None or word != "--resume"]
+    command += ["--name", renamed] if renamed is not None else []
+    for key, value in answer.changes.items():
+        command += ["--set", f"{key}={json.dumps(value)}"] if key != "name" else []
     if as_json and not yes:
         from orchestrator.review.front_report import front_report
 
@@ -211,7 +218,7 @@ def more(
         return 0
     if not yes and not typer.confirm("Run it?"):
         return 0
-    return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
+    return main(["run", *command, *(["--json"] if as_json else [])], start=start)
 
 
 def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:

@@ -27,9 +27,9 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, jobs_of
 from orchestrator.record.resume import check_resume, differences
 from orchestrator.record.state import Entry, State
-from orchestrator.results.experiments import describe_price, pace_of
 from orchestrator.results.front import HEAD
 from orchestrator.results.report import Number, Report
+from orchestrator.results.step import describe_price, pace_of
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep

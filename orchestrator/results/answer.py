@@ -8,36 +8,42 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, computed_field
 
 from craft.words import list_some, percent, plural, points
 from orchestrator.record.state import State
-from orchestrator.results.experiments import (
-    describe_action,
-    describe_price,
-    further,
-    more_command,
-    other_rates,
-    pace_of,
-    rate_end,
-    resized,
-    seconds_of_seed,
-    untried_of,
-)
 from orchestrator.results.front import HEAD, SEEDS, above_guessing, enough_of, judge_state, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized
-from orchestrator.results.next_step import LIKELY, Action, Untried, soonest
 from orchestrator.results.probabilities import find_falls
+from orchestrator.results.step import (
+    LIKELY,
+    Settings,
+    Step,
+    describe_price,
+    describe_step,
+    other_rates,
+    other_sizes,
+    pace_of,
+    rate_end,
+    seconds_of_seed,
+    settings_of,
+    steps,
+    takes,
+)
+from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary
 from orchestrator.results.table import full_label
 from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.markup import plain
 
 PASSES, EVALUATIONS = 3, 3
@@ -82,6 +88,8 @@ class Answer:
     """What to run next, and how long that takes. Empty if there is nothing to propose."""
     command: str = ""
     """The command that runs it. Empty if there is none, and while a driver runs the sweep."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the sweep file that this command changes, by the paths that `--set` takes."""
     p_decides: float | None = None
     """The probability, from 0 to 1, that it says all that is unknown. Null if not known."""
     label: str = ""
@@ -97,7 +105,7 @@ class Answer:
         Args:
             words: how long it runs, in a sentence (`orchestrator.review.progress`).
         """
-        return replace(self, unknown="", proposal=words, command="", p_decides=None)
+        return replace(self, unknown="", proposal=words, command="", changes={}, p_decides=None)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -153,7 +161,7 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
     if not unfinished:
         return _with_more_steps(reply, complete, state)
     unknown = "Not known: how the others score." if incomplete else "Seeds that have not ended everywhere do not count yet."
-    return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], p_decides=None)
+    return replace(reply, unknown=unknown, proposal=rest[0], command=rest[1], changes={}, p_decides=None)
 
 
 def _reason(failed: Sequence[Summary]) -> str:
@@ -164,7 +172,7 @@ def _reason(failed: Sequence[Summary]) -> str:
 def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -> Answer:
     """Returns the answer of a sweep whose best trained for less than a pass, or still rose at its last step, with that said
     first; less than a pass asks for more steps before more seeds."""
-    names = {row.source or row.configuration for row in complete if row.configuration == reply.best}
+    names = {row.trained for row in complete if row.configuration == reply.best}
     trained = [entry for entry in state.trainings if entry.trial.configuration in names and entry.finished and entry.report]
     results = [entry.result for entry in trained if entry.result is not None and entry.result.steps]
     passes = min((entry.report.epoch for entry in trained if entry.report is not None), default=math.inf)
@@ -177,12 +185,22 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     reply = replace(reply, verdict=f"The best {how}, so more steps may change this. {reply.verdict}")
     if passes >= 1:
         return reply
-    steps = math.ceil(PASSES * max(result.steps for result in results) / passes)
-    longer = {"training.epochs": PASSES} if state.sweep.training.max_steps is None else {"training.max_steps": steps}
-    command = more_command(state, {"name": f"{state.sweep.name}-longer", **longer}).replace(" --resume", "")
-    time = describe_price(PASSES / passes * seconds_of_seed(complete, complete) / pace_of(state))
+    most = math.ceil(PASSES * max(result.steps for result in results) / passes)
+    longer = {"training.epochs": PASSES} if state.sweep.training.max_steps is None else {"training.max_steps": most}
+    time = describe_price(PASSES / passes * seconds_of_seed([row.trained for row in complete], complete) / pace_of(state))
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
-    return replace(reply, proposal=proposal, command=command, p_decides=None)
+    return _proposing(replace(reply, p_decides=None), proposal, {"name": f"{state.sweep.name}-longer", **longer}, state)
+
+
+def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) -> Answer:
+    """Returns the answer with a proposal, and the command that runs it if the sweep's file may have these changes."""
+    if not takes(state, changes):
+        return replace(reply, proposal=proposal, command="", changes={})
+    # A sweep that continues until it is answered needs no setting to do so.
+    changes = {key: value for key, value in changes.items() if (key, state.sweep.search.until) != ("search.until", value)}
+    folder = state.sweep.folder.absolute()
+    place = state.sweep.name if folder.parent == Path(DEFAULT_STORAGE).absolute() else str(folder)
+    return replace(reply, proposal=proposal, command=f"craft-sweeps more {shlex.quote(place)}", changes=changes)
 
 
 def _lost(complete: Sequence[Summary]) -> str:
@@ -221,9 +239,8 @@ def _nothing(complete: Sequence[Summary], best: Summary, state: State, scope: st
         f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
         "says which adapter is enough."
     )
-    return Answer(
-        "random guessing", best.configuration, best.configuration, None, verdict, *_other_settings(complete, best, state)
-    )
+    reply = Answer("random guessing", best.configuration, best.configuration, None, verdict)
+    return _with_other_rates(reply, complete, best, state)
 
 
 def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state: State) -> Answer:
@@ -231,10 +248,9 @@ def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state
     other = f", {_named(best)}, {_score(best)}" if best is not head else ""
     verdict = f"No adapter is shown to be better than none{by_one}: {_named(head)} has {_score(head)}, the best of all{other}."
     verdict += _open_gain(complete, head)
-    return Answer(
-        "head", head.configuration, best.configuration, head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH], verdict,
-        *_other_settings(complete, best, state),
-    )  # fmt: skip
+    better = head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH]
+    reply = Answer("head", head.configuration, best.configuration, better, verdict)
+    return _with_other_rates(reply, complete, best, state)
 
 
 def _open_gain(complete: Sequence[Summary], head: Summary) -> str:
@@ -248,8 +264,8 @@ def _open_gain(complete: Sequence[Summary], head: Summary) -> str:
     return f" A gain of {points(max(0.1, float(number(gain, 1))))} is not ruled out."
 
 
-def _other_settings(complete: Sequence[Summary], best: Summary, state: State) -> tuple[str, str, str]:
-    """Returns the next experiment where what was tried did not learn: other rates, before anything else."""
+def _with_other_rates(reply: Answer, complete: Sequence[Summary], best: Summary, state: State) -> Answer:
+    """Returns the answer with the next experiment where what was tried did not learn: other rates, before anything else."""
     adapters = [summary for summary in complete if summary.method != HEAD] or [best]
     chosen = max(adapters, key=lambda summary: summary.score.mean)
     rates, settings = other_rates(chosen, state.sweep)
@@ -257,11 +273,12 @@ def _other_settings(complete: Sequence[Summary], best: Summary, state: State) ->
     unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
     if limit(complete) == "examples":
         unknown += " " + rows_help(complete)
+    reply = replace(reply, unknown=unknown)
     if not settings:
-        return unknown, "", ""
-    seconds = 2 * chosen.score.n * seconds_of_seed([chosen], complete)
+        return reply
+    seconds = 2 * chosen.score.n * seconds_of_seed([chosen.trained], complete)
     proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / pace_of(state))}:"
-    return unknown, proposal, more_command(state, settings)
+    return _proposing(reply, proposal, settings, state)
 
 
 def _without_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
@@ -284,11 +301,11 @@ def _without_probabilities(complete: Sequence[Summary], best: Summary, state: St
         unknown += " " + rows_help(complete)
         return Answer("one seed", small.configuration, best.configuration, None, verdict, unknown)
     missing = max(1, SEEDS - min(summary.score.n for summary in complete))
-    action = Action("seeds", (missing,) * len(complete), missing * seconds_of_seed(complete, complete))
-    return Answer(
-        "one seed", small.configuration, best.configuration, None, verdict, unknown,
-        *describe_action(action, complete, best, state, " to get probabilities"),
-    )  # fmt: skip
+    names = tuple(dict.fromkeys(row.trained for row in complete))
+    step = Step("seeds", names, missing, missing * seconds_of_seed(names, complete))
+    reply = Answer("one seed", small.configuration, best.configuration, None, verdict, unknown)
+    proposal = f"Next: {describe_step(step, complete, state)} to get probabilities."
+    return _proposing(reply, proposal, settings_of(step, complete, state), state)
 
 
 def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
@@ -299,27 +316,20 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, 
     verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, scope, name is not None)
     verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
     doubt = _smaller(complete, p_enough, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
-    actions, larger, observed = further(complete, chosen, best, state.sweep, lambda row: _can_run(row, complete, state))
-    action = soonest(actions, least=WORTH)
-    ends = _at_end(complete, best, state, larger)
-    unknown, proposal, command = " ".join(filter(None, (doubt, ends))), "", ""
-    decides: float | None = None
-    if doubt and (action is None or action.decides < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
-        proposal = rows_help(complete)
-    elif unknown and action is not None:
-        likely = action.decides >= LIKELY
-        gain = ", which would most likely settle it" if likely else f", which may settle it ({percent(action.decides)})"
-        place = chosen if action.kind == "smaller" else best
-        proposal, command = describe_action(action, complete, place, state, gain)
-        decides = action.decides
+    possible, larger, observed = steps(
+        complete, chosen, best, state.sweep, lambda step: not state.again or takes(state, settings_of(step, complete, state))
+    )
+    step = best_step(possible, least=WORTH)
+    unknown = " ".join(filter(None, (doubt, _at_end(complete, best, state, larger))))
     ids, better = (chosen.configuration, best.configuration), 1 - p_enough[chosen.configuration]
-    return Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown, proposal, command, decides)
-
-
-def _can_run(row: Untried, complete: Sequence[Summary], state: State) -> bool:
-    """Returns whether the sweep's file can have a size, where there is a command that continues the sweep."""
-    factor = 2 if row.kind == "larger" else 0.5
-    return not state.again or bool(more_command(state, resized(state.sweep, complete[row.base], factor)))
+    reply = Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown)
+    if doubt and (step is None or step.settles < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
+        return replace(reply, proposal=rows_help(complete))
+    if not unknown or step is None:
+        return reply
+    gain = "would most likely settle it" if step.settles >= LIKELY else f"may settle it ({percent(step.settles)})"
+    proposal = f"Next: {describe_step(step, complete, state)}, which {gain}."
+    return _proposing(replace(reply, p_decides=step.settles), proposal, settings_of(step, complete, state), state)
 
 
 def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, scope: str, sure: bool) -> str:
@@ -370,8 +380,8 @@ def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: fl
             shown: what it calls 25 % is true in 15 %. The next learning rate diverges as often as it gains.
     """
     sure = larger is not None and larger <= 1 - state.sweep.enough.sure
-    largest = not sure and any(row.kind == "larger" for row in untried_of(complete, best, best))
-    ends = ["largest size" if largest else "", rate_end(best, complete)]
+    largest = not sure and any(step.kind == "larger" for step in other_sizes(complete, best, best))
+    ends = ["largest size" if largest else "", rate_end(best, complete)[0]]
     return " ".join(f"The best has the {end} tried, so one beyond may be better." for end in ends if end)
 
 

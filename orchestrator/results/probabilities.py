@@ -216,7 +216,7 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
     seeds = np.array([summary.score.n for summary in complete])
     places: dict[str, list[int]] = {}
     for place, summary in enumerate(complete):
-        places.setdefault(summary.source or summary.configuration, []).append(place)
+        places.setdefault(summary.trained, []).append(place)
     families = [tuple(family) for family in places.values() if len(family) > 1]
     return Evidence(
         means,

@@ -107,6 +107,11 @@ class Summary:
         return self.may_be_on_front and not self.on_front
 
     @property
+    def trained(self) -> str:
+        """The id of the configuration whose training another seed of it repeats."""
+        return self.source or self.configuration
+
+    @property
     def score(self) -> Interval:
         return self.metrics.get("score", interval([]))
 

@@ -25,10 +25,11 @@ from orchestrator.record.folder import SweepFolder, holder_of, one_driver, sweep
 from orchestrator.record.log import read_state
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
-from orchestrator.review.past_sweep import DEFAULT_STORAGE, NoSuchSweep, find_folder
+from orchestrator.review.past_sweep import NoSuchSweep, find_folder
 from orchestrator.review.progress import is_recent, read_status, status_of
 from orchestrator.review.status import Progress
 from orchestrator.sweepfile.settings import default_uri
+from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.tags import SWEEP_ID
 from orchestrator.tracking.uri import TrackingError, resolve_uri, sqlite_file

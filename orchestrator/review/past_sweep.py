@@ -29,11 +29,9 @@ from orchestrator.review.pick import Pick, pick
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import default_uri
-from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.uri import resolve_uri, sqlite_file
-
-DEFAULT_STORAGE = "runs"
 
 
 class NoSuchSweep(ValueError):
@@ -50,6 +48,7 @@ class PastSweep:
         uri: the tracking store that has its record; None if the address lacks its password.
         fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
         folder: its folder; None if it was read from a store.
+        within: the points within which a configuration is enough, if not those of its file.
     """
 
     state: State = field(repr=False)
@@ -57,6 +56,7 @@ class PastSweep:
     uri: str | None
     fetch: Callable[[str, Path], Path] = field(repr=False)
     folder: Path | None = None
+    within: float | None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +91,8 @@ class PastSweep:
     def answer(self) -> Answer:
         """Which configuration is enough, and what to run next; of a running sweep the answer so far."""
         answer = find_answer(self.summaries, self.state)
+        if self.within is not None and answer.changes:
+            answer = replace(answer, command=f"{answer.command} --within {self.within:g}")
         return answer.running(describe_running(self.state, time.time())) if self.is_running else answer
 
     def with_within(self, within: float | None) -> PastSweep:
@@ -103,7 +105,8 @@ class PastSweep:
             return self
         if not 0 < within <= 100:
             raise ValueError(f"--within {within:g}: points of the score, above 0 and at most 100")
-        return replace(self, state=self.state.judged_by(self.sweep.enough.model_copy(update={"within": within})))
+        rule = self.sweep.enough.model_copy(update={"within": within})
+        return replace(self, state=self.state.judged_by(rule), within=within)
 
     def pick(self, rule: str) -> Pick:
         """Returns the configuration that a rule, a label or an id selects (`orchestrator.review.pick`)."""

@@ -16,8 +16,8 @@ from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
 from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import REASONS, Answer, answer_of
-from orchestrator.results.experiments import describe_price
 from orchestrator.results.report import Command
+from orchestrator.results.step import describe_price
 from orchestrator.results.summary import Summary
 from orchestrator.review.status import (
     BudgetPart,

@@ -25,10 +25,20 @@ from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
-from orchestrator.results.experiments import another_size, beyond_rates, describe_price, describe_seeds, further, pace_of
 from orchestrator.results.front import SEEDS, above_guessing, enough_of, mark_front
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
-from orchestrator.results.next_step import LEAST_PROBABILITY, Action, soonest
+from orchestrator.results.step import (
+    FACTORS,
+    LEAST_PROBABILITY,
+    Step,
+    another_size,
+    describe_price,
+    describe_seeds,
+    pace_of,
+    rate_end,
+    steps,
+)
+from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.table import full_label
 from orchestrator.search.strategy import Added, Stages, build, entries_of
@@ -67,7 +77,7 @@ class UntilAnswered(Added):
             return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
         failed = f"; {failed}: --retry-failed runs them again" if failed else ""
         points = sum(decision.point is not None for decision in state.decisions)
-        steps = _Steps(self._plan, configurations, trials, complete, points < MOST_POINTS)
+        added = _Decisions(self._plan, configurations, trials, complete, points < MOST_POINTS)
 
         def fits(step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:
             return step is not None and bool(step.seeds) and self._fits(state, step, base, complete, trials, configurations)
@@ -77,34 +87,34 @@ class UntilAnswered(Added):
                 return "Not answered: there are probabilities only where every objective but the score is exact"
             rows = contenders(complete, sweep.enough)
             for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
-                if fits(step := steps.another_seed(rows[:many], 2, "one seed gives no probabilities")):
+                if fits(step := added.another_seed(rows[:many], 2, "one seed gives no probabilities")):
                     return step
             open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
             return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
         p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
-        if fits(step := steps.rate(best), best):
+        if fits(step := added.rate(best), best):
             return step
         name = enough_of(complete, sweep.enough)
         candidate = max(complete, key=lambda row: (row.configuration == name, p_enough[row.configuration], -row.value(SIZE)))
         smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
         decided = name is not None and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
-        actions, _, observed = further(
-            complete, candidate, best, sweep, lambda row: steps.size(row.kind, complete[row.base]) is not None
-        )
+        known = {row.configuration: row for row in complete}
+        proposed, _, _ = steps(complete, candidate, best, sweep, lambda step: added.of(step) is not None)
         possible = {}
-        for action in actions:
-            base = None if action.kind == "seeds" else best if action.kind == "larger" else candidate
-            few = all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
+        for each in proposed:
+            base = None if each.kind == "seeds" else known[each.configurations[0]]
+            seeds = [row.score.n for row in complete if row.trained in each.configurations]
+            few = base is not None or max(seeds) + each.seeds <= MOST_SEEDS
             # What is decided is so among what was tried: a larger size may be better than all of it.
-            if few and (action.kind == "larger" or not decided) and fits(step := steps.of(action, base), base):
-                possible[action] = step
-        if (chosen := soonest([*possible])) is not None:
+            if few and (each.kind == "larger" or not decided) and fits(step := added.of(each), base):
+                possible[each] = step
+        if (chosen := best_step([*possible])) is not None:
             return possible[chosen]
         if decided:
             return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
         likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
-        step = steps.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
+        step = added.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
         if fits(step):
             return step
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
@@ -165,8 +175,8 @@ def failures(entries: Sequence[Entry]) -> str:
     return f"{len(failed)} {plural(len(failed), 'trial')}{added} {have} failed ({reason.splitlines()[0][:100]})"
 
 
-class _Steps:
-    """What may be run next.
+class _Decisions:
+    """What may be decided next.
 
     Args:
         configurations: those that are known.
@@ -191,41 +201,39 @@ class _Steps:
             seeds += [trial.run.seed] if trial.run.seed not in seeds else []
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
-        """Returns the step that gives a seed to each of these configurations that has fewer than `count`; None if none has."""
+        """Returns the decision that gives a seed to each of these configurations that has fewer than `count`; None if none
+        has."""
         few = [row for row in rows if row.score.n < count and not row.lost]
-        seeds = {_trained(row): self._new(_trained(row), 1) for row in few}
         why = f"one more seed of {len(few)} {plural(len(few), 'configuration')}, because {why}"
-        return Decided(why=why, seeds=seeds) if few else None
+        return Decided(why=why, seeds={row.trained: self._new(row.trained, 1) for row in few}) if few else None
 
     def rate(self, best: Summary) -> Decided | None:
-        """Returns the step that tries the next learning rate beyond those that were tried, where the best is at their end."""
-        end, rate = beyond_rates(best, self._complete)
+        """Returns the decision for the next learning rate beyond those that were tried, where the best is at their end."""
+        end, rate = rate_end(best, self._complete)
         why = f"because {full_label(best)}, the best, has the {end} tried"
-        return self._added(best, {}, {RATE: rate}, why) if end and best.tuning is None else None
+        return self._added(best.configuration, {}, {RATE: rate}, why) if end and best.tuning is None else None
 
-    def size(self, kind: str, base: Summary, says: str = "") -> Decided | None:
-        """Returns the step that adds a size; None if there is no such size."""
-        configuration = self._by_id.get(base.configuration)
-        parameters = another_size(configuration.parameters, base, 2 if kind == "larger" else 0.5) if configuration else {}
-        return self._added(base, parameters, {}, f"a {kind} size: {says}") if parameters else None
-
-    def of(self, action: Action, base: Summary | None) -> Decided | None:
-        """Returns the step of an action, without seeds of what has failed."""
-        says = f"{percent(action.decides)} to decide{describe_price(action.seconds)}"
-        if base is not None:
-            return self.size(action.kind, base, says)
-        rows = [row for row, more in zip(self._complete, action.more, strict=False) if more and not row.lost]
-        seeds = {_trained(row): self._new(_trained(row), max(action.more)) for row in rows}
-        return Decided(why=f"{describe_seeds(action, self._complete)}: {says}", seeds=seeds)
+    def of(self, step: Step) -> Decided | None:
+        """Returns the decision for a step, without seeds of what has failed; None if there is no such size."""
+        why = f"{percent(step.settles)} to decide{describe_price(step.seconds)}"
+        if step.kind == "seeds":
+            names = {row.trained for row in self._complete if not row.lost} & {*step.configurations}
+            seeds = {name: self._new(name, step.seeds) for name in step.configurations if name in names}
+            return Decided(why=f"{describe_seeds(step, self._complete)}: {why}", seeds=seeds)
+        (name,) = step.configurations
+        base = next(row for row in self._complete if row.configuration == name)
+        old = self._by_id.get(name)
+        parameters = another_size(old.parameters, base, FACTORS[step.kind]) if old else {}
+        return self._added(name, parameters, {}, f"a {step.kind} size: {why}") if parameters else None
 
     def _new(self, name: str, count: int) -> list[int]:
         used = {*self._plan.sweep.seeds, *self._seeds.get(name, ())}
         return [seed for seed in range(len(used) + count) if seed not in used][:count]
 
-    def _added(self, base: Summary, parameters: dict[str, Any], training: dict[str, Any], why: str) -> Decided | None:
+    def _added(self, base: str, parameters: dict[str, Any], training: dict[str, Any], why: str) -> Decided | None:
         """Returns the step that adds a configuration with other settings, with the seeds of its base; None if it is not allowed
         or known already."""
-        old = self._by_id.get(base.configuration)
+        old = self._by_id.get(base)
         if not self._grows or old is None or old.source is not None or old.candidates:
             return None
         point = Point(int(old.path[-1]), old.method, old.parameters | parameters, old.training | training)
@@ -233,7 +241,3 @@ class _Steps:
         if not family or family[-1].id in self._by_id:
             return None
         return Decided(why=f"{family[-1].label}, {why}", seeds={family[-1].id: self._seeds[old.id]}, point=dict(vars(point)))
-
-
-def _trained(row: Summary) -> str:
-    return row.source or row.configuration

@@ -37,6 +37,7 @@ from orchestrator.sweepfile.settings import (
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 
+DEFAULT_STORAGE = "runs"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -120,7 +121,7 @@ class Sweep(Settings):
     warm_start: dict[str, str] = Field(
         {}, description="For a task, the other task of this sweep from whose trained adapter its trials start."
     )
-    storage: str = Field("runs", min_length=1, description="Folder that gets a folder for each sweep.")
+    storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder that gets a folder for each sweep.")
 
     _source: Source | None = PrivateAttr(None)
     _chosen: str | None = PrivateAttr(None)

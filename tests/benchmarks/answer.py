@@ -29,10 +29,10 @@ from scipy.special import ndtri
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer, find_answer
-from orchestrator.results.experiments import COUNTS
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH
+from orchestrator.results.step import COUNTS
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.plan.plan import MOST_SEEDS
-from orchestrator.results.experiments import further
 from orchestrator.results.front import SEEDS, enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
-from orchestrator.results.next_step import soonest
+from orchestrator.results.step import best as best_step
+from orchestrator.results.step import steps
 from orchestrator.results.summary import Summary
 from orchestrator.search.until import contenders
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
@@ -53,7 +53,7 @@ def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
     """Returns the configurations after so many seeds of each training."""
     rows = []
     for summary in full:
-        many = seeds[summary.source or summary.configuration]
+        many = seeds[summary.trained]
         scores = {key: score for key, score in summary.scores.items() if key[1] < many}
         credits = {key: summary.credits[key] for key in scores if key in summary.credits}
         mean = interval([*by_seed(scores, summary.tasks).values()])
@@ -65,36 +65,31 @@ def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
 
 def until(full: Sequence[Summary]) -> Seeds:
     """Returns the seeds of each training when the sweep ends."""
-    seeds = dict.fromkeys((summary.source or summary.configuration for summary in full), 1)
-    seeds |= {row.source or row.configuration: 2 for row in contenders(judged(full, seeds), RULE)}
+    seeds = dict.fromkeys((summary.trained for summary in full), 1)
+    seeds |= {row.trained: 2 for row in contenders(judged(full, seeds), RULE)}
     while True:
         complete = judged(full, seeds)
         chance, name = {row.configuration: row.counts[P_ENOUGH] for row in complete}, enough_of(complete, RULE)
         best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
         taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
-        actions, _, observed = further(complete, taken, best, SWEEP, lambda size: False)
-        few = [
-            action
-            for action in actions
-            if all(have + more <= MOST_SEEDS for have, more in zip(observed.seeds, action.more, strict=False) if more)
-        ]
-        action = soonest(few)
-        if action is None:
-            few = {row.source or row.configuration for row in complete if chance[row.configuration] > 1 - RULE.sure}
+        possible, _, _ = steps(complete, taken, best, SWEEP, lambda step: False)
+        few = [step for step in possible if max(seeds[name] for name in step.configurations) + step.seeds <= MOST_SEEDS]
+        step = best_step(few)
+        if step is None:
+            few = {row.trained for row in complete if chance[row.configuration] > 1 - RULE.sure}
             few = {key for key in few if seeds[key] < SEEDS and name is None}
             if not few:
                 return seeds
             seeds |= {key: seeds[key] + 1 for key in few}
             continue
-        seeds |= {row.source or row.configuration: seeds[row.source or row.configuration] + more
-                  for row, more in zip(complete, action.more, strict=False) if more}  # fmt: skip
+        seeds |= {name: seeds[name] + step.seeds for name in step.configurations}
 
 
 def outcome(full: Sequence[Summary], truths: Mapping[str, float], seeds: Seeds) -> tuple[float, bool, float, bool]:
     """Returns the seconds of training, whether a configuration is called enough, with what chance, and whether that is true."""
     complete = judged(full, seeds)
     name = enough_of(complete, RULE)
-    rows = {row.source or row.configuration: row for row in full if row.source is None}
+    rows = {row.trained: row for row in full if row.source is None}
     seconds = sum(rows[key].value("seconds") * len(rows[key].tasks) * many for key, many in seeds.items() if key in rows)
     said = next((row.counts[P_ENOUGH] for row in complete if row.configuration == name), math.nan)
     return seconds, name is not None, said, name is not None and truths[name] >= max(truths.values()) - RULE.within
@@ -104,7 +99,7 @@ def table(sweeps: Sequence[tuple[list[Summary], dict[str, float]]], title: str) 
     for policy in ("three seeds", "five seeds", "until"):
         rows = []
         for full, truths in sweeps:
-            names = [row.source or row.configuration for row in full]
+            names = [row.trained for row in full]
             fixed = dict.fromkeys(names, 3 if policy == "three seeds" else 5)
             seeds = until(full) if policy == "until" else fixed
             rows.append(outcome(full, truths, seeds))

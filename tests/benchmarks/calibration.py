@@ -74,7 +74,7 @@ def redrawn(rows: Sequence[Summary], random: np.random.Generator, seeds: int) ->
     new, truths = [], {}
     directions, choices = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for row in rows:
-        scores, training = np.array([*by_seed(row.scores, row.tasks).values()]), row.source or row.configuration
+        scores, training = np.array([*by_seed(row.scores, row.tasks).values()]), row.trained
         direction = directions.setdefault(training, random.standard_normal((MOST_SEEDS + 1, len(scores))))
         noise = direction @ (scores - scores.mean()) / math.sqrt(len(scores) - 1)
         luck = 0.0 if row.tuning is None else row.tuning.luck

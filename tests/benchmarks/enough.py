@@ -111,7 +111,7 @@ def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:
     if row.tuning is None or not row.tuning.tuned:
         return True
     size = row.parameters.get("cut_to")
-    group = row.source or row.configuration
+    group = row.trained
     candidates = [entry for entry in entries if entry.trial.group == group and entry.trial.parameters.get("cut_to") == size]
     rates = sorted({float(entry.trial.parameters[RATE]) for entry in candidates})
     tried = {

@@ -19,7 +19,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.state import State
-from orchestrator.results.experiments import pace_of
+from orchestrator.results.step import pace_of
 from orchestrator.review.progress import read_status
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

@@ -18,6 +18,7 @@ import pytest
 
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
+from orchestrator.record.state import State
 from orchestrator.results.answer import Answer
 from orchestrator.review import front_report as reports_of_fronts
 from orchestrator.review.past_sweep import PastSweep
@@ -184,8 +185,9 @@ def test_more_runs_what_the_answer_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = record(tmp_path / "runs" / "two", {"LoRA r1": (100, over_seeds(81.5))})
-    answer = Answer("unsure", "c", "c", None, "It is not known.", command=f"{AGAIN} --set 'seeds=[0, 1, 2]'")
+    answer = Answer("unsure", "c", "c", None, "It is not known.", command="craft-sweeps more two", changes={"seeds": [0, 1, 2]})
     monkeypatch.setattr(PastSweep, "answer", answer)
+    monkeypatch.setattr(State, "again", AGAIN)
     calls = []
     monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or _Finished())
     assert main(["more", str(folder), "--yes"]) == 0
@@ -194,6 +196,15 @@ def test_more_runs_what_the_answer_proposes(
     assert call.resume
     assert call.changes == ("seeds=[0, 1, 2]",)
     assert "It is not known." in capsys.readouterr().out
+    longer = replace(answer, changes={"name": "two-longer", "training.epochs": 3})
+    monkeypatch.setattr(PastSweep, "answer", longer)
+    assert main(["more", str(folder), "--yes"]) == 0
+    assert (calls[1].name, calls[1].resume, calls[1].changes) == ("two-longer", False, ("training.epochs=3",))
+    monkeypatch.setattr(State, "again", "sbatch job.sh")
+    assert main(["more", str(folder), "--yes"]) == WRONG
+    assert "a program of its own (sbatch job.sh); change its file (name=" in capsys.readouterr().err
+    monkeypatch.setattr(PastSweep, "answer", answer)
+    monkeypatch.setattr(State, "again", AGAIN)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
     monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))

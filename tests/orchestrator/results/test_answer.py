@@ -14,10 +14,10 @@ from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer, answer_of, find_answer
-from orchestrator.results.experiments import resized, untried_of
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
 from orchestrator.results.luck import helps_most
+from orchestrator.results.step import other_sizes, resized
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
@@ -31,6 +31,10 @@ SPACE: tuple[dict[str, Any], ...] = (
     {"method": "craft", "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}, "learning_rate": 3e-3},
     {"method": "lora", "rank": 8, "learning_rate": {"values": [1e-3, 3e-3, 9e-3]}},
 )
+
+
+LONGER = {"name": "s-longer"}
+RATES = {"space.2.learning_rate": {"values": [1e-3, 3e-3, 9e-3, 0.00033, 0.027]}}
 
 
 def made(
@@ -89,55 +93,54 @@ def test_within_and_sure_say_what_enough_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("summaries", "kind", "phrases", "command"),
+    ("summaries", "kind", "phrases", "changes"),
     [
         (
             [made("small", 1_000, [70]), made("large", 8_000, [90])],
             "one seed",
             ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
-            "seeds=[0, 1, 2]",
+            {"seeds": [0, 1, 2]},
         ),
         (
             [made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)],
             "one seed",
             ["By one seed: lora small", "More scored examples would help most; more seeds would help less."],
-            "",
+            {},
         ),
         (
             [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
             "unsure",
             ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
-            "search.until=",
+            {"search.until": "answered"},
         ),
         (
             [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
             "random guessing",
             ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
-            "space.2.learning_rate={values: [0.001, 0.003, 0.009, 0.00033, 0.027]}",
+            RATES,
         ),
         (
             [made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
             "head",
             ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "points is not ruled out."],
-            "space.2.learning_rate",
+            RATES,
         ),
         (
             [made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))],
             "head",
             ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "],
-            "space.2.learning_rate",
+            RATES,
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_said_is_said_with_the_next_experiment(
-    summaries: list[Summary], kind: str, phrases: list[str], command: str
+    summaries: list[Summary], kind: str, phrases: list[str], changes: dict[str, Any]
 ) -> None:
     answer = answered(*summaries)
     assert answer.kind == kind
     assert not any(row.enough for row in mark_front(summaries, DEFAULT_OBJECTIVES)) or kind == "head"
     assert [phrase for phrase in phrases if phrase not in answer.text] == []
-    assert answer.command.startswith(AGAIN) if command else not answer.command
-    assert command in answer.command
+    assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
 def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
@@ -149,7 +152,7 @@ def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one() -> None:
     assert answer.configuration == "r16"
     assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
     assert answer.proposal.startswith("Next: run a larger size of craft r16")
-    assert "space.1.ranks={values: [[all, 8, 8], [all, 16, 16], [all, 32, 32]]}" in answer.command
+    assert answer.changes == {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}
 
 
 def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
@@ -212,7 +215,7 @@ def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
-    monkeypatch.setattr("orchestrator.results.experiments.pace_of", lambda state: 4.0)
+    monkeypatch.setattr("orchestrator.results.step.pace_of", lambda state: 4.0)
     assert "about 30 s" in answered(*one_seed).proposal
 
 
@@ -252,8 +255,8 @@ def test_every_method_of_square_cores_is_proposed_at_another_size(method: str) -
         made(f"r{rank}", 1e3 * rank**2, around(60 + 8 * place, 0.3 * (-1) ** place), method, ranks=f"all,{rank},{rank}")
         for place, rank in enumerate((2, 4, 8, 16))
     ]
-    (larger,) = untried_of(growing, growing[0], growing[-1])[:1]
-    assert (larger.kind, larger.size, larger.base, larger.next_one) == ("larger", 1e3 * 32**2, 3, 2)
+    larger = other_sizes(growing, growing[0], growing[-1])[0]
+    assert (larger.kind, larger.size, larger.beyond) == ("larger", 1e3 * 32**2, (3, 2))
     block = {"method": method, "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}}
     assert resized(state_of({"space": [block]}).sweep, growing[-1], 2) == {
         "space.0.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}
@@ -280,16 +283,28 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
 
 
 @pytest.mark.parametrize(
-    ("epoch", "best_step", "max_steps", "verdict", "setting"),
+    ("epoch", "best_step", "max_steps", "verdict", "changes"),
     [
-        (0.6, 40, 60, "The best trained for 0.6 of a pass over its rows, so more", "training.max_steps=300"),
-        (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and still rose", "training.epochs=3"),
-        (3.0, 60, None, "The best still rose at its last step", ""),
-        (3.0, 40, None, "Enough: ", ""),
+        (
+            0.6,
+            40,
+            60,
+            "The best trained for 0.6 of a pass over its rows, so",
+            {"name": "s-longer", "training.max_steps": 300},
+        ),
+        (
+            0.6,
+            60,
+            None,
+            "The best trained for 0.6 of a pass over its rows and ",
+            {"name": "s-longer", "training.epochs": 3},
+        ),
+        (3.0, 60, None, "The best still rose at its last step", {}),
+        (3.0, 40, None, "Enough: ", {}),
     ],
 )
 def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
-    epoch: float, best_step: int, max_steps: int | None, verdict: str, setting: str
+    epoch: float, best_step: int, max_steps: int | None, verdict: str, changes: dict[str, Any]
 ) -> None:
     training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
     state = state_of({"seeds": [0, 1, 2], "training": training})
@@ -305,5 +320,5 @@ def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
                 state = state.after(event)
     answer = answer_of(state)[1]
     assert answer.verdict.startswith(verdict), answer.verdict
-    assert (setting in answer.command) if setting else "training." not in answer.command
-    assert not setting or (answer.proposal.startswith("Next: train for 3 passes") and "--resume" not in answer.command)
+    assert answer.changes == changes or not (changes or "name" in answer.changes)
+    assert not changes or answer.proposal.startswith("Next: train for 3 passes")
