@@ -14,12 +14,24 @@ import pytest
 from orchestrator.results.posterior import DRAWS
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
-from tests.benchmarks import against_published, audited, chosen, cuts, enough, ranked, recorded_front, starts, tuned
+from tests.benchmarks import (
+    against_published,
+    audited,
+    chosen,
+    craft_found,
+    cuts,
+    enough,
+    ranked,
+    recorded_front,
+    starts,
+    tuned,
+)
 from tests.benchmarks.means import means
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
+CRAFT_PAGE, FRONTS = ROOT / "docs/craft.md", MEASUREMENTS / "fronts.md"
 
 
 @pytest.mark.patient  # five sweeps are judged
@@ -37,8 +49,12 @@ def _cells(lines: Iterable[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in [*lines][2:]]
 
 
-def test_the_fair_front() -> None:
-    record, page = RECORDS / "fair.csv", (MEASUREMENTS / "fair.md").read_text()
+def test_where_craft_is_on_the_front() -> None:
+    assert "\n".join(craft_found.table()) in CRAFT_PAGE.read_text()
+
+
+def test_the_front_of_twelve_methods() -> None:
+    record, page = RECORDS / "fair.csv", FRONTS.read_text()
     summaries = recorded_front.summaries_of([record])
     assert recorded_front.front(summaries) in page
     ends = "for 9 the best value is the lowest or highest tried"
@@ -46,10 +62,13 @@ def test_the_fair_front() -> None:
     assert ends in page
     (head,) = (summary for summary in summaries if summary.method == "head")
     assert all(summary.scores[key] > head.scores[key] for summary in summaries if summary is not head for key in head.scores)
+    (least, most) = _cells(tuned.gains(pd.read_csv(record)))
+    (qqp, sst2, stsb) = (f"{low} to {high}" for low, high in zip(least[1:], most[1:], strict=True))
+    assert f"by {qqp} points on QQP, {sst2} on SST-2 and {stsb} on STS-B" in " ".join(page.split())
 
 
 def test_the_papers_setting() -> None:
-    record, page = RECORDS / "paper.csv", (MEASUREMENTS / "fair.md").read_text()
+    record, page = RECORDS / "paper.csv", FRONTS.read_text()
     summaries = recorded_front.summaries_of([record])
     assert recorded_front.front(summaries) in page
     assert "\n".join(against_published.compared(pd.read_csv(record))) in page
@@ -60,11 +79,9 @@ def test_the_papers_setting() -> None:
 def test_the_choice_of_a_rate() -> None:
     """The table of the rules, and the figures in the sentences, which are those of the tables that the commands print."""
     record = RECORDS / "fair.csv"
-    trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "fair.md").read_text().split())
+    trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "trust.md").read_text().split())
     assert " ".join("\n".join(tuned.rules(trials)).split()) in page
-    (least, most), (search, reported) = _cells(tuned.gains(trials)), _cells(tuned.flattered(trials))
-    (qqp, sst2, stsb) = (f"{low} to {high}" for low, high in zip(least[1:], most[1:], strict=True))
-    assert f"by {qqp} points on QQP, {sst2} on SST-2 and {stsb} on STS-B" in page
+    (search, reported) = _cells(tuned.flattered(trials))
     assert f"by {search[1]} (search) and {reported[1]} (reported)" in page
     tried = _cells(tuned.rates(trials))
     assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
@@ -81,21 +98,24 @@ def test_sizes() -> None:
 
 
 def test_where_the_head_starts() -> None:
-    assert "\n".join(starts.starts(pd.read_csv(RECORDS / "head-start.csv"))) in (MEASUREMENTS / "rates.md").read_text()
+    assert "\n".join(starts.starts(pd.read_csv(RECORDS / "head-start.csv"))) in (ROOT / "docs/methods.md").read_text()
 
 
 def test_rates_of_ranks() -> None:
-    trials, page = pd.read_csv(RECORDS / "rates.csv"), (MEASUREMENTS / "rates.md").read_text()
-    for table in ranked.TABLES:
-        assert "\n".join(table(trials)).strip() in page, table.__name__
+    trials, page = pd.read_csv(RECORDS / "rates.csv"), CRAFT_PAGE.read_text()
+    one_for_all, scaled = "\n".join(ranked.rates(trials)).strip().split("\n\n")
+    assert one_for_all in page
+    assert "\n".join(ranked.one_rate(trials)) in page
+    for row in _cells(scaled.splitlines()):
+        rates = dict(zip(scaled.splitlines()[0].split(" | ")[1:-1], row[1:-1], strict=True))
+        assert float(rates["0.004"]) == max(float(score) for score in rates.values() if score), row
     of_rank_16 = trials[(trials["parameter.r2"] == 16) & (trials["parameter.rate_scaling"] == "none")]
     best = of_rank_16.sort_values("metric.score").iloc[-1]["parameter.learning_rate"]
     assert next(line for line in page.splitlines() if line.startswith("| 16 |")).endswith(f"| {best:g} |")
 
 
 def test_decoders() -> None:
-    page = (MEASUREMENTS / "decoders.md").read_text()
-    metrics = ["score", "accuracy_piqa", "accuracy_arc_easy", "accuracy_openbookqa", "forgetting"]
+    page, metrics = FRONTS.read_text(), ["score", "forgetting"]
     for record in ("smollm2-commonsense", "gemma3-commonsense"):
         assert "\n".join(means(pd.read_csv(RECORDS / f"{record}.csv"), metrics)) in page, record
     assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page

@@ -37,7 +37,7 @@ STRENGTH = 2.0
 """C of the logistic regression, the inverse of its penalty, times the number of examples."""
 PENALTY = 10.0
 """The ridge regression's, for each example. Both are far stronger than a head alone would want: a head that fits the training
-split leaves the adapter nothing to learn (docs/measurements/rates.md)."""
+split leaves the adapter nothing to learn (docs/methods.md)."""
 
 STEADY = 0.1
 """The penalty, for each example, of the constant that a layer without a bias has."""

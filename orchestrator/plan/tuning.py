@@ -10,7 +10,7 @@ Learning rates are transferred over the ranks of a method: tuned at one rank, ch
 
 A family is what differs in nothing but the rank and the learning rate. Its middle rank is tuned. Where the best rate of an end
 is no more than one step away, the ranks between take the rate of the middle one, and the end its own best. Otherwise that end
-and the ranks on its side are tuned themselves. `docs/measurements/rates.md` has what this costs.
+and the ranks on its side are tuned themselves. `docs/craft.md` has what this costs.
 """
 
 from __future__ import annotations

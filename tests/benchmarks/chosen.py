@@ -1,4 +1,4 @@
-"""What the luck of choosing a learning rate changes in the front of docs/measurements/fair.md, from the record of its sweep.
+"""What the luck of choosing a learning rate changes in the front of twelve methods, from the record of its sweep.
 
     python -m tests.benchmarks.chosen docs/measurements/records/fair.csv
 

@@ -1,4 +1,4 @@
-"""Tables of docs/measurements/rates.md from the record of sweeps/rates.yaml: what one learning rate for all ranks costs.
+"""Tables of docs/craft.md from the record of sweeps/rates.yaml: what one learning rate for all ranks costs.
 
     python -m tests.benchmarks.ranked docs/measurements/records/rates.csv
 

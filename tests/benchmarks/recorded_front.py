@@ -1,4 +1,4 @@
-"""The front of a recorded sweep as the Markdown that its run in MLflow has, without what tuned each configuration.
+"""The configurations of a recorded sweep as a Markdown table, smallest first, with ● on the front.
 
     python -m tests.benchmarks.recorded_front docs/measurements/records/fair.csv
 
@@ -17,11 +17,16 @@ from craft.data_settings import DataSettings
 from craft.results import METRIC
 from craft.tasks import find_task
 from orchestrator.results.front import mark_front
+from orchestrator.results.metrics import NORMALIZED
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.front_tables import markdown
+from orchestrator.results.table import front_columns, ranked, tasks_of
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
+from orchestrator.tools.markup import plain
 from tests.benchmarks.trials import read_trials
+
+LEFT_OUT = (NORMALIZED, "trials", "tuning")
+"""Columns that the table leaves out."""
 
 
 def summaries_of(records: Sequence[Path]) -> list[Summary]:
@@ -42,8 +47,12 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
 
 
 def front(summaries: Sequence[Summary]) -> str:
-    """Returns the front as Markdown, without the column of what tuned each configuration."""
-    return markdown([replace(summary, tuning=None) for summary in summaries], DEFAULT_OBJECTIVES)
+    """Returns the table: score, probabilities, parameters and the scores of tasks."""
+    tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
+    columns = [column for column in front_columns(summaries, DEFAULT_OBJECTIVES, tasks) if column.name not in LEFT_OUT]
+    cells = [[column.label for column in columns], ["---" for _ in columns]]
+    cells += [[column.text(row) for column in columns] for row in ranked(summaries, DEFAULT_OBJECTIVES)]
+    return "\n".join("| " + " | ".join(map(plain, row)) + " |" for row in cells)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What each start of the task head is worth, from the record of sweeps/glue/head_start.yaml: docs/measurements/rates.md.
+"""What each start of the task head is worth, from the record of sweeps/glue/head_start.yaml: docs/methods.md.
 
 python -m tests.benchmarks.starts docs/measurements/records/head-start.csv
 """

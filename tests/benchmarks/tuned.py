@@ -1,4 +1,4 @@
-"""Tables of docs/measurements/fair.md from the record of its sweep: the rates tried, and what each rule of choosing one loses.
+"""Tables from the record of twelve methods: the rates tried, and what each rule of choosing one loses.
 
     python -m tests.benchmarks.tuned docs/measurements/records/fair.csv
 

@@ -1,0 +1,79 @@
+"""Where CRAFT is on the front of each task of the recorded sweeps, and what else is: the first table of docs/craft.md.
+
+    python -m tests.benchmarks.craft_found
+
+A cell has numbers of parameters, each with P(front) behind it. The base model and the head alone are on every front and in no
+cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+
+from orchestrator.record.state import Entry
+from orchestrator.results.front import mark_front
+from orchestrator.results.metrics import P_FRONT, SIZE
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.table import full_label, ranked, short_task
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
+from tests.benchmarks.enough import RECORDS
+from tests.benchmarks.trials import read_trials
+
+SWEEPS = {
+    "fair": "MiniLM",
+    "sizes": "MiniLM",
+    "paper": "MPNet",
+    "smollm2-commonsense": "SmolLM2-135M",
+    "smollm2-heads": "SmolLM2-135M",
+    "gemma3-commonsense": "Gemma 3 270M",
+}
+"""The model of each record, in the order of the table."""
+CRAFT = ("craft", "craft_star")
+
+
+def table() -> Iterable[str]:
+    """Yields the lines of the table, a row for each task of each record."""
+    yield "| model, task, rows, seeds | CRAFT on the front | CRAFT off the front | others on the front |"
+    yield "| --- " * 4 + "|"
+    for sweep, model in SWEEPS.items():
+        entries = read_trials(RECORDS / f"{sweep}.csv")
+        for task in sorted({entry.trial.task for entry in entries}):
+            yield _line(model, task, [entry for entry in entries if entry.trial.task == task])
+
+
+def judged(entries: Sequence[Entry]) -> list[Summary]:
+    """Returns the configurations of one task that ran with all seeds, smallest first."""
+    complete = [summary for summary in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if summary.complete]
+    return ranked(complete, DEFAULT_OBJECTIVES)
+
+
+def _line(model: str, task: str, entries: Sequence[Entry]) -> str:
+    summaries = judged(entries)
+    craft = [summary for summary in summaries if summary.method in CRAFT]
+    others = [summary for summary in summaries if summary.method not in CRAFT and summary.on_front and summary.value(SIZE)]
+    rows = next(int(entry.result.facts["train_examples"]) for entry in entries if entry.result)
+    cells = (
+        f"{model}, {short_task(task)}, {rows:,}, {max(summary.score.n for summary in summaries)}",
+        _list(_sized(summary) for summary in craft if summary.on_front),
+        _list(_sized(summary) for summary in craft if not summary.on_front),
+        _list(f"{full_label(summary)}: {_sized(summary)}" for summary in others),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _sized(summary: Summary) -> str:
+    return f"{summary.value(SIZE):,.0f} ({summary.value(P_FRONT):.2f})"
+
+
+def _list(parts: Iterable[str]) -> str:
+    return "; ".join(parts) or "-"
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print("\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()
