@@ -383,7 +383,7 @@ def test_what_a_larger_model_costs(config: dict[str, int], space: list[object], 
     from orchestrator.plan.planner import Planner
     from orchestrator.sweepfile.load import load_sweep
 
-    file = ROOT / "sweeps/commonsense/llama2_7b.yaml"
+    file = ROOT / "sweeps/commonsense/llama.yaml"
     shipped = yaml.safe_load(file.read_text())["space"]
     llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 32}
     (tmp_path / "config.json").write_text(json.dumps(llama | config))

@@ -52,7 +52,7 @@ SHAPES = {
             128,
         ),
         Shape("llama3-8b-2layers", LlamaConfig(**LLAMA3 | {"vocab_size": 2048, "num_hidden_layers": 2}), 4, 256),
-        # As sweeps/commonsense/llama3_8b.yaml trains it.
+        # As sweeps/commonsense/llama.yaml trains it.
         Shape("llama3-8b", LlamaConfig(**LLAMA3), 4, 256, checkpointing=True),
         Shape("llama3-8b-long", LlamaConfig(**LLAMA3), 16, 512, checkpointing=True),  # enough tokens to keep a large GPU busy
     )

@@ -174,15 +174,12 @@ def test_the_report_and_python_have_the_cost(tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["gpu"] is None
 
 
-COST = re.compile(r"# On an H100: ([\d,]+) h of GPU")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FILES)
 def test_the_header_of_a_file_for_gpus_has_the_hours_of_its_plan(model: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]))
     file = ROOT / "sweeps" / FILES[model][0]
     cost: GpuCost = gpu_cost(make_plan(load_sweep(file, [f"model={tmp_path}"])), H100)
-    (written,) = COST.findall(file.read_text())
+    (written,) = re.findall(rf"(?:# On an H100:|{model}) ([\d,]+) h of GPU", file.read_text())
     assert int(written.replace(",", "")) == round(cost.hours)
     assert cost.lines[0].startswith(f"H100: {written} h of GPU")

@@ -28,8 +28,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 FILES = {
     "RoBERTa-base": ("glue/roberta_base.yaml", "published_glue.csv"),
     "RoBERTa-large": ("glue/roberta_large.yaml", "published_glue.csv"),
-    "LLaMA2-7B": ("commonsense/llama2_7b.yaml", "published_commonsense.csv"),
-    "LLaMA3-8B": ("commonsense/llama3_8b.yaml", "published_commonsense.csv"),
+    "LLaMA2-7B": ("commonsense/llama.yaml", "published_commonsense.csv"),
+    "LLaMA3-8B": ("commonsense/llama.yaml", "published_commonsense.csv"),
 }
 
 
@@ -159,10 +159,8 @@ def test_rows_run_with_their_published_settings(row: Published) -> None:
     assert warm == (set() if row.restricted else {"mrpc", "rte", "stsb"})
 
 
-@pytest.mark.parametrize("name", ["llama2_7b", "llama3_8b"])
-def test_commonsense_runs_keep_a_checkpoint_each_epoch_and_ask_every_question_once(name: str) -> None:
-    sweep = load_sweep(ROOT / "sweeps" / "commonsense" / f"{name}.yaml")
-    plan = count(sweep)
+def test_commonsense_runs_keep_a_checkpoint_each_epoch_and_ask_every_question_once() -> None:
+    plan = count(load_sweep(ROOT / "sweeps/commonsense/llama.yaml"))
     for trial in plan.trials:
         training, batch = trial.run.training, 64 if trial.run.method == "lora_xs" else 16
         assert (training.epochs, training.evaluate_every, training.select) == (3, 1, "last")
