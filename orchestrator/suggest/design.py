@@ -17,7 +17,7 @@ from orchestrator.suggest.facts import DataFacts, ModelFacts
 
 MOST = 10**9
 PASSES, STEPS = 3, 400
-"""A training of so many passes, and of so many steps, comes before other rates and methods (docs/measurements/search.md)."""
+"""A training of so many passes, and of so many steps, comes before other rates and methods (docs/own-data.md)."""
 MOST_PASSES, ENOUGH_PASSES, ENOUGH_STEPS = 20, 6, 1000
 """No training has more passes than the first. From the second on, more hardly help once there are so many steps."""
 RATE_AT, RATE_HIDDEN, RATE_FALLS = 1.2e-3, 768, 0.78

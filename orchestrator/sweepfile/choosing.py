@@ -1,7 +1,7 @@
 """How a sweep file chooses, stops and replicates configurations: what `search.algorithm: auto` stands for, and what does not
 fit together.
 
-The rules of `auto` are from docs/measurements/search.md. The choice is made when the file is read and is written to the
+The rules of `auto` are from docs/search.md. The choice is made when the file is read and is written to the
 effective file, so that a resumed sweep keeps it.
 """
 
