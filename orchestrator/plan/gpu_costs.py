@@ -37,7 +37,7 @@ PRODUCTS, READS = 0.4, 0.6
 LAUNCH = 0.002
 """Seconds in which the host starts the kernels of a layer's pass: 215 ms for 3 x 32 (docs/measurements/speed.md, 4 x 256)."""
 START = 15.0
-"""Seconds of a training's process before its first step (docs/measurements/gpu.md, README's sweep)."""
+"""Seconds of a training's process before its first step (docs/measurements/speed.md, the default sweep)."""
 OVERLAP = 3.0
 """Trainings on one GPU whose hosts' times overlap, at most: they take turns (five of sweeps/smollm2/mixture.yaml at once)."""
 OPTIONS = 3.3
