@@ -44,8 +44,8 @@ from orchestrator.tracking.uri import TrackingError, sqlite_file
 from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:
-    from orchestrator.plan.gpu_shares import Gpu
     from orchestrator.plan.plan import Plan
+    from orchestrator.plan.ways import Gpu
     from orchestrator.record.options import Options
     from orchestrator.sweepfile.resources import Resources
     from orchestrator.sweepfile.sweep import Sweep
@@ -207,7 +207,7 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -
     Args:
         counts: the number of GPUs of each machine.
     """
-    from orchestrator.plan.gpu_shares import gpu_lines
+    from orchestrator.plan.table import gpu_lines
 
     for host, gpu in tried.items():
         if isinstance(gpu, str):
@@ -216,7 +216,7 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -
             yield Finding("good", f"{host}: torch", f"computes on {gpu.name} with {format_bytes(gpu.bytes)}")
     usable = [gpu for gpu in tried.values() if not isinstance(gpu, str)]
     for line in gpu_lines(plan, usable, counts):
-        yield Finding("doubt" if line.doubt else "good", "GPUs", line.text)
+        yield Finding("doubt" if line.doubt else "good", line.label, line.value)
 
 
 def _joined(present: int, wanted: int) -> Iterator[Finding]:

@@ -1,45 +1,56 @@
-"""The plan as a table: what `--plan` prints."""
+"""The plan as a table and lines of numbers: what `--plan` prints."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from craft.models.gguf import gguf_notes
-from craft.words import format_bytes, plural
-from orchestrator.plan.gpu_shares import Gpu, gpu_lines
+from craft.words import format_bytes, list_some, plural
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
-from orchestrator.plan.tuning import lines_of
-from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.plan.tuning import SHOWN as FEW
+from orchestrator.plan.tuning import Family, budget_of, rates_words
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way
+from orchestrator.sweepfile.resources import Resources, times
 
-SHOWN = 200
+SHOWN, NAMED = 200, 3
+"""Configurations in the table, and those that are named in a line."""
+MACHINE_GPUS = 8.0
+"""GPUs of a machine, where no machine is known."""
+
+
+class Line(NamedTuple):
+    """A number of a plan with its name; `doubt` if a person should look at it."""
+
+    label: str
+    value: str
+    doubt: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.value}"
 
 
 def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = ()) -> None:
-    """Prints configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs."""
-    if plan.adaptive:
-        _print_bounds(plan, console)
-    else:
-        _print_configurations(plan, console, steps or {})
-    for line in choices(plan):
-        console.print(line, markup=False, highlight=False)
-    for use in gpu_lines(plan, gpus):
-        console.print(use.text, style="yellow" if use.doubt else None, markup=False, highlight=False, soft_wrap=True)
+    """Prints the configurations with what each costs, and what all of them cost; `steps` are those of a configuration's trials
+    together, by its id."""
+    console.print(Text(f"{plan.sweep.name}: {plan.sweep.model}", "table.title"))
+    if not plan.adaptive:
+        console.print(_configurations(plan, steps or {}))
+    lines = [*_totals(plan, steps or {}), *_tuning_lines(plan, steps or {}), *choices(plan), *gpu_lines(plan, gpus)]
+    for line in lines:
+        style = "yellow" if line.doubt else None
+        console.print(str(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
-    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
-    table = Table(
-        title=Text(f"{sweep.name}: {sweep.model}", "table.title"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+def _configurations(plan: Plan, steps: Mapping[str, int]) -> Table:
+    trials = Counter(trial.configuration for trial in plan.trials)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", *(["steps"] if steps else [])):
         table.add_column(name, justify="right", no_wrap=True)
@@ -55,91 +66,147 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             str(trials[configuration.id] or "later"),
             *([f"{steps[configuration.id]:,}" if configuration.id in steps else "cut"] if steps else []),
         )
-    console.print(table)
-    _print_model(plan, console)
-    if len(plan.configurations) > SHOWN:
-        console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
-    for dropped in plan.dropped:
-        console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", markup=False, highlight=False)
+    return table
+
+
+def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
+    sweep, tasks, dropped = plan.sweep, len(plan.sweep.task_names), [*plan.dropped]
+    yield from (Line("model", note) for note in gguf_notes(sweep.model))
+    if (hidden := len(plan.configurations) - SHOWN) > 0:
+        yield Line("configurations", f"{hidden} more")
+    if plan.adaptive:
+        seeds, sizes = [len(sweep.seeds)], [int(point.known["trainable_parameters"]) for point in plan.probed]
+        memory = max((point.estimated_memory_bytes or 0 for point in plan.probed), default=0)
+        total, configurations, most = plan.wanted * tasks * seeds[0], plan.wanted, "at most "
+        yield Line("trainable parameters of sampled points", f"{min(sizes):,} to {max(sizes):,}")
+        if memory:
+            yield Line("memory", f"at most {format_bytes(memory)}, estimated for a training step")
+        if dropped:
+            every, dropped = len(dropped) + len(plan.probed), dropped[:1]
+            yield Line("dropped", f"{len(plan.dropped)} of {every} sampled points, such as:")
+    else:
+        trials = Counter(trial.configuration for trial in plan.trials)
+        first = [trials[trained.id] for trained in plan.trained if trials[trained.id]]
+        seeds, total, configurations, most = sorted({count // tasks for count in first}), len(plan.jobs), len(first), ""
+    yield from (Line("dropped", f"{drop.configuration.label}: {drop.reason}") for drop in dropped)
     if plan.duplicates:
-        merged = "; ".join(plan.duplicates[:5])
-        console.print(f"merged: {len(plan.duplicates)} that equal another: {merged}", markup=False, highlight=False)
-    first = [trained for trained in plan.trained if trials[trained.id]]
-    seeds = sorted({trials[trained.id] // len(sweep.task_names) for trained in first})
-    console.print(
-        f"{_counts(sweep, len(first))} x {' or '.join(map(str, seeds))} {plural(max(seeds, default=0), 'seed')} = "
-        f"{len(plan.jobs)} {plural(len(plan.jobs), 'trial')}" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
-        highlight=False,
+        yield Line("merged", f"{len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}")
+    yield Line(
+        "trainings",
+        f"{most}{configurations} {plural(configurations, 'configuration')} x {tasks} {plural(tasks, 'task')} x "
+        f"{' or '.join(map(str, seeds))} {plural(max(seeds, default=0), 'seed')} = {total} {plural(total, 'trial')}"
+        + (f", {sum(steps.values()):,} optimizer steps" if steps else "")
+        + (f", chosen by {sweep.search.algorithm} while the sweep runs" if plan.adaptive else ""),
     )
     if cuts := len(plan.configurations) - len(plan.trained):
-        console.print(
-            f"their adapters are cut to {cuts} more {plural(cuts, 'configuration')} of at most the size shown, each trained "
-            "further for a tenth of the steps",
-            highlight=False,
-        )
-    _print_replication(plan, console, steps)
-    console.print(
-        "trainable: the adapter's parameters; head: the task head's, trained with them; adapter: bytes saved for both; "
-        "memory: estimated for a training step",
-        style="dim",
-        highlight=False,
-    )
+        yield Line("cuts", f"{cuts} {plural(cuts, 'configuration')}, of at most the size shown")
 
 
-def _counts(sweep: Sweep, configurations: int) -> str:
-    tasks = len(sweep.task_names)
-    return f"{configurations} {plural(configurations, 'configuration')} x {tasks} {plural(tasks, 'task')}"
-
-
-def _print_model(plan: Plan, console: Console) -> None:
-    for note in gguf_notes(plan.sweep.model):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def choices(plan: Plan) -> list[str]:
+def choices(plan: Plan) -> list[Line]:
     """Returns which searcher `auto` is, and the bound of `search.until`."""
-    lines = [f"search: auto is {plan.sweep.chosen}"] if plan.sweep.chosen else []
+    lines = [Line("search", f"auto is {plan.sweep.chosen}")] if plan.sweep.chosen else []
     if plan.sweep.search.until:
         groups = sum(len(family.groups) for family in plan.families) if plan.sweep.tunes else len(plan.trained)
         most = ((plan.wanted if plan.adaptive else groups) + MOST_POINTS) * MOST_SEEDS * len(plan.sweep.task_names)
-        lines.append(
-            f"then until it is answered: more seeds of configurations that decide, at most {MOST_SEEDS} of each, and at most "
-            f"{MOST_POINTS} sizes and rates: as far as the budget allows, {most} trials at most, of which few are needed"
-        )
+        more = f"at most {MOST_SEEDS} seeds of a configuration, {MOST_POINTS} more sizes and rates"
+        lines.append(Line("until it is answered", f"{more}, {most} trials at most"))
     return lines
 
 
-def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
-    rule = plan.sweep.replication
-    if rule is None:
+def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
+    """Yields the numbers of the further seeds, and of each configuration's budget for tuning."""
+    sweep, families = plan.sweep, [] if plan.adaptive else plan.families
+    if not sweep.tunes:
         return
-    if not plan.adaptive:
-        for line in lines_of(plan.planner, plan.families, steps):
-            console.print(line, markup=False, highlight=False)
+    seeds = f"seeds {_listed(sweep.reported_seeds)}"
+    if plan.adaptive:
+        yield Line("then", f"the best of each group, {seeds}")
         return
-    seeds = ", ".join(map(str, rule.seeds))
-    console.print(f"then with the seeds {seeds}: the best of each group, by their search scores", highlight=False)
-
-
-def _print_bounds(plan: Plan, console: Console) -> None:
-    sweep = plan.sweep
-    parameters = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
-    memory = max((point.estimated_memory_bytes or 0 for point in plan.probed), default=0)
-    console.print(f"{sweep.name}: {sweep.model}", style="bold", markup=False, highlight=False)
-    _print_model(plan, console)
-    console.print(
-        f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
-        f"at most {_counts(sweep, plan.wanted)} x {len(sweep.seeds)} {plural(len(sweep.seeds), 'seed')} = "
-        f"{plan.wanted * len(sweep.task_names) * len(sweep.seeds)} trials\n"
-        f"trainable parameters of sampled points: {min(parameters):,} to {max(parameters):,}"
-        + (f"; memory estimated for a training step: at most {format_bytes(memory)}" if memory else ""),
-        highlight=False,
+    planned, _, measuring = budget_of(sweep, families)
+    groups = [group for family in families for group in family.groups]
+    fixed = [group[0].label for group in groups if len(group) == 1]
+    counts = {len(group) for group in groups if len(group) > 1}
+    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(sweep.reported_seeds)
+    all_steps = round(sum(_steps(family, len(sweep.reported_seeds) / len(sweep.seeds), steps) for family in families))
+    transferred = [family for family in families if family.later]
+    yield Line(
+        "then",
+        f"the best of {len(groups) - len(fixed)} groups, {seeds}: at most {further} trials more, "
+        f"{'about ' if transferred else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
     )
-    if plan.dropped:
-        total = len(plan.dropped) + len(plan.probed)
-        console.print(
-            f"{len(plan.dropped)} of {total} sampled points break a constraint and would not be trained, such as "
-            f"{plan.dropped[0].configuration.label}: {plan.dropped[0].reason}",
-            highlight=False,
-        )
-    _print_replication(plan, console, {})
+    if counts:
+        each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
+        tuned = f"{', '.join(sweep.tuned_settings)}, {_between(counts)} candidates and {_between(each)} trials a configuration"
+        yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {_listed(sweep.seeds)} (not reported)")
+    if transferred:
+        first = list_some([plan.planner.labels.label_of(family.groups[family.start]) for family in transferred], FEW, "; ")
+        yield Line("rates", f"{rates_words(sweep, families, planned)}, tuned at {first}")
+    if fixed:
+        yield Line("not tuned", list_some(fixed, FEW, "; "))
+
+
+def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
+    """Returns the steps of a family's tuning and of the seeds after it, of which there are `share` for each seed that tunes.
+    All its ranks are trained for as many."""
+    first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
+    reported = 0 if family.candidates == 1 else len(family.groups) * share
+    return sum(first) + max(first) * (family.planned - len(first) + reported)
+
+
+def _between(numbers: set[int]) -> str:
+    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def gpu_lines(plan: Plan, gpus: Sequence[Gpu], counts: Sequence[float] = ()) -> list[Line]:
+    """Returns a line for each share of GPUs that trials ask for: the memory of each, trials at once, GPUs that stay idle.
+
+    Args:
+        gpus: those whose memory is known.
+        counts: the number of GPUs of each machine; `gpus` are one machine if none is given.
+    """
+    card, machines = min(gpus, key=lambda gpu: gpu.bytes, default=None), counts or [len(gpus) or MACHINE_GPUS]
+    if not any(share.gpu for share in plan.sweep.shares):
+        return [idle_line(sum(machines))] if gpus else []
+    shares = [share for share in plan.sweep.shares if share.count > 1 or (share.gpu and gpus)]
+    return [_line_of(plan, share, card, machines) for share in shares]
+
+
+def idle_line(gpus: float) -> Line:
+    """Returns the line where no trial asks for a GPU and there are some."""
+    return Line("GPUs", f"{gpus:g}, all idle: resources.gpu is 0", True)
+
+
+def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[float]) -> Line:
+    needs, how = _needs(plan, share, card.bytes if card else None)
+    most, lacking, idle = max(needs.values(), default=0), list[str](), 0.0
+    parts = [f"{share.words()}, about {format_bytes(most)} each"] if most else [share.words()]
+    parts += [how] if how else []
+    if share.gpu and card is not None:
+        room = min(share.gpu, 1.0) * card.bytes
+        parts[0] += f" of {format_bytes(room)} ({card.name})"
+        lacking = [f"{label} ({format_bytes(need)})" for label, need in needs.items() if need + CONTEXT_BYTES > room]
+        fit = times(card.bytes, most + CONTEXT_BYTES)
+        least = f"resources.gpu {math.floor(1000 / fit) / 1000:g}" if fit and share.gpu <= 1 else "more GPUs or less memory"
+        parts += [f"too small for {list_some(lacking, NAMED)}: {least}"] if lacking else []
+    if share.gpu:
+        slots = sum(times(count, share.gpu) for count in machines)
+        idle = sum(machines) - slots * share.gpu
+        parts.append(f"{slots} at once on {' + '.join(f'{count:g}' for count in machines)} GPUs, {idle:g} idle")
+    return Line("GPUs", "; ".join(parts), bool(lacking) or (share.gpu > 1 and idle > 0))
+
+
+def _needs(plan: Plan, share: Resources, gpu_bytes: int | None) -> tuple[dict[str, int], str]:
+    """Returns the bytes that each process of a share's trials takes, by label, and how several processes share a trial."""
+    if share.count == 1:
+        known = [(row, row.estimated_memory_bytes) for row in plan.trained or plan.probed]
+        mine = [(row, need) for row, need in known if plan.sweep.resources_for(plan.sweep.block_at(row.path)) == share]
+        return {row.label: need for row, need in mine if need is not None}, ""
+    every = [trial for trial in (*plan.trials, *plan.examples) if trial.run.cut_from is None and trial.resources == share]
+    firsts = {trial.configuration: trial for trial in reversed(every)}
+    found = {trial.label: choose_way(trial.run, share, gpu_bytes) for trial in reversed(firsts.values())}
+    ways = sorted({f"{choice.way} ({choice.reason})" for choice in found.values()})
+    return {label: choice.need for label, choice in found.items()}, ", ".join(ways)

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from craft.methods import METHODS
-from craft.words import list_some
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.fair import RATE
@@ -206,41 +205,9 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
         raise SweepError(lines)
 
 
-def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, int]) -> list[str]:
-    """Returns the lines of `--plan` on the further seeds, and on each configuration's budget for tuning."""
-    sweep, seeds = planner.sweep, planner.sweep.reported_seeds
-    planned, _, measuring = budget_of(sweep, families)
-    groups = [(family, group) for family in families for group in family.groups]
-    fixed = [group[0].label for _, group in groups if len(group) == 1]
-    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(seeds)
-    all_steps = round(sum(_steps(family, len(seeds) / len(sweep.seeds), steps) for family in families))
-    transferred = [family for family in families if family.later]
-    lines = [
-        f"then with the seeds {_listed(seeds)}: the best of each of {len(groups) - len(fixed)} groups, on each task "
-        f"by its search score: at most {further} trials more, "
-        f"{'about ' if transferred else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
-    ]
-    counts = {len(group) for _, group in groups if len(group) > 1}
-    if sweep.tuned_settings and counts:
-        each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
-        tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
-        lines.append(
-            f"tuned: {', '.join(sweep.tuned_settings)}; {_between(counts)} candidates and {_between(each)} trials for each "
-            f"configuration, with {tune}, whose scores are not reported"
-        )
-    if transferred:
-        first = list_some([planner.labels.label_of(family.groups[family.start]) for family in transferred], SHOWN, "; ")
-        lines.append(
-            f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
-        )
-    if fixed and sweep.tuned_settings:
-        lines.append(f"not tuned: {list_some(fixed, SHOWN, '; ')}")
-    return lines
-
-
 def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:
-    """Returns a phrase such as `rates: 24 trainings instead of 72`."""
-    return f"rates: {trainings} trainings instead of {budget_of(sweep, families)[1]}"
+    """Returns a phrase such as `24 trainings instead of 72`."""
+    return f"{trainings} trainings instead of {budget_of(sweep, families)[1]}"
 
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
@@ -262,22 +229,6 @@ def most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
     return min(len(group), 1 + len(sizes))
 
 
-def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
-    """Returns the steps of a family's tuning and of the seeds after it, of which there are `share` for each seed that tunes.
-    All its ranks are trained for as many."""
-    first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
-    reported = 0 if family.candidates == 1 else len(family.groups) * share
-    return sum(first) + max(first) * (family.planned - len(first) + reported)
-
-
 def _is_tuned(sweep: Sweep, configuration: Configuration) -> bool:
     block = sweep.block_at(configuration.path)
     return block is None or block.tuned
-
-
-def _between(numbers: set[int]) -> str:
-    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))

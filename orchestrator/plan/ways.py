@@ -1,4 +1,5 @@
-"""How the processes of a trial share its work (`craft.processes`): chosen by the estimated memory, or by the file.
+"""The GPUs that torch can use, and how the processes of a trial share its work (`craft.processes`): chosen by the estimated
+memory, or by the file.
 
 replicate   the model fits on one GPU, or the trial has no GPUs
 shard       it does not
@@ -8,6 +9,7 @@ layers      it does not, and the base is quantized
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from craft.methods import METHODS, shown_method
@@ -24,6 +26,32 @@ CONTEXT_BYTES = 2**29
 Between 290 and 400 MB were seen with kernels loaded lazily, which is the default since CUDA 12.2
 (github.com/pytorch/pytorch: pull request 86509, issues 107667 and 109888). The rest is for cuBLAS and more kinds of kernels.
 """
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that torch can use: its name and its memory in bytes."""
+
+    name: str
+    bytes: int
+
+
+def usable_gpus() -> list[Gpu]:
+    """Returns the GPUs that torch can use in this process, without taking their memory. None if torch or the driver cannot."""
+    import torch
+
+    try:
+        return [describe_gpu(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    except Exception:  # torch and the driver have many kinds of error: GPUs that cannot be asked cannot be used
+        return []
+
+
+def describe_gpu(index: int) -> Gpu:
+    """Returns the GPU that torch calls `cuda:index`."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return Gpu(properties.name, properties.total_memory)
 
 
 class Choice(NamedTuple):

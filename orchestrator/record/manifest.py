@@ -24,8 +24,8 @@ from craft.disk import replacing
 from craft.plugins import LOADED, added_rows
 from craft.tasks.metrics import METRICS
 from craft.words import format_bytes
-from orchestrator.plan.gpu_shares import usable_gpus
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.ways import usable_gpus
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.algorithms import SEARCHERS

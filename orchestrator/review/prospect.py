@@ -30,10 +30,10 @@ from craft.tasks.task import Task
 from craft.words import format_duration, plural
 from orchestrator.plan.configuration import Configuration, flatten, text
 from orchestrator.plan.gpu_costs import PRODUCTS, Card, GpuCost, gpu_cost
-from orchestrator.plan.gpu_shares import Gpu, gpu_lines, usable_gpus
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import choices
+from orchestrator.plan.table import choices, gpu_lines
 from orchestrator.plan.trial import jobs_of
+from orchestrator.plan.ways import Gpu, usable_gpus
 from orchestrator.plan.work import (
     Work,
     absent_lines,
@@ -391,7 +391,7 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         optimizer_steps_left=prospect.steps_left if steps else None,
         seconds=prospect.seconds,
         gpu=_gpu(prospect.cost) if prospect.cost else None,
-        notes=[*choices(plan), *(line.text for line in gpu_lines(plan, prospect.gpus)), *lines],
+        notes=[*map(str, (*choices(plan), *gpu_lines(plan, prospect.gpus))), *lines],
     )
 
 

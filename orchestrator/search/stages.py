@@ -151,8 +151,8 @@ class _Tried:
                         far.append(f"{self._plan.planner.labels.label_of(family.groups[end])} ({task})")
         if not families:
             return ""
-        line = rates_words(self._plan.sweep, self._families, self._tuning)
-        return f"{line}: " + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
+        line = f"rates: {rates_words(self._plan.sweep, self._families, self._tuning)}: "
+        return line + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
 
     def _rates(self, family: Family) -> dict[str, list[tuple[int | None, bool]]]:
         rates = len(family.groups[family.start])

@@ -15,7 +15,7 @@ from craft.tasks import custom, find_task
 from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Kind, Task
 from craft.words import format_bytes
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES, usable_gpus
+from orchestrator.plan.ways import CONTEXT_BYTES, usable_gpus
 from orchestrator.record.manifest import cores
 from orchestrator.review.own_data import describe_classes, describe_skipped, doubt_reading, token_lengths, unread_columns
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from ray import tune
 
-from orchestrator.plan.gpu_shares import idle_line
+from orchestrator.plan.table import idle_line
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
@@ -118,7 +118,7 @@ class Attempts:
     def _say_idle(self) -> None:
         gpus = sum(machine.get("GPU", 0) for machine in machines())
         if gpus and not any(share.gpu for share in self._driver.plan.sweep.shares):
-            self._driver.display.say(idle_line(gpus).text, style="yellow")
+            self._driver.display.say(str(idle_line(gpus)), style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         driver = self._driver

@@ -27,7 +27,7 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from craft import plugins
-from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.plan.ways import Gpu
 from orchestrator.record.options import check_answers, check_socket_room, cluster_address
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root

@@ -29,7 +29,7 @@ from typing import Any
 from craft.results import Unavailable
 from craft.trainer.memory import CUBLAS_WORKSPACE
 from craft.words import format_bytes
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu, describe_gpu
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, describe_gpu
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from craft.results import Leave
 from craft.spec import RunSpec
 from craft.watch import watching
-from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.trial import PlannedTrial, Train
-from orchestrator.plan.ways import choose_way
+from orchestrator.plan.ways import Gpu, choose_way
 from orchestrator.worker.guards import Heartbeat, free_memory, prepare_process, scratch_folder, stderr_to
 from orchestrator.worker.run_job import train_of
 from orchestrator.worker.share import limit_gpu_memory, limit_host_memory, require_gpu

@@ -20,9 +20,9 @@ from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, PlannedTrial
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.run_job import run_job
 from orchestrator.worker.share import keep_to_share, limit_gpu_memory, require_gpu

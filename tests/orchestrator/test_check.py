@@ -13,10 +13,10 @@ from craft.results import Counts
 from orchestrator.commands import check
 from orchestrator.commands.app import main
 from orchestrator.commands.check import Finding, look, needed_bytes
-from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.tuning import budget_of
+from orchestrator.plan.ways import Gpu
 from orchestrator.record.options import Options
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster as tune_cluster

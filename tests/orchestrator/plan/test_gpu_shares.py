@@ -10,10 +10,9 @@ from rich.console import Console
 
 from craft.spec import RunSpec
 from craft.trainer import counting
-from orchestrator.plan.gpu_shares import Gpu, gpu_lines
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import print_plan
-from orchestrator.plan.ways import CONTEXT_BYTES, choose_way, refusal
+from orchestrator.plan.table import gpu_lines, print_plan
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way, refusal
 from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.plans import count, toy_sweep
 
@@ -36,13 +35,13 @@ def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp
     cards = [Gpu("A100", 80 * GIB), Gpu("A100", 40 * GIB)]
     (line,) = gpu_lines(plan_of(tmp_path, "{gpu: 0.25}"), cards)
     assert line.doubt
-    assert "about 21.0 GiB each of 10.0 GiB (A100)" in line.text
-    assert "memory may run out for Full fine-tuning" in line.text
-    assert "LoRA" not in line.text
-    assert "which need resources.gpu 1; 8 at once on 2 GPUs, 0 idle" in line.text
+    assert "about 21.0 GiB each of 10.0 GiB (A100)" in line.value
+    assert "too small for Full fine-tuning" in line.value
+    assert "LoRA" not in line.value
+    assert "(21.0 GiB): resources.gpu 1; 8 at once on 2 GPUs, 0 idle" in line.value
     assert not gpu_lines(plan_of(tmp_path, "{gpu: 1}"), cards)[0].doubt
     (line,) = gpu_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
-    assert "which need more GPUs or less memory" in line.text
+    assert "(21.0 GiB): more GPUs or less memory" in line.value
 
 
 def test_the_context_counts(tmp_path: Path) -> None:
@@ -59,9 +58,9 @@ def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path) -> None:
 
     assert shown("{cpu: 1}", []) == []
     assert shown("{gpu: 0.5}", []) == []  # a laptop says nothing of the GPUs of the cluster that the sweep will run on
-    assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["1 GPU, all idle: trials ask for none (resources.gpu is 0)"]
+    assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["GPUs: 1, all idle: resources.gpu is 0"]
     (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
-    assert "memory may run out for Full fine-tuning" in memory
+    assert "too small for Full fine-tuning" in memory
     assert memory.endswith("2 at once on 1 GPUs, 0.2 idle")
 
 
@@ -91,18 +90,15 @@ def test_the_plan_says_how_processes_share_a_trial_and_what_stays_idle(tmp_path:
     monkeypatch.setattr(counting, "estimated_memory", lambda _run, way, count: 12 * GIB // (count if way == "shard" else 1))
     plan = plan_of(tmp_path, "{gpu: 3}")
     (line,) = gpu_lines(plan, [Gpu("A100", 80 * GIB)], [8.0])
-    assert line.text.startswith("3 processes, each with ")
-    assert (
-        "about 12.0 GiB each of 80.0 GiB (A100); the processes of a trial share its work: replicate (the model fits"
-        in line.text
-    )
-    assert line.text.endswith("2 at once on 8 GPUs, 2 idle")
+    assert line.value.startswith("3 processes, each with ")
+    assert "about 12.0 GiB each of 80.0 GiB (A100); replicate (the model fits on one GPU)" in line.value
+    assert line.value.endswith("2 at once on 8 GPUs, 2 idle")
     assert line.doubt
     (line,) = gpu_lines(plan, [Gpu("L4", 8 * GIB)], [6.0])
-    assert "about 4.0 GiB each of 8.0 GiB (L4); " in line.text
-    assert "shard (12.0 GiB do not fit on one GPU)" in line.text
+    assert "about 4.0 GiB each of 8.0 GiB (L4); " in line.value
+    assert "shard (12.0 GiB do not fit on one GPU)" in line.value
     assert not line.doubt
     (line,) = gpu_lines(plan, [Gpu("old", 4 * GIB)], [6.0])
-    assert "memory may run out" in line.text
+    assert "too small for" in line.value
     (line,) = gpu_lines(plan, [], [6.0])
-    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line.text
+    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line.value

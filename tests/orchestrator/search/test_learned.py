@@ -277,7 +277,7 @@ def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_
 def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:
     screen = io.StringIO()
     print_plan(plan_of(tmp_path, more=BOUND), Console(file=screen, width=160))
-    assert "tpe chooses configurations while the sweep runs" in screen.getvalue()
-    assert "at most 20 configurations x 1 task x 1 seed = 20 trials" in screen.getvalue()
+    most = "at most 20 configurations x 1 task x 1 seed = 20 trials"
+    assert f"trainings: {most}, chosen by tpe while the sweep runs" in screen.getvalue()
     assert "trainable parameters of sampled points: 100 to 800" in screen.getvalue()
     assert "is above max 900" in screen.getvalue()

@@ -115,7 +115,7 @@ def test_a_curve_that_rises_gets_a_larger_size(tmp_path: Path) -> None:
     assert (seeds[16], seeds[32], seeds[64]) == (3, 3, 0), "32 is no better than 16"
     assert notes[-1].startswith("Answered")
     bounded = plan_of(tmp_path, [1, 2, 4, 8], f"constraints: {{trainable_parameters: {{max: {10**9}}}}}\n")
-    assert any("at most" in line for line in choices(bounded))
+    assert any("trials at most" in line.value for line in choices(bounded))
 
 
 def test_the_next_rate_is_tried_where_the_best_is_at_the_end(tmp_path: Path) -> None:

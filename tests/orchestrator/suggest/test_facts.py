@@ -11,7 +11,7 @@ import pytest
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.probe import Speed
-from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.suggest.facts import PROCESS_BYTES, ModelFacts, describe_model, measure_machine
 
 SIZES: dict[str, Any] = {
