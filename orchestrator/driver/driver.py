@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from orchestrator.driver.display import Display
@@ -176,8 +175,13 @@ class Driver:
         """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`)."""
         while self.state.held is None:
             job = self.queue.take_next(self.state, only)
-            if job is not None or only is not None or not (self._ask() or self._draw()):
+            if job is not None or only is not None:
                 return job
+            if not self._ask():
+                drawn = self.strategy.draw(self.state)
+                if not drawn:
+                    return None
+                self.record(*drawn)
         return None
 
     @property
@@ -276,7 +280,7 @@ class Driver:
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
         every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
         self.queue.leave(key)
-        self.record(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
+        self.record(*(Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
 
     def record_leave(self, key: str) -> None:
@@ -322,11 +326,7 @@ class Driver:
         if self._scheduler is None or self.strategy.is_open(self.state):
             return
         for key in [*self.queue.waiting]:
-            entry = self.state.entries[key]
-            report = entry.report
-            metrics, step = (dict(report.metrics), report.step) if report else ({}, 0)
-            result = TrialResult(key, "stopped", metrics, steps=step, seconds=entry.seconds, notes=[NOT_PROMOTED])
-            self.record_end(key, [Outcome(result)])
+            self.record_end(key, [Outcome(self.state.entries[key].stopped(NOT_PROMOTED))])
 
     def tick(self) -> None:
         """Does what people have asked for, retries pending writes, and shows how far the sweep is; called often."""
@@ -376,12 +376,6 @@ class Driver:
             logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
         return Outcome(result.with_facts(adapter=within(self.storage, *place)), adapter)
 
-    def _relative(self, path: Path | None) -> str | None:
-        if path is None:
-            return None
-        path = path.resolve()
-        return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
-
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
         if self._asked_at == self._changes:
@@ -399,12 +393,6 @@ class Driver:
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
         return True
-
-    def _draw(self) -> bool:
-        events = self.strategy.draw(self.state)
-        if events:
-            self.record(*events)
-        return bool(events)
 
     def _add(self, job: Job) -> None:
         """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""

@@ -55,6 +55,11 @@ class SweepFolder:
         self.page = path / FRONT_HTML
         """The sweep's page, as one file."""
 
+    def relative(self, path: Path | None) -> str | None:
+        """Returns a path relative to the folder, where it is inside."""
+        path = path and path.resolve()
+        return str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) if path else None
+
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:

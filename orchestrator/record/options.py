@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from craft.disk import replacing
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.resume import differences
-from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.record.resume import describe_differences
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact
 
@@ -123,10 +123,7 @@ class Options:
         except (OSError, ValueError, KeyError, TypeError) as error:
             message = f"{stored} has what this sweep was run with, and cannot be read ({error}); delete it, and apply the file"
             raise SweepError([message]) from None
-        lines = [
-            f"  {dotted(place)}: was {shown(old)}, is {shown(new)} ({sweep.where(place)})"
-            for place, old, new in differences(recorded_file, sweep.written)
-        ]
+        lines = [f"  {line}" for line in describe_differences(recorded_file, sweep.written, sweep)]
         if not lines:
             own = {change.partition("=")[0].strip() for change in self.assignments}
             remembered = (change for change in earlier if change.partition("=")[0].strip() not in own)

@@ -50,12 +50,12 @@ def contradictions(recorded: Sweep, sweep: Sweep) -> list[str]:
             # The user's own tasks may be added to, but none may change.
             new = {**new, "custom": {key: task for key, task in new["custom"].items() if key in old["custom"]}}
             old, new = ({**data, "root": None} for data in (old, new))
-        lines += _lines(old, new, (name,), sweep)
-    lines += _lines(_tuning(recorded), _tuning(sweep), (), sweep)
+        lines += describe_differences(old, new, sweep, (name,))
+    lines += describe_differences(_tuning(recorded), _tuning(sweep), sweep)
     for name in DRAWING:
         old, new = getattr(recorded.search, name), getattr(sweep.search, name)
         if recorded.search.row.samples or name == "algorithm":
-            lines += _lines(old, new, ("search", name), sweep)
+            lines += describe_differences(old, new, sweep, ("search", name))
     return lines
 
 
@@ -174,8 +174,9 @@ def _plain(sweep: Sweep) -> dict[str, Any]:
     return sweep.model_dump(mode="json")
 
 
-def _lines(recorded: Any, wanted: Any, path: YamlPath, sweep: Sweep) -> list[str]:
-    changes = differences(recorded, wanted, path)
+def describe_differences(recorded: Any, present: Any, sweep: Sweep, path: YamlPath = ()) -> list[str]:
+    """Returns the differences of two plain values as `path: was X, is Y (file:line)`."""
+    changes = differences(recorded, present, path)
     return [f"{dotted(place)}: was {shown(old)}, is {shown(new)} ({sweep.where(place)})" for place, old, new in changes]
 
 

@@ -85,6 +85,11 @@ class Entry:
         """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
 
+    def stopped(self, note: str) -> TrialResult:
+        """Returns its last evaluation as the result of a trial that is stopped."""
+        metrics, steps = (dict(self.report.metrics), self.report.step) if self.report else ({}, 0)
+        return TrialResult(self.key, "stopped", metrics, steps=steps, seconds=self.seconds, notes=[note])
+
 
 def count_phases(entries: Iterable[Entry]) -> Counter[str]:
     """Counts trials: waiting, running, paused; or finished, failed, stopped if they have ended."""
@@ -263,12 +268,9 @@ def _reported(state: State, event: Reported) -> State:
     return state._with([replace(entry, report=report, last_steps=steps)])
 
 
-def _paused(state: State, event: Paused) -> State:
-    return state._with(replace(_stop(entry, event.time), phase="paused") for entry in _live(state, event.keys))
-
-
-def _interrupted(state: State, event: Interrupted) -> State:
-    return state._with(replace(_stop(entry, event.time), phase="waiting") for entry in _live(state, event.keys))
+def _left(state: State, event: Paused | Interrupted) -> State:
+    phase: Phase = "paused" if isinstance(event, Paused) else "waiting"
+    return state._with(replace(_stop(entry, event.time), phase=phase) for entry in _live(state, event.keys))
 
 
 def _ended(state: State, event: Ended) -> State:
@@ -295,23 +297,12 @@ def _applied(state: State, event: Applied) -> State:
 def _requested(state: State, event: Requested) -> State:
     state, live = replace(state, answered=state.answered | {event.request}), _live(state, event.keys)
     if event.verb == "stop":
-        return state._with(_stopped(_stop(entry, event.time), f"stopped by {event.who}") for entry in live)
+        over = [_stop(entry, event.time) for entry in live]
+        return state._with(replace(entry, phase="ended", result=entry.stopped(f"stopped by {event.who}")) for entry in over)
     if event.verb == "retry":
         over = [entry for key in event.keys if (entry := state.entries.get(key)) and entry.ended and not entry.finished]
         return state._with(replace(entry, phase="waiting", result=None, changed=event.time) for entry in over)
     return replace(state, held=event if event.verb == "pause" else None)
-
-
-def _stopped(entry: Entry, note: str) -> Entry:
-    report = entry.report
-    metrics, steps = (dict(report.metrics), report.step) if report else ({}, 0)
-    result = TrialResult(entry.key, "stopped", metrics, steps=steps, seconds=entry.seconds, notes=[note])
-    return replace(entry, phase="ended", result=result)
-
-
-def _session_ended(state: State, event: SessionEnded) -> State:
-    waiting = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
-    return state._with(waiting, ended=event, underway=None)
 
 
 def _live(state: State, keys: Iterable[str]) -> list[Entry]:
@@ -333,12 +324,14 @@ _AFTER: dict[type[Event], Callable[[State, Any], State]] = {
     Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
     Started: _started,
     Reported: _reported,
-    Paused: _paused,
-    Interrupted: _interrupted,
+    Paused: _left,
+    Interrupted: _left,
     Ended: _ended,
     Applied: _applied,
     Requested: _requested,
     Underway: lambda state, event: replace(state, underway=event),
     Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
-    SessionEnded: _session_ended,
+    SessionEnded: lambda state, event: state._with(
+        (replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")), ended=event, underway=None
+    ),
 }
