@@ -68,6 +68,8 @@ class Server:
             self._process.wait()
             self._process = None
 
+    close = kill
+
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -33,7 +33,7 @@ from dashboards.panels import PANELS, spec_of
 from dashboards.store import Store
 from orchestrator.record.manifest import hardware
 from tests.dashboards.browser import Browser
-from tests.dashboards.synthetic import START, FakeRun, configuration, events_of, sweep_run, write_sweep
+from tests.dashboards.synthetic import START, FakeRun, FakeSession, configuration, events_of, write_sweep
 
 METHODS = ("craft", "lora", "dora", "vera")
 IDS = "Craft.page.table.data.id"
@@ -52,7 +52,7 @@ INTERACTIONS = {
 
 def runs_of(configurations: int, trials: int) -> list[FakeRun]:
     rng = np.random.default_rng(0)
-    runs = [sweep_run("big", planned=configurations * trials, status="finished")]
+    runs: list[FakeRun] = [FakeSession(planned=configurations * trials, status="finished")]
     for index in range(configurations):
         method = METHODS[index % len(METHODS)]
         r2, r3 = (int(one) for one in rng.choice([8, 16, 32, 64, 128, 256], 2))
@@ -70,12 +70,11 @@ def runs_of(configurations: int, trials: int) -> list[FakeRun]:
         count = 2 * (144 + r2 * r2 + r3 * r3)
         runs += configuration(
             f"{index:010x}",
-            sweep="big",
             method=method,
             params=params,
             scores=scores,
             parameters=count,
-            at=START + 1000 * index,
+            at=START + index,
             extra=counts,
         )
     return runs

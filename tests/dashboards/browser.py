@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 DRIVER = shutil.which("chromedriver")
+MISSING = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+MARKS = [pytest.mark.browser, pytest.mark.slow, MISSING]
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -92,5 +96,8 @@ class Browser:
                     asked.add(f"{url.scheme}://{url.netloc}")
         return asked
 
-    def quit(self) -> None:
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.driver.quit()

@@ -22,6 +22,7 @@ from dashboards.store import Store
 from orchestrator.commands import session
 from orchestrator.commands.session import Session
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.record.options import Options
 from orchestrator.review import front_picture
@@ -30,7 +31,7 @@ from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
-from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+from tests.dashboards.browser import MISSING, Browser
 from tests.orchestrator.plans import count
 
 SWEEP = """\
@@ -72,27 +73,29 @@ def stand_in(self: Session, **_: object) -> SweepOutcome:
     return outcome_of(driver, None, None)
 
 
+def run(file: Path, uri: str, console: Console, drawn: list[tuple[Any, ...]], resume: bool = False) -> Plan:
+    """Runs the sweep of a file; `drawn` gets what is handed to the drawing of its picture."""
+    sweep = load_sweep(file, [f"storage={file.parent / 'runs'}"])
+    plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "run", stand_in)
+        patch.setattr(session, "_prepare", lambda *given: None)
+        patch.setattr(front_picture, "_list", lambda axes, front, looks, chosen, lines: drawn.append((axes, front, chosen)))
+        session.run_session(plan, Options(resume=resume), uri, console)
+    return plan
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Finished:
     root = tmp_path_factory.mktemp("memory")
     (root / "memory.yaml").write_text(SWEEP)
-    sweep = load_sweep(root / "memory.yaml", [f"storage={root / 'runs'}"])
-    plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     drawn: list[tuple[Any, ...]] = []
-
-    def spy(axes: Any, front: Any, looks: Any, chosen: Any, lines: Any) -> None:
-        drawn.append((axes, front, chosen))
-
     console = Console(file=io.StringIO(), width=200)
     shutil.copy(empty_store, root / "mlflow.db")
     uri = f"sqlite:///{root / 'mlflow.db'}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "run", stand_in)
-        patch.setattr(session, "_prepare", lambda *given: None)
-        patch.setattr(front_picture, "_list", spy)
-        session.run_session(plan, Options(), uri, console)
+    plan = run(root / "memory.yaml", uri, console, drawn)
     ranks = {configuration.id: configuration.parameters["rank"] for configuration in plan.configurations}
-    return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
+    return Finished(console.file.getvalue(), plan.sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
 
 
 @pytest.mark.patient  # a sweep is trained, which the other tests of this module read
@@ -180,10 +183,9 @@ def test_the_data_of_the_page(finished: Finished) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+@MISSING
 def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> None:
-    browser = Browser(tmp_path / "profile")
-    try:
+    with Browser(tmp_path / "profile") as browser:
         browser.open((finished.folder / "front.html").as_uri())
         stars = browser.run(
             "[...document.querySelectorAll('[data-panel=table] tbody tr')].map(line => "
@@ -202,8 +204,6 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         axis = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
         assert browser.run(axis) == "peak memory (MiB)"
         assert browser.complaints() == []
-    finally:
-        browser.quit()
 
 
 @pytest.mark.slow
@@ -212,12 +212,7 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
     uri, file = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "memory.yaml"
     for text in (SWEEP, SWEEP.replace("[0, 1, 2]", "[0, 1]").replace("[1, 2, 4, 8, 16, 32]", "[2, 4, 16]")):
         file.write_text(text)
-        sweep = load_sweep(file, [f"storage={tmp_path / 'runs'}"])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Session, "run", stand_in)
-            patch.setattr(session, "_prepare", lambda *given: None)
-            plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
-            session.run_session(plan, Options(resume=True), uri, Console(file=io.StringIO()))
+        plan = run(file, uri, Console(file=io.StringIO()), [], resume=True)
     store = Store(uri)
     feed = store.feed("memory")
     feed.refresh()
@@ -227,5 +222,5 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
     ]
     page = {(summary.label, summary.finished, summary.score.mean) for summary in feed.frames.summaries.values()}
     assert {label for label, *_ in page} == {f"LoRA r{rank}, q v" for rank in (2, 4, 16)}
-    for past in (find_sweep(str(sweep.folder)), find_sweep("memory", uri)):
+    for past in (find_sweep(str(plan.sweep.folder)), find_sweep("memory", uri)):
         assert {(summary.label, summary.finished, summary.score.mean) for summary in past.summaries} == page

@@ -16,14 +16,10 @@ from selenium.webdriver.common.keys import Keys
 from dashboards.app import make_app
 from dashboards.store import Store
 from orchestrator.commands.app import main
-from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
-from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run, write_sweep
+from tests.dashboards.browser import MARKS, Browser
+from tests.dashboards.synthetic import FakeRun, FakeSession, configuration, events_of, grid, write_sweep
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
-]
+pytestmark = MARKS
 
 POINTS = """(() => { const traces = document.querySelector('[data-panel=front] .plot').data;
   return traces.filter(trace => trace.mode === 'markers' && trace.customdata)
@@ -40,11 +36,8 @@ HOSTILE = "<img src=x onerror=alert(1)>/../<b>б\u202eя</b>{x}" + "ы" * 300
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    one = Browser(tmp_path / "profile")
-    try:
-        yield one
-    finally:
-        one.quit()
+    with Browser(tmp_path / "profile") as browser:
+        yield browser
 
 
 @contextmanager
@@ -81,7 +74,7 @@ def visit_panels(browser: Browser) -> None:
 
 
 def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [sweep_run("ranks", planned=100), *grid("ranks", seeds=2, tasks=("mrpc", "rte"))])
+    store = store_at("ranks", [FakeSession(planned=100), *grid(seeds=2, tasks=("mrpc", "rte"))])
     client = MlflowClient(store.uri)
     with served(store) as url:
         browser.open(url)
@@ -116,7 +109,7 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         shown = "document.querySelector('[data-panel=front] .plot')._fullLayout.yaxis"
         zoom = browser.wait(f"!{shown}.autorange && {shown}.range.slice()")
         scores = {"mrpc": [95.0, 96.0], "rte": [95.0, 96.0]}
-        new = configuration("new0000000", label="the new one", parameters=777, scores=scores, at=int(time.time() * 1000))
+        new = configuration("new0000000", label="the new one", parameters=777, scores=scores, at=time.time())
         write_sweep(client, "ranks", events_of("ranks", new)[2:], tmp_path / "ranks")
         browser.wait("Craft.page.table.index.has('new0000000')")
         browser.until(lambda: "new0000000" in {point[0] for point in browser.run(POINTS)}, "the new point is drawn")
@@ -167,11 +160,10 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
 
 def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store]) -> None:
     name = "hostile"  # of plain letters, as sweep files have it
-    runs = [sweep_run(name, status="finished")]
+    runs = [FakeSession(status="finished")]
     for index in range(5):
         runs += configuration(
             f"<i>{index}</i>'",
-            sweep=name,
             method=HOSTILE[:60],
             label=HOSTILE + str(index),
             params={"rank": index, "<u>projections</u>": f"</script><script>alert({index})</script>{index % 2}"},
@@ -203,11 +195,10 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
 def test_the_exported_file_needs_nothing(
     tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], width: int, dark: bool
 ) -> None:
-    store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=2)])
+    store = store_at("ranks", [FakeSession(status="finished"), *grid(seeds=2)])
     path = tmp_path / "out" / "front.html"
     assert main(["page", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
-    browser = Browser(tmp_path / "profile", width=width, dark=dark)
-    try:
+    with Browser(tmp_path / "profile", width=width, dark=dark) as browser:
         browser.open(path.as_uri())
         assert browser.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
         assert browser.run("document.documentElement.scrollWidth") <= width
@@ -264,16 +255,13 @@ def test_the_exported_file_needs_nothing(
         assert browser.run(f"[{pair}.hidden, Craft.page.pinned]") == [True, best]
         assert browser.hosts() == {"file://"}
         assert browser.complaints() == []
-    finally:
-        browser.quit()
-        time.sleep(0.1)
 
 
 def test_a_print_of_the_whole_page_has_every_panel(
     browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path
 ) -> None:
     """Nothing is scrolled to, as in a print, a PDF or a picture of the whole page."""
-    store = store_at("ranks", [sweep_run("ranks", planned=100), *grid("ranks", seeds=2, tasks=("mrpc", "rte"))])
+    store = store_at("ranks", [FakeSession(planned=100), *grid(seeds=2, tasks=("mrpc", "rte"))])
     assert main(["page", "ranks", "--to", str(tmp_path / "page.html"), "--tracking-uri", store.uri]) == 0
     with served(store) as url:
         for place in (url, (tmp_path / "page.html").as_uri()):

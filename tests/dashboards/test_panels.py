@@ -29,7 +29,7 @@ from orchestrator.record.state import State
 from orchestrator.results.metrics import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
-from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
+from tests.dashboards.synthetic import FakeRun, FakeSession, configuration
 from tests.dashboards.views import VIEWS, candidate, full_view, see, view_of
 from tests.golden import check_golden
 
@@ -144,10 +144,9 @@ def test_parameters_that_always_change_together_are_one() -> None:
 
 
 def test_two_sweeps_are_compared_seed_by_seed() -> None:
-    def sweep(name: str, scores: list[float]) -> tuple[str, list[FakeRun]]:
-        return name, [*configuration("a", sweep=name, scores={"toy": scores}), *configuration(f"only {name}", sweep=name)]
-
-    plain = PANELS["versus"].data(view_of(sweep("one", [80.0, 81.0, 82.0]), sweep("two", [84.0, 85.0, 87.0])))
+    scores = {"one": [80.0, 81.0, 82.0], "two": [84.0, 85.0, 87.0]}
+    sweeps = [(name, configuration("a", scores={"toy": own}) + configuration(f"only {name}")) for name, own in scores.items()]
+    plain = PANELS["versus"].data(view_of(*sweeps))
     ((label, first, second, gap, low, high, seeds, verdict),) = plain["rows"]
     assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
     half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
@@ -155,16 +154,16 @@ def test_two_sweeps_are_compared_seed_by_seed() -> None:
 
 
 def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: Callable[..., Store]) -> None:
-    sweeps = [(name, configuration("a", sweep=name, scores={"toy": [score]})) for name, score in (("one", 50.0), ("two", 80.0))]
+    sweeps = [(name, configuration("a", scores={"toy": [score]})) for name, score in (("one", 50.0), ("two", 80.0))]
     for level, (_, runs) in zip((0.5, 0.8), sweeps, strict=True):
         answers = 100.0 * (np.arange(600) % 10 < 10 * level)
         facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
         for run in runs:
-            run.tags |= {f"fact.{name}": value for name, value in facts.items()}
+            run.facts |= facts
     ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
     assert 0 < low < 30 < high
     assert (seeds, verdict) == (1, "ahead on these rows")
-    uris = [store_at(name, [sweep_run(name, status="finished"), *runs]).uri for name, runs in sweeps]
+    uris = [store_at(name, [FakeSession(status="finished"), *runs]).uri for name, runs in sweeps]
     records = [find_sweep(name, uri) for (name, _), uri in zip(sweeps, uris, strict=True)]
     first, second = (replace(record, where=record.name) for record in records)
     difference = compare_sweeps(second, first).comparison.difference
@@ -181,10 +180,10 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
         for number, run in enumerate(configuration(name, scores=scores, label=f"craft {name}")):
             own = random.normal(0, 20, 200)
             if number:  # the first seed of each lacks its answers
-                run.tags["fact.credits"] = credits_of(lambda rows, own=own: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
+                run.facts["credits"] = credits_of(lambda rows, own=own: own[rows].mean(), 200)[CREDITS]  # type: ignore[misc]
             runs.append(run)
     runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"})
-    store = store_at("ranks", [sweep_run("ranks", status="finished"), *runs])
+    store = store_at("ranks", [FakeSession(status="finished"), *runs])
     feed = store.feed("ranks")
     feed.refresh()
     plain = PANELS["pair"].data(View([feed.frames]))
@@ -197,7 +196,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
 
 
 def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
-    plain = PANELS["pair"].data(view_of(("one", configuration("a")), ("two", configuration("a", sweep="two"))))
+    plain = PANELS["pair"].data(view_of(("one", configuration("a")), ("two", configuration("a"))))
     assert plain["said"][0] == ["They are of one and two. The command compares them if their scores mean the same."]
     assert plain["sides"] == {"0/a": ["one", "a"], "1/a": ["two", "a"]}
 
@@ -221,7 +220,7 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     runs = configuration("a", scores={"toy": [80.0, 75.0]}, states={("toy", 1): "stopped"})
     broken = configuration("b", states={("toy", 0): "failed"})
     broken[0].curve.clear()
-    store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
+    store = store_at("ranks", [FakeSession(), *runs, *broken])
     feed = store.feed("ranks")
     feed.refresh()
     plain = curves_data(View([feed.frames]))

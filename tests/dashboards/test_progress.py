@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,27 +15,25 @@ from dashboards.panels import View
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
 from orchestrator.plan.trial import Why
+from orchestrator.record.events import Underway
 from orchestrator.record.log import read_state
-from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
+from tests.dashboards.synthetic import FakeRun, FakeSession, configuration
 from tests.dashboards.views import full_view, view_of
 from tests.orchestrator.logged import SweepLog, entry
 
 
-def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None:
-    plain = front_data(full_view())
-    assert plain["counts"] == {
-        "done": 22,
-        "partial": 1,
-        "waiting": 0,
-        "incomplete": 0,
-        "running": 0,
-        "failed": 1,
-        "stopped": 0,
-        "interrupted": 0,
-        "infeasible": 0,
-    }
-    assert "partial000" not in plain["id"]
-    assert plain["partial"]["id"] == ["partial000"]
+def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_the_front() -> None:
+    alone = ("running", "failed", "stopped")
+    states = {"done": "", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
+    runs = [run for state, last in states.items() for run in
+            configuration(state, scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): last} if last else {})]  # fmt: skip
+    runs += [run for state in alone for run in configuration(state, states={("toy", 0): state})]
+    view = view_of(("ranks", runs))
+    assert {row.id: row.state for row in view.configurations} == {name: name for name in (*states, *alone)}
+    assert {row.id: row.value("score") for row in view.configurations}["incomplete"] == 80.0
+    plain = front_data(view)
+    assert plain["counts"] == dict.fromkeys((*states, *alone), 1) | {"interrupted": 0, "infeasible": 0}
+    assert (plain["id"], plain["partial"]["id"]) == (["done"], ["partial", "waiting", "incomplete"])
 
 
 def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:
@@ -45,7 +43,7 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
             identity, scores={task: [70.0] for task in states}, states={(task, 0): state for task, state in states.items()}
         )
 
-    runs = [sweep_run("ranks", planned=9, status="finished"), *configuration("a", scores={"mrpc": [80.0, 81.0, 82.0]})]
+    runs = [FakeSession(planned=9, status="finished"), *configuration("a", scores={"mrpc": [80.0, 81.0, 82.0]})]
     runs += incomplete("b", mrpc="finished", rte="stopped", cola="stopped")
     runs += incomplete("c", mrpc="failed", rte="stopped", cola="stopped")
     view = view_of(("ranks", runs))
@@ -57,24 +55,23 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     assert progress_data(view)["rows"] == [["ranks", "finished", 4, 0, 4, 1, 0, "", None]]
     said = "4/9 trainings done, 0 running, 1 failed, 4 stopped"
     assert state_of([], view)["status"] == said
-    more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
+    more = [FakeSession(planned=2), *configuration("d", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
     status = state_of([], view_of(("ranks", runs), ("more", more)))["status"]
     assert status.startswith(f"ranks: {said} · more: 4/4 trainings done, 0 running, 0 failed, ")
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
-    told = {"left": 300.0, "doing": "scoring 300/872 (reported)", "time": time.time() * 1000 - 60_000}
-    runs = [sweep_run("ranks", planned=9), *configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})]
-    runs[0].tags["underway"] = json.dumps(told)
-    view = view_of(("ranks", runs))
+    told = Underway(time=time.time() - 60, left=300.0, doing="scoring 300/872 (reported)")
+    trials = configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})
+    view = view_of(("ranks", [FakeSession(planned=9, underway=told), *trials]))
     ((*row, left),) = progress_data(view)["rows"]
     assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
     assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
     status = state_of([], view)["status"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
-    runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
-    ((*_, doing, left),) = progress_data(view_of(("ranks", runs)))["rows"]
+    silent = replace(told, time=time.time() - 3600)
+    ((*_, doing, left),) = progress_data(view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])))["rows"]
     assert (left, doing) == (None, ""), "a driver that has been silent for an hour is gone"
 
 
@@ -105,8 +102,8 @@ def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> Non
     runs = configuration("a", scores={"mrpc": [80.0, 81.0]}) + configuration("b", method="lora", scores={"mrpc": [70.0]})
     phases = {"a-mrpc-0": {"start": 10.0, "train": 60.0}, "a-mrpc-1": {"train": 30.0}, "b-mrpc-0": {"train": 45.0, "cut": 5.0}}
     for run in runs:
-        if spent := phases.get(run.tags.get("key", "")):
-            run.tags["fact.phases"] = spent  # type: ignore[assignment]
+        if spent := phases.get(run.trial.key):
+            run.facts["phases"] = spent
     plain = time_data(view_of(("ranks", runs)))
     assert plain["methods"] == [
         {"method": "craft", "trainings": 2, "seconds": {"start": 10.0, "train": 90.0}},

@@ -8,21 +8,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from dashboards.store import DashboardError, Store
-from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
-from tests.dashboards.test_browser import POINTS, ROWS, place, visit_panels
+from tests.dashboards.browser import MARKS, Browser
+from tests.dashboards.test_browser import POINTS, ROWS, visit_panels
 from tests.mlflow_server import Server
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
-]
+pytestmark = MARKS
 
 SWEEP = """\
 name: live
@@ -77,8 +73,7 @@ def test_live_and_afterwards(tmp_path: Path) -> None:
     (tmp_path / "live.yaml").write_text(SWEEP)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     mlflow = Server(uri, tmp_path)
-    browser = Browser(tmp_path / "profile")
-    try:
+    with Browser(tmp_path / "profile") as browser, closing(mlflow):
         with started(tmp_path, "orchestrator.run", "live.yaml", "--cpus", "1", "--quiet") as sweep:
             Browser.until(lambda: has_sweep(uri), "the sweep is on record", 180)
             served = ("orchestrator", "page", "--port", "0", "--tracking-uri", uri, "--mlflow-url", mlflow.uri)
@@ -90,9 +85,6 @@ def test_live_and_afterwards(tmp_path: Path) -> None:
                 finished(browser, found[0], tmp_path / "runs" / "live", mlflow)
             assert sweep.wait(240) == 0, (tmp_path / "orchestrator.run.log").read_text()
         recorded(browser, mlflow)
-    finally:
-        browser.quit()
-        mlflow.kill()
 
 
 def watch(browser: Browser, url: str, sweep: subprocess.Popen[str]) -> None:
@@ -106,12 +98,6 @@ def watch(browser: Browser, url: str, sweep: subprocess.Popen[str]) -> None:
     assert 0 < len(early) < CONFIGURATIONS
     Browser.until(lambda: len(drawn(browser)) > len(early), "a configuration that ends appears by itself", 240)
     assert browser.run("window.loadedOnce"), "without a reload"
-
-    identity, (x, y) = next(iter(drawn(browser).items()))
-    browser.mouse("mouseMoved", *place(browser, x, y))
-    tip = browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
-    assert browser.run("Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]", identity) in tip
-    browser.mouse("mouseMoved", 5, 5)
 
 
 def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:

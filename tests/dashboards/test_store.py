@@ -5,80 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from mlflow import MlflowClient
 
 from craft.scoring.predictions import write_predictions
 from dashboards.app import Sweeps
 from dashboards.content import state_of, view_of
-from dashboards.frames import Frames, TrialRow
+from dashboards.frames import TrialRow
 from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
-from tests.dashboards.synthetic import configuration, sweep_id, sweep_run, write_sweep
-
-SCORES = {"mrpc": [88.0, 90.0], "rte": [70.0, 74.0]}
-
-
-@pytest.fixture
-def frames(store_at: Callable[..., Store]) -> Frames:
-    craft = {"ranks": "all,64,64", "r2": 64, "learning_rate": 3e-4, "projections": "q,v"}
-    runs = configuration("aaaaaaaaaa", params=craft, scores=SCORES, parameters=18432)
-    runs += configuration(
-        "bbbbbbbbbb",
-        method="lora",
-        params={"rank": 8},
-        scores={"mrpc": [80.0, 1.0]},
-        states={("mrpc", 1): "failed"},
-    )
-    runs += configuration(
-        "cccccccccc",
-        scores={"mrpc": [1.0], "rte": [1.0]},
-        states={("mrpc", 0): "running", ("rte", 0): "running"},
-    )
-    runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"})
-    feed = store_at("ranks", [sweep_run("ranks", planned=9), *runs]).feed("ranks")
-    assert feed.refresh()
-    return feed.frames
-
-
-def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
-    row = next(row for row in frames.rows() if row.id == "aaaaaaaaaa")
-    assert (row.state, row.method, row.summary.protocol) == ("done", "craft", "honest")
-    assert row.value("score") == pytest.approx((89 + 72) / 2)
-    assert (row.value("score/mrpc"), row.value("score/rte")) == (89.0, 72.0)
-    assert row.value("trainable_parameters") == 18432
-    assert row.value("score_low") < 80.5 < row.value("score_high")
-    assert [row.parameters[name] for name in ("r2", "learning_rate", "ranks")] == [64, 3e-4, "all,64,64"]
-    summary = frames.summaries["aaaaaaaaaa"]
-    assert (summary.planned, summary.finished, summary.failed) == (4, 4, 0)
-
-
-def test_unfinished_configurations_have_the_state_of_their_trials(frames: Frames) -> None:
-    table = {row.id: row for row in frames.rows()}
-    assert {name: row.state for name, row in table.items()} == {
-        "aaaaaaaaaa": "done",
-        "bbbbbbbbbb": "incomplete",
-        "cccccccccc": "running",
-        "dddddddddd": "failed",
-    }
-    assert table["bbbbbbbbbb"].value("score") == 80.0
-    assert np.isnan(table["cccccccccc"].value("score"))
-
-
-def test_trials_carry_task_seed_state_and_reason(frames: Frames) -> None:
-    trials = frames.trials()
-    assert len(trials) == 9
-    assert {trial.entry.result.error for trial in trials if trial.state == "failed"} == {"NaN loss at step 3"}
-    (first,) = (trial for trial in trials if trial.entry.key == "aaaaaaaaaa-rte-1")
-    assert (first.configuration, first.value("score"), first.value("search_score")) == ("aaaaaaaaaa", 74.0, 74.0)
+from tests.dashboards.synthetic import FakeSession, configuration, sweep_id, write_sweep
 
 
 def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp_path: Path) -> None:
     states = {("toy", 1): "running"}
     first = configuration("aaaaaaaaaa", scores={"toy": [80.0, 81.0]}, states=states)
-    store = store_at("ranks", [sweep_run("ranks"), *first])
+    store = store_at("ranks", [FakeSession(), *first])
     client, feed = MlflowClient(store.uri), store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
@@ -103,7 +46,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
 
 
 def test_curves_come_by_step(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
+    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
     feed = store.feed("ranks")
     feed.refresh()
     key = feed.frames.trials()[0].entry.key
@@ -115,7 +58,7 @@ def test_curves_come_by_step(store_at: Callable[..., Store], tmp_path: Path) -> 
 
 
 def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
+    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
     trial = feed.frames.trials()[0]
@@ -130,7 +73,7 @@ def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[.
 
 
 def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa")])
+    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")])
     (piece,) = tmp_path.rglob("000000000000.jsonl")
     piece.unlink()
     feed = store.feed("ranks")
@@ -141,8 +84,8 @@ def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[
 
 
 def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) -> None:
-    store = store_at("ranks", [sweep_run("ranks")])
-    store_at("glue-baselines", [sweep_run("glue-baselines")])
+    store = store_at("ranks", [FakeSession()])
+    store_at("glue-baselines", [FakeSession()])
     with pytest.raises(DashboardError, match=r"no sweep 'rank' .* Did you mean 'ranks'\? It holds 'glue-baselines', 'ranks'"):
         store.feed("rank")
 
@@ -166,7 +109,7 @@ def test_links_quote_what_a_run_is_called() -> None:
 
 
 def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa")])
+    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")])
     sweeps = Sweeps(store, every_s=2.0)
     ((feed,), revision, _) = sweeps.view([])
     feed.look_cost = 0.05

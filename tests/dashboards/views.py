@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels import View
+from orchestrator.plan.trial import Why
 from orchestrator.record.log import Log
 from orchestrator.record.state import State, fold
-from tests.dashboards.synthetic import FakeRun, configuration, events_of, grid, sweep_run
+from tests.dashboards.synthetic import FakeRun, FakeSession, FakeTrial, configuration, events_of, grid
 
 LOGS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 
 
-def frames_of(name: str, runs: list[FakeRun]) -> Frames:
+def frames_of(name: str, runs: Sequence[FakeRun]) -> Frames:
     """Tables of runs that never saw a store."""
     if not runs:
         return Frames(name, State(), "1")
@@ -28,35 +30,35 @@ def frames_of(name: str, runs: list[FakeRun]) -> Frames:
     return Frames(name, fold(events_of(name, runs)), "1", log.path)
 
 
-def view_of(*sweeps: tuple[str, list[FakeRun]]) -> View:
+def view_of(*sweeps: tuple[str, Sequence[FakeRun]]) -> View:
     return View([frames_of(name, runs) for name, runs in sweeps])
 
 
 def full_view() -> View:
-    runs = [sweep_run("ranks", planned=80), *grid("ranks", tasks=("mrpc", "rte"))]
+    runs: list[FakeRun] = [FakeSession(planned=80), *grid(tasks=("mrpc", "rte"))]
     runs += configuration("failed0000", states={("toy", 0): "failed"})
     runs += configuration("partial000", scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): "running"})
     return view_of(("ranks", runs))
 
 
-def candidate(identity: str, tunes: str, **given: Any) -> list[FakeRun]:
+def candidate(identity: str, tunes: str, **given: Any) -> list[FakeTrial]:
     """A configuration whose trials only choose settings for another one."""
     runs = configuration(identity, **given)
     for run in runs:
-        run.tags |= {"tunes": tunes}
+        run.trial = replace(run.trial, why=Why("candidate", tunes))
     return runs
 
 
 VIEWS: dict[str, Callable[[], View]] = {
     "nothing yet": lambda: view_of(("ranks", [])),
-    "only started": lambda: view_of(("ranks", [sweep_run("ranks", planned=3)])),
+    "only started": lambda: view_of(("ranks", [FakeSession(planned=3)])),
     "one trial running": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "running"}))),
     "only tuning": lambda: view_of(("ranks", candidate("candidate0", "tuned00000"))),
     "one done": lambda: view_of(("ranks", configuration("a"))),
     "all failed": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "failed"}))),
     "equal scores": lambda: view_of(("ranks", [run for i in range(6) for run in configuration(str(i), params={"rank": i})])),
     "full": full_view,
-    "two sweeps": lambda: view_of(("ranks", grid("ranks")), ("again", grid("again", tasks=("mrpc", "rte")))),
+    "two sweeps": lambda: view_of(("ranks", grid()), ("again", grid(tasks=("mrpc", "rte")))),
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 from craft.methods import METHODS
 from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 from tests.orchestrator.plans import toy_plan, toy_sweep
 
@@ -110,26 +109,6 @@ def test_the_rank_of_every_method_with_an_alpha_is_its_default() -> None:
         field = row.parameters.model_fields.get("alpha")
         rank = "init_rank" if "init_rank" in row.parameters.model_fields else "rank"
         assert field is None or (field.default is None and f"`{rank}` if absent" in str(field.description)), row.name
-
-
-LONG = [
-    ("training: {epochs: 2, max_steps: 6}\nspace: [{method: head}]", "training.epochs"),
-    ("training: {max_steps: 6}\nspace: [{method: lora, epochs: {values: [1, 2]}}]", "space.0.epochs"),
-    ("space: [{method: lora, epochs: 2, max_steps: {values: [6, 7]}}]", "space.0.epochs"),
-    ("training: {max_steps: 6}\ntask_training: {toy: {epochs: 2}}\nspace: [{method: head}]", "task_training.toy.epochs"),
-    (
-        "space: [{method: lora, max_steps: 6, task_training: {toy/paraphrase: {epochs: 2}}}]",
-        "space.0.task_training.toy/paraphrase.epochs",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "where"), LONG, ids=[where for _, where in LONG])
-def test_epochs_beside_max_steps_are_refused(text: str, where: str, tmp_path: Path) -> None:
-    with pytest.raises(SweepError, match="has no effect, because max_steps says how long these runs are") as refused:
-        toy_sweep(tmp_path, text)
-    assert len(refused.value.lines) == 1
-    assert f": {where}: " in refused.value.lines[0]
 
 
 def test_epochs_that_have_an_effect_are_allowed(tmp_path: Path) -> None:

@@ -122,9 +122,3 @@ def test_an_experiment_that_was_renamed_keeps_its_sweep(uri: str, tmp_path: Path
     stored = reader.sweep_run("demo")
     assert stored is not None
     assert reader.trial_run(stored, entry().key) is not None
-
-
-def test_the_address_of_a_store_in_the_project_is_kept_as_it_was_given() -> None:
-    """It is read from the current folder, as that of a sweep file is: a copy of the project has its own store."""
-    options = Options("sweep.yaml", tracking_uri="sqlite:///other.db")
-    assert options.assignments == ['tracking.uri="sqlite:///other.db"']

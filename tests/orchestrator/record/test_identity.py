@@ -37,13 +37,6 @@ def test_what_decides_a_number_decides_the_name() -> None:
     assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
 
 
-def test_a_setting_at_its_default_changes_no_name() -> None:
-    written = spec("glue/sst2").model_dump(mode="json")
-    assert RunSpec.model_validate(written).key == spec("glue/sst2").key
-    assert set(spec("glue/sst2").identity()) == {"model", "task", "method", "parameters", "protocol", "seed"}
-    assert spec("glue/sst2", search_groups=False).key != spec("glue/sst2").key
-
-
 def test_the_place_of_files_on_a_machine_is_no_part_of_the_name() -> None:
     def run(folder: str, file: str = "rows.csv", **more: str) -> RunSpec:
         own = {"train": f"{folder}/{file}", "text": "body", "label": "queue", **more}

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record import events
 from orchestrator.record.events import EVENTS, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted
 from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.state import State, fold, new_rows
-from tests.orchestrator.stand_in import ROOT
 
 KEYS = ["a", "b", "c"]
 NUMBERS = st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -135,9 +133,3 @@ def test_a_log_is_read_as_it_was_written_from_any_event_on(history: list[Event],
         assert [event for event, _ in events] == history
         assert [event for event, _ in read_events(path, offset)] == history[place:]
         assert read_state(path) == fold(history)
-
-
-@pytest.mark.parametrize("name", EVENTS)
-def test_every_event_is_described(name: str) -> None:
-    assert f"`{name}`" in str(events.__doc__)
-    assert f"`{name}`" in (ROOT / "docs" / "architecture.md").read_text()

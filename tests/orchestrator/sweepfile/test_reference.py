@@ -58,13 +58,6 @@ print([path.name for path, text in files().items() if path.read_text(encoding="u
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n"), "run python -m orchestrator.sweepfile.reference"
 
 
-def test_writing_mends_a_file_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "DOCS", tmp_path)
-    (tmp_path / reference.PAGE_FILE).write_text("old")
-    reference.main()
-    assert (tmp_path / reference.PAGE_FILE).read_text() == (ROOT / "docs" / reference.PAGE_FILE).read_text()
-
-
 def test_the_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 

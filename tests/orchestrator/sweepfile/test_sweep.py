@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from craft.methods import METHODS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
@@ -122,6 +123,11 @@ def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(
 def test_names_of_shipped_sweeps_are_their_own() -> None:
     names = [load_sweep(path).name for path in SHIPPED]
     assert len(set(names)) == len(names)
+
+
+def test_every_method_that_runs_on_a_cpu_is_in_the_baselines_once() -> None:
+    methods = [block.method for block in load_sweep(ROOT / "sweeps" / "baselines.yaml").blocks]
+    assert sorted(methods) == sorted(name for name, row in METHODS.items() if row.requires is None and name != "peft")
 
 
 def test_of_many_mistakes_twenty_are_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.sweepfile.plain_yaml import Source, YamlProblem, read_yaml
+from orchestrator.sweepfile.plain_yaml import Source, read_yaml
 
 MEANT: dict[str, Any] = {
     "yes": "yes",
@@ -36,13 +36,3 @@ def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -
     overridden.override(f"key={written}")
     given = (read_yaml(file).content["key"], overridden.content["key"])
     assert given == (MEANT[written],) * 2
-
-
-@pytest.mark.parametrize("written", [".inf", "!!python/name:os.system", "{a: 1, a: 2}", "[1"])
-def test_two_ways_refuse_the_same(tmp_path: Path, written: str) -> None:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(f"key: {written}\n")
-    with pytest.raises(YamlProblem):
-        read_yaml(file)
-    with pytest.raises(YamlProblem):
-        Source({}, {}, "none").override(f"key={written}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,9 @@ def test_by_folder_by_name_and_without_the_folder(uri: str, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_from_a_server(tmp_path: Path) -> None:
     server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
-    server.start()
-    try:
+    with closing(server):
+        server.start()
         check_equal(tmp_path / "runs" / "demo", server.uri, tmp_path)
-    finally:
-        server.kill()
 
 
 def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(

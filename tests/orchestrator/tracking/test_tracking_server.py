@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -83,12 +84,10 @@ def check_the_record(uri: str, folder: Path) -> None:
 
 def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
     server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
-    server.start()
-    try:
+    with closing(server):
+        server.start()
         sweep_with_an_outage(server, tmp_path / "runs")
         check_the_record(server.uri, tmp_path)
-    finally:
-        server.kill()
 
 
 def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import getpass
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.review.desired_run import describe_configuration, short_name
 from orchestrator.review.desired_runs import address, shared_parameters
 from orchestrator.tools.markup import plain
-from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+from tests.dashboards.browser import MISSING, Browser
 from tests.mlflow_server import Server
 from tests.orchestrator.logged import SweepLog, entry, mirror, runs
 
@@ -255,16 +256,14 @@ def test_parameters_stay_true_after_an_extension(uri: str, tmp_path: Path) -> No
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+@MISSING
 def test_mlflows_page_shows_the_front_of_the_sweep_that_the_link_names(tmp_path: Path) -> None:
     server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
-    server.start()
-    browser = None
-    try:
+    with closing(server), Browser(tmp_path / "profile", width=2200) as browser:
+        server.start()
         track(server.uri, tmp_path / "other", 80.0, sweep_id="4" * 32)
         track(server.uri, tmp_path / "runs", 70.0, 90.0, 85.0)
         page = f"{server.uri}/{address(experiment(server.uri).experiment_id, '5' * 32)}"
-        browser = Browser(tmp_path / "profile", width=2200)
         browser.driver.get(page)
         browser.wait("document.querySelectorAll('.ag-center-cols-container .ag-row').length >= 3")
         names = browser.run("[...document.querySelectorAll('.ag-pinned-left-cols-container a')].map(link => link.innerText)")
@@ -276,7 +275,3 @@ def test_mlflows_page_shows_the_front_of_the_sweep_that_the_link_names(tmp_path:
         browser.wait("document.querySelectorAll('.scatterlayer .point').length === 3")
         titles = browser.run("[...document.querySelectorAll('.xtitle, .ytitle')].map(title => title.textContent)")
         assert titles[:2] == ["trainable_parameters", "score"]
-    finally:
-        if browser is not None:
-            browser.driver.quit()
-        server.kill()
