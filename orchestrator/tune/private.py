@@ -1,4 +1,4 @@
-"""The names of Ray that are not public, all of them: with another Ray, tests/orchestrator/tune/test_private_names.py fails.
+"""The names of Ray that are not public, all of them: with another Ray, tests/orchestrator/test_private_names.py fails.
 
 pyproject.toml admits only versions of Ray with which these names were tried.
 """

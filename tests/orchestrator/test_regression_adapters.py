@@ -78,15 +78,3 @@ def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
         made = register(uri, trial, Candidate(folder, "pairs", True, ["value"], [], {}))
         source = client.get_model_version("pairs", made.version).source
         np.testing.assert_allclose(load_model(source).predict(ROWS)["value"], wanted, atol=1e-3)
-
-
-def test_a_regression_answers_in_its_unit_loaded_and_served(tiny_bert: str, tmp_path: Path) -> None:
-    training = {"train_examples": 48, "eval_examples": 40, "max_steps": 4, "batch_size": 8, "max_length": 64}
-    spec = RunSpec(
-        model=tiny_bert, method="lora", parameters={"rank": 2}, training=training, **word_pairs(tmp_path, "regression")
-    )
-    adapter = train_run(spec, tmp_path).adapter
-    loaded, tokenizer = craft.load_adapter(adapter)
-    values = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in ROWS.to_numpy().tolist()]
-    assert all(0 < value < 5 for value in values), "numbers from 0 to 5, as the labels are"
-    np.testing.assert_allclose(Answerer(adapter).predict(ROWS)["value"], values, atol=1e-3)

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from craft.trainer.checkpoint import verify
 from orchestrator.commands.app import GOOD, QUIET, WRONG
-from orchestrator.commands.options import changes_of
 from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.outcome import SweepOutcome
@@ -155,10 +154,6 @@ def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -
     options = Options("s.yaml", (), "n", "my runs", "http://me:secret@host", "auto", start=("python", "-m", "orchestrator.run"))
     flags = "--name n --storage 'my runs' --tracking-uri 'http://***@host' --address auto"
     assert options.again() == f"python -m orchestrator.run s.yaml --resume {flags}"
-
-
-def test_within_is_a_setting_of_the_file() -> None:
-    assert changes_of(["seeds=[0]"], within=2.0, hours=1.5) == ("seeds=[0]", "enough.within=2.0", "budget.wall_clock=90min")
 
 
 def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

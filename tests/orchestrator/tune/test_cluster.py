@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import stat
@@ -15,8 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import ray
-from ray.tune.execution import class_cache
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
@@ -25,15 +22,6 @@ from orchestrator.tune import cluster
 from orchestrator.tune.cluster import PATIENT_ENVIRONMENT, describe_death, joined, keep_token
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ROOT, starts, wait_for
-
-
-def test_the_names_of_ray_that_are_used_here_exist() -> None:
-    assert isinstance(class_cache.ENV_VARS_TO_PROPAGATE, set)
-    assert "ENV_VARS_TO_PROPAGATE" in inspect.getsource(class_cache._ActorClassCache.get)
-    core = Path(ray.__file__).parent / "core/src/ray"
-    binaries = (core / "raylet/raylet").read_bytes() + (core / "gcs/gcs_server").read_bytes()
-    python = (Path(ray.__file__).parent / "_private/node.py").read_bytes()
-    assert [name for name in PATIENT_ENVIRONMENT if name.encode() not in binaries + python] == []
 
 
 @pytest.fixture
