@@ -160,7 +160,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
     sweep.end(broken, "failed", error="cuda is gone", retryable=True, steps=3)
     yield sweep
     sweep.run(small)
-    sweep.report(small, 20, search_score=float("nan"))
+    sweep.report(small, 20, search_score=float("nan"), search_loss=float("inf"))
     sweep.add(Interrupted, keys=[other.key])
     sweep.run(other, large, cut)
     sweep.report(large, 10)

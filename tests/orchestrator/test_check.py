@@ -107,16 +107,6 @@ def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
     assert "secret" not in finding.sentence
 
 
-@pytest.mark.slow
-def test_a_store_that_is_there_takes_a_run_which_is_deleted_again(tmp_path: Path) -> None:
-    import mlflow
-
-    client = mlflow.MlflowClient(store(tmp_path))
-    client.search_experiments()
-    assert first("tracking", plan_of(tmp_path), call_of(tmp_path)).level == "good"
-    assert list(client.search_runs(["0"])) == []
-
-
 def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -> None:
     runs = [plan_of(tmp_path).trials[0].run.model_dump(mode="json")]
     (tmp_path / "runs").mkdir()

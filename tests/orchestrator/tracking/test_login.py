@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,8 +73,3 @@ def test_a_refused_login_is_no_server_that_does_not_answer(refusing: tuple[int, 
     for text in sentences(uri):
         assert ("does not accept the user 'ada'" if status == 401 else "does not allow this to the user 'ada'") in text
         assert "5ecret" not in text
-
-
-def test_a_server_that_is_away_is_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(TrackingError, match="does not answer"):
-        check_store("http://127.0.0.1:9")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 
-from orchestrator.record.events import Filed, Paused, Underway
+from orchestrator.record.events import Filed, Underway
 from tests.orchestrator.logged import SweepLog, entry, finished, history, mirror, runs, story
 
 
@@ -41,7 +39,16 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     scores = {f"score/{task}": score for task, score in (("toy/sentiment", 70.0), ("toy/paraphrase", 80.0))}
     assert scores.items() <= configuration.data.metrics.items()
     assert (configuration.data.metrics["score"], configuration.data.params["projections"]) == (75.0, "q,v")
+    text = configuration.data.tags["mlflow.note.content"]
+    assert text.startswith("**score 75.00**, 128 trainable parameters\n")
+    replicated = table["configuration", f"{16:010x}"].data.tags["mlflow.note.content"]
+    assert replicated.startswith("**score 87.33** (71.36 to 100.00), 512 trainable parameters\n")
+    assert f"craft-sweeps take demo --pick {8:010x} --to adapter --tracking-uri {uri}" in text
     assert "craft.tunes" in table["configuration", f"{99:010x}"].data.tags
+    refused = table["configuration", "f" * 10]
+    assert (refused.info.status, refused.data.tags["craft.complete"]) == ("FINISHED", "false")
+    assert refused.data.tags["mlflow.note.content"] == "trainable_parameters is above max 40,000"
+    assert (refused.data.params, refused.data.metrics) == ({"method": "craft", "rank": "1"}, {"trainable_parameters": 1e6})
     counts = {"trials_planned": 7, "trials_done": 6, "trials_stopped": 1, "trials_failed": 0, "seconds": 60.0}
     assert counts.items() <= sweep.data.metrics.items()
     assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -66,11 +73,16 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
 
 def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     seen: list[dict[str, str]] = []
-    for _ in story(tmp_path / "runs"):
-        mirror(tmp_path / "runs", uri)
-        seen.append({key: run.data.tags["craft.status"] for (_, key), run in runs(uri).items()})
-    histories = {key: [statuses.get(key, "") for statuses in seen] for key in seen[-1]}
     broken = entry(32).key
+    for part, _ in enumerate(story(tmp_path / "runs")):
+        mirror(tmp_path / "runs", uri)
+        table = runs(uri)
+        seen.append({key: run.data.tags["craft.status"] for (_, key), run in table.items()})
+        if part == 1:
+            failed, configuration = table["trial", broken], table["configuration", f"{32:010x}"]
+            assert (failed.info.status, failed.data.tags["craft.error"]) == ("FAILED", "cuda is gone")
+            assert all("cuda is gone" in run.data.tags["mlflow.note.content"] for run in (failed, configuration))
+    histories = {key: [statuses.get(key, "") for statuses in seen] for key in seen[-1]}
     assert histories == {
         "demo": ["running"] * 4 + ["finished", "running", "finished"],
         "f" * 10: ["infeasible"] * 7,
@@ -91,21 +103,28 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     assert run.info.status == "FINISHED"
     assert run.data.tags.get("craft.error", "") == "", "what an earlier try left there is no longer true"
     assert run.data.tags["mlflow.note.content"] == "**stopped**\n\n- never among the best"
-    nan = runs(uri)["trial", entry(8).key].data.tags
-    assert nan["craft.nonfinite.search_score"] == "nan at step 20"
+    run = runs(uri)["trial", entry(8).key]
+    for name, value in (("search_score", "nan"), ("search_loss", "inf")):
+        assert run.data.tags[f"craft.nonfinite.{name}"] == f"{value} at step 20"
+    assert "search_loss" not in run.data.metrics
 
 
-def test_two_sweeps_of_one_name_in_two_folders_stay_two(uri: str, tmp_path: Path) -> None:
-    for number, name in enumerate(("first", "second")):
-        sweep = SweepLog(tmp_path / name, sweep_id=f"{number:032x}")
-        sweep.start(entry())
-        sweep.run(entry())
-        sweep.report(entry(), 10)
-        mirror(tmp_path / name, uri)
-    client = MlflowClient(uri)
-    stored = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`craft.kind` = 'trial'")
-    assert [history(uri, run, "search_score") for run in stored] == [[(10, 60.0)]] * 2
-    assert len({run.data.tags["craft.sweep_id"] for run in stored}) == 2
+def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(uri: str, tmp_path: Path) -> None:
+    first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
+    sweep = SweepLog(tmp_path)
+    for trials, trained, score in (([first], first, 80.0), ([first, second], second, 85.0), ([first], None, 80.0)):
+        sweep.start(*trials, seeds=list(range(len(trials))), model=f"m{len(trials)}")
+        if trained:
+            sweep.train(trained, scores={second.key: 90.0})
+        sweep.close()
+        mirror(tmp_path, uri)
+        run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.trial.configuration]
+        assert run.data.tags["craft.seeds"] == ",".join(map(str, range(len(trials))))
+        assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
+        assert "seeds" not in run.data.params
+        assert (configuration.data.metrics["planned"], configuration.data.metrics["score"]) == (len(trials), score)
+        now = configuration.data.tags.get("craft.now.learning_rate", configuration.data.params["learning_rate"])
+        assert now == ("3e-4" if len(trials) == 1 else "differs between trials")
 
 
 def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
@@ -124,59 +143,6 @@ def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
     sweep.report(trial, 30)
     mirror(tmp_path, uri)
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
-
-
-def test_values_that_are_not_finite_become_tags(uri: str, tmp_path: Path) -> None:
-    trial, sweep = entry(), SweepLog(tmp_path)
-    sweep.start(trial)
-    sweep.run(trial)
-    for step in (10, 20):
-        sweep.report(trial, step, search_score=math.nan, search_loss=math.inf)
-    sweep.end(trial, "failed", error="the loss is NaN at step 10", steps=20)
-    mirror(tmp_path, uri)
-    run = runs(uri)["trial", trial.key]
-    assert not {"search_score", "search_loss"} & run.data.metrics.keys()
-    assert run.data.tags["craft.nonfinite.search_score"] == "nan at step 10"
-    assert run.data.tags["craft.nonfinite.search_loss"] == "inf at step 10"
-    assert (run.info.status, run.data.tags["craft.error"]) == ("FAILED", "the loss is NaN at step 10")
-    assert "the loss is NaN" in run.data.tags["mlflow.note.content"]
-
-
-def test_a_paused_trial_does_not_run(uri: str, tmp_path: Path) -> None:
-    trial, sweep, seen = entry(), SweepLog(tmp_path), []
-    sweep.start(trial)
-    sweep.run(trial)
-    for event in ("pause", "start", "end"):
-        if event == "pause":
-            sweep.add(Paused, keys=[trial.key])
-        elif event == "start":
-            sweep.run(trial)
-        else:
-            sweep.end(trial, "stopped", metrics={"search_score": 60.0}, steps=10)
-        mirror(tmp_path, uri)
-        run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
-        seen.append((run.info.status, run.data.tags["craft.status"], configuration.data.tags["craft.status"]))
-    assert seen == [("KILLED", "interrupted", "running"), ("RUNNING", "running", "running"), ("FINISHED", "stopped", "stopped")]
-
-
-def test_a_summary_that_changes_back_is_the_one_that_is_shown(uri: str, tmp_path: Path) -> None:
-    first, second = entry(), entry(seed=1)
-    sweep = SweepLog(tmp_path)
-    for trials in ([first], [first, second], [first]):
-        sweep.start(*trials)
-        if len(trials) == 2:
-            sweep.train(second, scores={second.key: 90.0})
-        elif first.key not in {key for _, key in _stored(uri)}:
-            sweep.train(first)
-        sweep.close()
-        mirror(tmp_path, uri)
-        run = runs(uri)["configuration", first.trial.configuration]
-        assert run.data.metrics["planned"] == len(trials)
-        assert run.data.metrics["score"] == (85.0 if len(trials) == 2 else 80.0)
-
-
-def _stored(uri: str) -> dict[tuple[str, str], Any]:
-    return runs(uri) if MlflowClient(uri).get_experiment_by_name("demo") else {}
 
 
 def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.plan.trial import Why
-from orchestrator.record.events import Refused
 from orchestrator.record.manifest import origin
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
 from orchestrator.review.desired_run import describe_configuration, short_name
@@ -202,56 +201,10 @@ def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_pa
         }
 
 
-@pytest.mark.parametrize(
-    ("numbers", "error", "shown"),
-    [
-        (
-            {"score": 95.0, "score_low": 92.5, "score_high": 97.0, "trainable_parameters": 4108.0},
-            None,
-            "**score 95.00** (92.50 to 97.00), 4,108 trainable parameters",
-        ),
-        ({"score": 95.0, "trainable_parameters": 4108.0}, None, "**score 95.00**, 4,108 trainable parameters"),
-        ({"score": 95.0}, "seed 1: out of memory", "seed 1: out of memory"),
-    ],
-)
-def test_the_description_of_a_configuration(numbers: dict[str, float], error: str | None, shown: str) -> None:
-    note = describe_configuration("c0ffee0000", numbers, error, "demo", "sqlite:////m.db")
-    assert shown in note
-    assert "craft-sweeps take demo --pick c0ffee0000 --to adapter --tracking-uri sqlite:////m.db" in note
-    assert "--tracking-uri" not in describe_configuration("c0ffee0000", numbers, error, "demo", "http://me:secret@host")
-
-
-def test_a_refused_configuration_offers_no_adapter(uri: str, tmp_path: Path) -> None:
-    sweep = SweepLog(tmp_path)
-    sweep.start()
-    names = {"configuration": "c0ffee0000", "label": "CRAFT 64, q v", "method": "craft", "protocol": "honest"}
-    counts = {"trainable_parameters": 55296.0}
-    sweep.add(Refused, **names, parameters={"rank": 64}, counts=counts, reason="55,296 is above max 40,000")
-    mirror(tmp_path, uri)
-    run = runs(uri)["configuration", "c0ffee0000"]
-    assert run.data.tags["mlflow.note.content"] == "55,296 is above max 40,000"
-    assert (run.info.status, run.data.tags["craft.status"], run.data.tags["craft.complete"]) == (
-        "FINISHED",
-        "infeasible",
-        "false",
-    )
-    assert (run.data.params, run.data.metrics) == ({"method": "craft", "rank": "64"}, counts)
-
-
-def test_parameters_stay_true_after_an_extension(uri: str, tmp_path: Path) -> None:
-    first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
-    sweep = SweepLog(tmp_path)
-    for trials in ([first], [first, second], [first]):
-        sweep.start(*trials, seeds=list(range(len(trials))), model=f"m{len(trials)}")
-        sweep.train(*trials)
-        sweep.close()
-        mirror(tmp_path, uri)
-        run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.trial.configuration]
-        assert run.data.tags["craft.seeds"] == ",".join(map(str, range(len(trials))))
-        assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
-        assert "seeds" not in run.data.params
-        now = configuration.data.tags.get("craft.now.learning_rate", configuration.data.params["learning_rate"])
-        assert now == ("3e-4" if len(trials) == 1 else "differs between trials")
+def test_no_command_of_a_description_has_a_password() -> None:
+    note = describe_configuration("c0ffee0000", {"score": 95.0}, None, "demo", "http://me:secret@host")
+    assert "--pick c0ffee0000 --to adapter" in note
+    assert "--tracking-uri" not in note
 
 
 @pytest.mark.browser
