@@ -155,7 +155,7 @@ class GenerationSettings(Settings):
     @model_validator(mode="after")
     def _cloze_has_its_own_form(self) -> GenerationSettings:
         if self.score == "cloze" and self.prompt != "alpaca":
-            raise ValueError("score: cloze has a form of its own (docs/benchmarks.md); leave prompt out")
+            raise ValueError("score: cloze has a form of its own (docs/methods.md); leave prompt out")
         return self
 
 

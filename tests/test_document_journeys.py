@@ -18,7 +18,7 @@ from tests.test_documents import COMMANDS, PROGRAM, ROOT, blocks
 SHORT = {"epochs": 1, "max_length": 24, "train_examples": 400, "eval_examples": 120, "search_examples": 24}
 """Settings of training with which sweeps/ranks.yaml runs here; the best is above random guessing, so that `take` writes it."""
 
-PAGES = ("README.md", "docs/resume.md", "docs/page.md", "docs/taking-it-home.md")
+PAGES = ("README.md", "docs/resume.md", "docs/result.md", "docs/taking-it-home.md")
 
 JOURNEY = {
     "craft-sweeps run sweeps/ranks.yaml": "files: runs/ranks/front.csv",

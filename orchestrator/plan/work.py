@@ -100,7 +100,7 @@ def absent_lines(sweep: Sweep) -> list[str]:
             absent.setdefault(task.published(sweep.data).source, []).append(task.name)
     return [
         f"steps by the published numbers of rows: the data of {', '.join(names)} are not here. They are in {source}; "
-        "count a folder of them with --set data.root=FOLDER (docs/benchmarks.md)"
+        "count a folder of them with --set data.root=FOLDER (docs/methods.md)"
         for source, names in absent.items()
     ]
 
