@@ -47,7 +47,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert "craft.tunes" in table["configuration", f"{99:010x}"].data.tags
     refused = table["configuration", "f" * 10]
     assert (refused.info.status, refused.data.tags["craft.complete"]) == ("FINISHED", "false")
-    assert refused.data.tags["mlflow.note.content"] == "trainable_parameters is above max 40,000"
+    assert refused.data.tags["mlflow.note.content"] == "trainable\\_parameters is above max 40,000"
     assert (refused.data.params, refused.data.metrics) == ({"method": "craft", "rank": "1"}, {"trainable_parameters": 1e6})
     counts = {"trials_planned": 7, "trials_done": 6, "trials_stopped": 1, "trials_failed": 0, "seconds": 60.0}
     assert counts.items() <= sweep.data.metrics.items()
