@@ -92,7 +92,7 @@ def test_the_choice_of_a_rate() -> None:
 
 
 def test_sizes() -> None:
-    trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/sizes.md").read_text()
+    trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/taking-it-home.md").read_text()
     for table in (cuts.differences, cuts.seconds_until_front):
         assert "\n".join(table(trials)) in page, table.__name__
 

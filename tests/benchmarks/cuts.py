@@ -1,4 +1,4 @@
-"""Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/sizes.md has the tables.
+"""Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/taking-it-home.md has the tables.
 
     python -m tests.benchmarks.cuts docs/measurements/records/sizes.csv
 
@@ -29,20 +29,19 @@ def main() -> None:
 
 
 def differences(trials: pd.DataFrame) -> Iterable[str]:
-    """Scores of each cut less those of the training of the most similar size, in pairs of seeds, with 95 % intervals."""
+    """Mean scores of each cut less those of the training of the most similar size, in pairs of seeds, with 95 % intervals."""
     cuts, trained = trials[trials[CUT_FROM].notna()], trials[trials[CUT_FROM].isna()]
     tasks = sorted(trials.task.unique())
-    yield f"| cut | trained | {' | '.join(task.rpartition('/')[2] for task in tasks)} | mean |"
-    yield "| --- | --- |" + " --- |" * (len(tasks) + 1)
+    yield f"| cut | trained | mean of {', '.join(task.rpartition('/')[2] for task in tasks)} |"
+    yield "| --- | --- | --- |"
     groups = [rows for _, rows in cuts.groupby("configuration")]
     for rows in sorted(groups, key=lambda rows: (rows.method.iloc[0], -rows[PARAMETERS].max())):
         same_method = trained[trained.method == rows.method.iloc[0]]
         ratio = np.log(same_method[PARAMETERS] / rows[PARAMETERS].max()).abs()
         own = same_method[same_method.configuration == same_method.configuration[ratio.idxmin()]]
         gaps = (_by_seed(rows) - _by_seed(own))[tasks]
-        cells = [_interval(gap) for gap in (*(gaps[task] for task in tasks), gaps.mean(axis=1))]
         names = (f"{group.label.iloc[0]}: {group[PARAMETERS].max():,}" for group in (rows, own))
-        yield f"| {' | '.join(names)} | {' | '.join(cells)} |"
+        yield f"| {' | '.join(names)} | {_interval(gaps.mean(axis=1))} |"
 
 
 def seconds_until_front(trials: pd.DataFrame) -> Iterable[str]:
