@@ -2,7 +2,7 @@
 
     tracking store   answers and takes a write to the sweep's experiment; nothing is left there
     storage          can be written, and has room for the checkpoints and adapters of the plan
-    the machine      has model and data, prepared as a run prepares them; what is fetched and decomposed stays in the caches
+    the machine      has model and data, prepared as a run prepares them; what is fetched stays in the caches
     a cluster        has room for a trial; each machine sees the storage and the driver's data
     GPUs             torch computes on them, and trials fit into their memory
 

@@ -280,7 +280,7 @@ def _prepare(plan: Plan, state: State, options: Options, console: Console) -> Sh
     remaining = [trial for trial in every if trial.key not in settled]
     if not (remaining or moved):
         return None
-    with _doing(console, "preparing model" + (" and data" if elsewhere else ", data and decompositions")):
+    with _doing(console, "preparing model and data"):
         digests = prepare(needs_of(every if moved else remaining), elsewhere=elsewhere or not remaining)
     check_data(plan.sweep, entries, digests)
     return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere) if remaining else None

@@ -1,10 +1,11 @@
-"""Prepares what trials share on one machine, once: model files, data, decompositions of stacks and of single weights.
+"""Prepares what trials share on one machine, once: model files and data.
 
     trials --needs_of--> Needs (plain, small, the same for all machines) --prepare--> files in the machine's caches
 
 A missing model or a data file without a column is found here, where it costs nothing, and not in every trial. Trials find the
-prepared files in the caches on disk. On a cluster each machine's first trial fetches and decomposes what is not there yet,
-under the locks of the caches, and each trial compares its data with the driver's (`Shared`).
+prepared files in the caches on disk. The first trial that needs a decomposition makes it, under the lock of its cache; on a
+cluster each machine's first trial also fetches what is not there yet, and each trial compares its data with the driver's
+(`Shared`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from craft.methods import METHODS
-from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.methods.method import refuse_elsewhere
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -25,26 +25,11 @@ from orchestrator.plan.trial import PlannedTrial
 
 
 @dataclass(frozen=True)
-class Base:
-    """One base model in one precision, and what trials ask of its weights.
-
-    Attributes:
-        run: one of the trials' runs; it names model, revision, precision and the kind of head.
-        craft: CRAFT's parameters that cover those of all trials: every projection at the largest rank of each mode.
-        on_gpu: whether the trials' base is on a GPU, where they decompose it.
-    """
-
-    run: RunSpec
-    craft: dict[str, Any] | None
-    on_gpu: bool
-
-
-@dataclass(frozen=True)
 class Needs:
-    """What trials share: one run of each task, the base models, the methods by name."""
+    """What trials share: one run of each task, one of each base model in each precision, the methods by name."""
 
     tasks: tuple[RunSpec, ...]
-    bases: tuple[Base, ...]
+    bases: tuple[RunSpec, ...]
     methods: tuple[str, ...]
 
 
@@ -92,20 +77,16 @@ def _fingerprint_here(run: str) -> str:
 
 def needs_of(trials: Sequence[PlannedTrial]) -> Needs:
     """Returns what `trials` share. A model in two precisions is two bases, because the weights differ."""
-    by_base: dict[tuple[str, str | None, str], list[PlannedTrial]] = {}
-    for trial in trials:
-        by_base.setdefault((trial.run.model, trial.run.revision, trial.run.training.precision), []).append(trial)
+    runs = [trial.run for trial in trials]
     return Needs(
-        tasks=tuple({trial.run.task: trial.run for trial in trials}.values()),
-        bases=tuple(_base(some) for some in by_base.values()),
-        methods=tuple(dict.fromkeys(trial.run.method for trial in trials)),
+        tasks=tuple({run.task: run for run in runs}.values()),
+        bases=tuple({(run.model, run.revision, run.training.precision): run for run in runs}.values()),
+        methods=tuple(dict.fromkeys(run.method for run in runs)),
     )
 
 
 def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
-    """Reads every task's data, fetches the models, and decomposes at the largest ranks asked, smaller ones being slices.
-
-    Trials with a GPU decompose on it themselves: the driver must not hold one.
+    """Reads every task's data and fetches the models. Raises ValueError for what is missing or wrong.
 
     Args:
         elsewhere: trials run on other machines: only the data and the model's configuration and tokenizer are looked at here.
@@ -128,19 +109,17 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
         if run.task.startswith("custom/"):
             own = run.data.custom[run.task.removeprefix("custom/")]
             check_texts(own, load_tokenizer(run.model, revision=run.revision), run.data.generation)
-    for base in needs.bases:
-        _prepare_base(base, elsewhere)
-    models = {base.run.model: model_digest(base.run.model, base.run.revision) for base in needs.bases}
+    for run in needs.bases:
+        _prepare_base(run, elsewhere)
+    models = {run.model: model_digest(run.model, run.revision) for run in needs.bases}
     return fingerprints | digests | {name: digest for name, digest in models.items() if digest is not None}
 
 
-def _prepare_base(base: Base, elsewhere: bool) -> None:
-    from craft.models import quiet_libraries
+def _prepare_base(run: RunSpec, elsewhere: bool) -> None:
     from craft.models.files import fetch_weights, resolve_model
-    from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_config, load_model, load_tokenizer
 
-    run, task = base.run, find_task(base.run.task, base.run.data)
+    task = find_task(run.task, run.data)
     # Trials with another method may have the same base: as it is stored, whatever the method of this run is.
     described = replace(run.base(task.kind, task.labels), master_weights=False, quantization=None)
     load_config(described)
@@ -148,30 +127,7 @@ def _prepare_base(base: Base, elsewhere: bool) -> None:
     if elsewhere:
         return
     try:
-        fetched = fetch_weights(resolve_model(run.model, run.revision), run.revision)
+        if not fetch_weights(resolve_model(run.model, run.revision), run.revision):
+            load_model(described)
     except OSError as error:
         raise Unavailable(f"model {run.model}: its weights cannot be fetched: {' '.join(str(error).split())[:300]}") from error
-    if fetched and (base.on_gpu or base.craft is None):
-        return
-    model = load_model(described)
-    if base.on_gpu or base.craft is None:
-        return
-    with quiet_libraries():
-        METHODS["craft"].build(
-            model, METHODS["craft"].parameters.model_validate(base.craft), BuildContext(TASK_TYPES[task.kind])
-        )
-
-
-def _base(trials: Sequence[PlannedTrial]) -> Base:
-    cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
-    for trial in trials:
-        parameters = trial.run.parameters
-        if trial.run.method in ("craft", "craft_star"):
-            cover["ranks"] = [_larger(rank, other) for rank, other in zip(cover["ranks"], parameters["ranks"], strict=True)]
-            cover["projections"] += [name for name in parameters["projections"] if name not in cover["projections"]]
-    gpu = any(trial.resources.gpu > 0 for trial in trials)
-    return Base(trials[0].run, cover if cover["projections"] else None, gpu)
-
-
-def _larger(rank: int | str, other: int | str) -> int | str:
-    return "all" if "all" in (rank, other) else max(int(rank), int(other))

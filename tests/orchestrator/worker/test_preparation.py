@@ -1,4 +1,4 @@
-"""What trials share is found from them, and is in the stores before the first of them starts."""
+"""What trials share is found from them, and read before the first of them starts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from craft.factors.store import default_store
-from craft.methods.method import BuildContext
 from craft.models.files import MINILM
-from craft.models.loading import load_model
 from craft.results import Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
 from craft.spec import RunSpec
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.preparation import Base, Shared, needs_of, prepare
+from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 
 def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | None = None, **parameters: Any) -> PlannedTrial:
@@ -25,17 +23,12 @@ def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | 
     return PlannedTrial(run, "c", "l", Resources(**(resources or {})))
 
 
-def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
-    trials = [
-        trial("craft", ranks=["all", 8, 16], projections=["q"]),
-        trial("craft", ranks=[2, 32, 4], projections=["q", "v"]),
-        trial("milora", task="toy/paraphrase", rank=8, projections=["o"]),
-        trial("lora", rank=300),
-    ]
+def test_needs_hold_each_task_and_each_base_once() -> None:
+    trials = [trial("craft", ranks=["all", 8, 16]), trial("milora", task="toy/paraphrase", rank=8), trial("lora", rank=300)]
     needs = needs_of([*trials, *trials])
     assert [run.task for run in needs.tasks] == ["toy/sentiment", "toy/paraphrase"]
-    (base,) = needs.bases
-    assert base == Base(trials[0].run, {"ranks": ["all", 32, 16], "projections": ["q", "v"]}, on_gpu=False)
+    assert len(needs.bases) == 1
+    assert needs.methods == ("craft", "milora", "lora")
 
 
 def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
@@ -52,15 +45,9 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
         prepare(needs)
 
 
-def test_after_preparation_no_trial_decomposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
-    prepared = trial("craft", ranks=["all", 4, 4], projections=["q"])
-    digests = prepare(needs_of([prepared, trial("pissa", rank=2)]))
-    assert digests.keys() == {"toy/sentiment", MINILM}
+def test_preparation_names_the_data_and_the_model_and_decomposes_nothing() -> None:
     makes = default_store().makes
-    assert makes == 1, "one stack"
-    run = prepared.run
-    run.row.build(load_model(run.base("classification", ("a", "b"))), run.typed_parameters, BuildContext("SEQ_CLS"))
+    assert prepare(needs_of([trial("craft", ranks=["all", 4, 4], projections=["q"])])).keys() == {"toy/sentiment", MINILM}
     assert default_store().makes == makes
 
 
