@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 
 RECORD_FILE = "trained_as.json"
+"""The run's record in the folder of a merged model."""
 TOLERANCE = 1e-3
 """The largest allowed difference of outputs after merging or converting, as a share of the largest output."""
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Returns the record of the run that made an adapter, or the adapter of a merged model."""
+    merged = folder / RECORD_FILE
+    return dict(json.loads((merged if merged.is_file() else folder / RUN_FILE).read_text(encoding="utf-8")))
 
 
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
@@ -38,7 +45,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from craft.methods import shown_method
     from craft.models import quiet_libraries
 
-    record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
+    record = read_run(adapter)
     model, tokenizer = load_adapter(adapter, base)
     adapter_logits = exact_logits(model, tokenizer)
     with quiet_libraries():
@@ -62,11 +69,8 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         )
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     trained = record["spec"]["training"]["precision"]
-    note = (
-        ""
-        if trained in ("float32", "bf16-mixed")
-        else f" It trained over a {trained} base, whose weights could not hold the change."
-    )
+    rounded = f" It trained over a {trained} base, whose weights could not hold the change."
+    note = "" if trained in ("float32", "bf16-mixed") else rounded
     return (
         "The adapter is merged into the weights, in float32: on two test sentences its outputs differ from the adapter's by at "
         f"most {difference:.0e} of the largest.{note}"
@@ -128,12 +132,10 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     from craft import load_adapter
     from craft.audit.changes import changes_of, copy_texts, write_lora
     from craft.audit.folder import read_folder
-    from craft.results import RUN_FILE
-    from craft.trainer.adapter_folder import read_record
     from craft.trainer.checkpoint import MANIFEST_FILE
     from craft.tuners.craft.model import CraftModel
 
-    method = read_record(adapter)["spec"]["method"]
+    method = read_run(adapter)["spec"]["method"]
     model, tokenizer = load_adapter(adapter, base)
     if not isinstance(model, PeftModel):
         raise ValueError(f"method {method} is no change of weights that a LoRA could be; take the adapter without --as lora")

@@ -56,7 +56,7 @@ def served_by(
             f"text-generation-launcher --model-id {place}",
             f"python convert_hf_to_gguf.py {place} --outfile model.gguf && llama-server -m model.gguf",
         ]
-    if not _is_lora(config) or config.get("use_dora") or config.get("modules_to_save"):
+    if config is None or config["peft_type"] != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
         return []
     commands = [f"vllm serve {base} --enable-lora --max-lora-rank {served_rank(config['r'])} --lora-modules adapter={place}"]
     if not config.get("rank_pattern"):

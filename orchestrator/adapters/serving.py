@@ -7,14 +7,13 @@ outputs are the scored ones. This module does not import MLflow.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.merging import RECORD_FILE, read_run, reads_pairs
 
 
 class Answerer:
@@ -23,12 +22,11 @@ class Answerer:
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.models import quiet_libraries
         from craft.models.loading import load_tokenizer
-        from craft.results import RUN_FILE
         from craft.scoring.encoding import Collator, longest_input
         from craft.trainer.adapter_folder import load_adapter
 
         merged = (folder / RECORD_FILE).is_file()
-        self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+        self.record = read_run(folder)
         if merged:
             from transformers import AutoModelForSequenceClassification
 

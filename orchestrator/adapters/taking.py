@@ -9,7 +9,6 @@ the sweep file, and `--resume`, does both).
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -22,11 +21,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from craft.results import RUN_FILE
 from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
-from orchestrator.adapters.merging import RECORD_FILE, reads_pairs
+from orchestrator.adapters.merging import read_run, reads_pairs
 from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, model_card, peft_config, served_by
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
@@ -91,7 +89,11 @@ def take_adapters(
         with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
             adapters = choose_trials(record, chosen, aside, task, seed)
             if base is None and form != "adapter":
-                _check_base(record, adapters)
+                from craft.models.files import model_digest
+
+                digest = model_digest(record.sweep.model, record.sweep.revision)
+                entries = [adapter.entry for adapter in adapters]
+                check_data(record.sweep, entries, {record.sweep.model: digest} if digest else {})
             for number, adapter in enumerate(adapters):
                 place = Path(scratch) / str(number)
                 adapters[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)
@@ -99,19 +101,10 @@ def take_adapters(
     adapters[:] = [replace(adapter, folder=to / adapter.folder.relative_to(aside)) for adapter in adapters]
 
 
-def _check_base(record: PastSweep, adapters: Sequence[Taken]) -> None:
-    from craft.models.files import model_digest
-
-    model = record.sweep.model
-    digest = model_digest(model, record.sweep.revision)
-    check_data(record.sweep, [adapter.entry for adapter in adapters], {model: digest} if digest else {})
-
-
 def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form, base: str) -> Taken:
     """Writes one adapter in its form with its model card to `taken.folder`; returns it with a sentence on what was written."""
     source = record.adapter(adapter.entry.key, scratch)
-    run = json.loads((source / RUN_FILE).read_text(encoding="utf-8"))
-    merged = None
+    run, merged = read_run(source), None
     adapter.folder.mkdir(parents=True)
     if form == "merged":
         from orchestrator.adapters.merging import write_merged
@@ -163,7 +156,7 @@ def count_numbers(file: Path) -> int:
 def how_to_load(adapter: Taken, form: Form) -> list[str]:
     """Returns lines of Python that load an adapter, or a merged model, from its folder; and commands that serve it."""
     merged = form == "merged"
-    run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+    run = read_run(adapter.folder)
     pair, config, folder = reads_pairs(run), peft_config(adapter.folder), str(adapter.folder)
     # a LoRA is written for programs without this package
     by: Literal["craft", "peft", "transformers"] = "transformers" if merged else "peft" if form == "lora" else "craft"
@@ -301,9 +294,7 @@ class CutReport(Report):
     sizes: dict[str, Count] = Field(description="By the name of a size for people: the most parameters of one of its adapters.")
 
 
-def register_adapters(
-    record: PastSweep, adapters: Sequence[Taken], model: str, merged: bool, tracking_uri: str | None
-) -> Iterator[str]:
+def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, tracking_uri: str | None) -> Iterator[str]:
     """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines about it.
 
     Raises:
@@ -316,7 +307,7 @@ def register_adapters(
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     earned = titles(record.summaries, record.sweep.objectives, record.sweep.enough)
     for adapter in adapters:
-        run = json.loads((adapter.folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
+        run = read_run(adapter.folder)
         if run["kind"] == "generation":
             raise ValueError(
                 f"{adapter.entry.trial.task} is answered in words; only classification and regression can be served. Leave "

@@ -155,8 +155,7 @@ def take(
         with take_adapters(record, chosen, folder, task=task, seed=seed, form=form, base=base) as adapters:
             for adapter in adapters:
                 console.print(f"{adapter.entry.trial.task}: {adapter.reasons[-1]}")
-            name, merged = register, form == "merged"
-            registered = list(register_adapters(record, adapters, name, merged, tracking_uri)) if name is not None else []
+            registered = [] if register is None else list(register_adapters(record, adapters, register, tracking_uri))
             for line in registered:
                 console.print(line)
         for adapter in adapters if to is not None else ():

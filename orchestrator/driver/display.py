@@ -63,7 +63,7 @@ class Display:
             self._live.stop()
         if self.state.trainings and not self._closed:
             self._closed = True
-            self.say(self._line(self.progress().model_copy(update={"doing": ""})))
+            self.say(_line(self.progress().model_copy(update={"doing": ""})))
 
     def progress(self) -> Progress:
         """Returns how far the sweep is at this moment."""
@@ -126,18 +126,15 @@ class Display:
         if self._live:
             self._live.update(self._block(self.progress()), refresh=True)
         else:
-            self.say(self._line(self.progress()))
+            self.say(_line(self.progress()))
         # thousands of trials take longer to draw, which must not slow down the driver
         self._next_tick = began + max(20 * (self._clock() - began), REDRAWN_EVERY if self._live else PLAIN_EVERY)
-
-    def _line(self, now: Progress) -> str:
-        return ", ".join([now.counts, *now.times])
 
     def _block(self, now: Progress) -> RenderableType:
         done, head = now.trainings, Table.grid(padding=(0, 2))
         ended = done.finished + done.failed + done.stopped
         bar = ProgressBar(total=max(1, now.trainings_planned or done.total), completed=ended, width=24)
-        head.add_row(bar, Text(self._line(now), style="bold red" if now.failed else "bold"))
+        head.add_row(bar, Text(_line(now), style="bold red" if now.failed else "bold"))
         return Group(head, *([self._running_table(now)] if now.running else []))
 
     def _running_table(self, now: Progress) -> Table:
@@ -156,6 +153,10 @@ class Display:
         if hidden := len(now.running[RUNNING_SHOWN:]):
             table.add_row(Text(f"and {hidden} more", style="dim"))
         return table
+
+
+def _line(now: Progress) -> str:
+    return ", ".join([now.counts, *now.times])
 
 
 def _announcement(event: Applied | Requested, state: State) -> str:

@@ -105,5 +105,4 @@ class Queue:
 
 
 def _is_ready(job: Job, state: State) -> bool:
-    source = state.entries.get(job.source) if job.source else None
-    return job.source is None or (source is not None and source.ended)
+    return job.source is None or (job.source in state.entries and state.entries[job.source].ended)

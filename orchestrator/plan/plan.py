@@ -13,7 +13,7 @@ has no trials.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -23,7 +23,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, budget_of, check_equal_budgets, families_of
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
+from orchestrator.sweepfile.space.dimensions import covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
 
 MAX_TRIALS = 100_000
@@ -128,7 +128,8 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
     errors: list[str] = []
-    for point in _bounded(points, wanted):
+    # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
+    for point in points if wanted is None else islice(points, 200 + 20 * wanted):
         if wanted is not None and len(families) >= wanted:
             break
         try:
@@ -203,11 +204,6 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         )
     probed = list({configuration.id: configuration for configuration in allowed}.values())
     return Plan(sweep, planner, list(dropped.values()), probed=probed)
-
-
-def _bounded(points: Iterator[Point], wanted: int | None) -> Iterator[Point]:
-    # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
-    return points if wanted is None else islice(points, 200 + 20 * wanted)
 
 
 def _refuse_too_many(sweep: Sweep, size: int) -> None:

@@ -186,7 +186,8 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
         lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration stands once; twice: {named}")
-    tuned = [group for family in families for group in family.groups if _is_tuned(sweep, group[0])]
+    groups = [(group, sweep.block_at(group[0].path)) for family in families for group in family.groups]
+    tuned = [group for group, block in groups if block is None or block.tuned]
     most = max(map(len, tuned), default=0)
     fewest = {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}
     lines += [
@@ -227,8 +228,3 @@ def most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
     block = sweep.block_at(group[0].path)
     sizes = sizes_within(block.sizes if block else None, group[0].counts.trainable_parameters)
     return min(len(group), 1 + len(sizes))
-
-
-def _is_tuned(sweep: Sweep, configuration: Configuration) -> bool:
-    block = sweep.block_at(configuration.path)
-    return block is None or block.tuned

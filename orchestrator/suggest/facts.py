@@ -21,7 +21,6 @@ from orchestrator.review.own_data import describe_classes, describe_skipped, dou
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel
 
     from craft.trainer.probe import Speed
 
@@ -150,18 +149,13 @@ def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFact
     base = meta_model(Base(model, kind, labels))
     stacks = find_projections(base, ("q", "k", "v", "o"))
     config = base.config.get_text_config()
-    projections = tuple(word for word in find_layout(linear_modules(base)) if _has(base, word))
+    projections = []
+    for word in find_layout(linear_modules(base)):
+        with suppress(ValueError):  # a layout has projections that not all of its models have
+            projections += [word] if find_projections(base, (word,)) else []
     sides = [side for stack in stacks.values() for layer in stack for side in layer.shape]
     parameters = sum(weight.numel() for weight in base.parameters())
-    return ModelFacts(int(config.num_hidden_layers), int(config.hidden_size), parameters, projections, min(sides))
-
-
-def _has(base: PreTrainedModel, word: str) -> bool:
-    from craft.models.projections import find_projections
-
-    with suppress(ValueError):  # a layout has projections that not all of its models have
-        return bool(find_projections(base, (word,)))
-    return False
+    return ModelFacts(int(config.num_hidden_layers), int(config.hidden_size), parameters, tuple(projections), min(sides))
 
 
 PROCESS_BYTES = 2**30
@@ -190,12 +184,14 @@ class Machine:
 
 def measure_machine(run: RunSpec) -> Machine:
     """Fits a run to the machine and times a few of its steps. Raises ValueError if it does not fit or cannot be trained."""
+    from craft.models.files import fetch_weights, resolve_model
     from craft.results import RunFailed
     from craft.trainer.counting import estimated_memory
     from craft.trainer.memory import OutOfMemory, shrink_batches
     from craft.trainer.probe import device_memory, measure_speed
 
-    _fetch(run)
+    with suppress(OSError, ValueError):  # what is missing is named by the probe
+        fetch_weights(resolve_model(run.model, run.revision), run.revision)
     gpus, memory = usable_gpus(), device_memory()
     room = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
     training = run.training.model_copy(update={"precision": "bf16-mixed"} if gpus else {})
@@ -217,10 +213,3 @@ def measure_machine(run: RunSpec) -> Machine:
             f"model {run.model}: no step could be timed: its weights are not on this machine, or a step takes minutes"
         )
     return Machine(training, cpu, int(bool(gpus)), len(gpus) or cores() // cpu, step, speed)
-
-
-def _fetch(run: RunSpec) -> None:
-    from craft.models.files import fetch_weights, resolve_model
-
-    with suppress(OSError, ValueError):  # what is missing is named by the probe
-        fetch_weights(resolve_model(run.model, run.revision), run.revision)

@@ -65,10 +65,13 @@ def filled(to: Path) -> Iterator[Path]:
     Raises:
         ValueError: the disk is full; nothing of the content stays.
     """
+    import psutil
+
     target = to.resolve()
     begin, place = _begin(target), target if target.is_dir() else target.parent
     for left in place.glob(f"{glob.escape(begin)}*"):
-        if not _is_alive(left.name.removeprefix(begin)):
+        process = left.name.removeprefix(begin)
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
     aside = place / f"{begin}{os.getpid()}"
     try:
@@ -93,9 +96,3 @@ def filled(to: Path) -> Iterator[Path]:
 
 def _begin(target: Path) -> str:
     return f".{target.name}.{socket.gethostname()}."
-
-
-def _is_alive(process: str) -> bool:
-    import psutil
-
-    return not process.isdecimal() or psutil.pid_exists(int(process))

@@ -54,8 +54,11 @@ def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str 
         sweep_id: the sweep's runs decide, where there are any: their experiment may have been renamed in the store.
     """
     client, file = open_store(uri), sqlite_file(uri)
-    if sweep_id is not None and (place := find_experiment(client, sweep_id)) is not None:
-        return client, place
+    if sweep_id is not None:
+        query = f"tags.`{SWEEP_ID}` = '{sweep_id}' and tags.`{KIND}` = '{SWEEP_KIND}'"
+        places = [place.experiment_id for place in client.search_experiments()]
+        for run in find_runs(client, places, query):
+            return client, str(run.info.experiment_id)
     present, name = named_experiment(client, sweep, experiment), experiment or sweep
     if present is None:
         location = None
@@ -75,7 +78,11 @@ def named_experiment(client: MlflowClient, sweep: str, experiment: str | None) -
     called `mlflow.set_experiment`, and a number of another store means nothing here.
     """
     number = os.environ.get("MLFLOW_EXPERIMENT_ID")
-    if experiment or not number or not _is_default(client.tracking_uri):
+    try:
+        is_default = resolve_uri(default_uri()) == client.tracking_uri
+    except TrackingError:  # a store that sweeps cannot use
+        is_default = False
+    if experiment or not number or not is_default:
         return client.get_experiment_by_name(experiment or sweep)
     try:
         return client.get_experiment(number)
@@ -88,13 +95,6 @@ def named_experiment(client: MlflowClient, sweep: str, experiment: str | None) -
         ) from error
 
 
-def _is_default(uri: str) -> bool:
-    try:
-        return resolve_uri(default_uri()) == uri
-    except TrackingError:  # a store that sweeps cannot use
-        return False
-
-
 def open_store(uri: str) -> MlflowClient:
     """Returns a client of the store at `uri`, which is made if it is a SQLite file that is absent."""
     quiet_mlflow()
@@ -105,13 +105,6 @@ def open_store(uri: str) -> MlflowClient:
         make_sqlite(file)
         keep_artifacts_near(file)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def find_experiment(client: MlflowClient, sweep_id: str) -> str | None:
-    """Returns the id of the experiment that has the sweep's own run; None if no run is there yet."""
-    query = f"tags.`{SWEEP_ID}` = '{sweep_id}' and tags.`{KIND}` = '{SWEEP_KIND}'"
-    places = [experiment.experiment_id for experiment in client.search_experiments()]
-    return next((str(run.info.experiment_id) for run in find_runs(client, places, query)), None)
 
 
 def make_sqlite(file: Path) -> None:

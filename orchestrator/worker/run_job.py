@@ -125,21 +125,20 @@ def note_smaller_batches(tried: Sequence[TrainingSettings]) -> list[str]:
 
 def no_room(why: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
     """Returns why a trial failed that does not fit even in the smallest batches."""
+    import torch
+
     named = why if why.startswith("out of memory") else f"out of memory: {why}"
     steps = ", ".join(dict.fromkeys(f"{settings.batch_size} x {settings.gradient_accumulation}" for settings in tried))
     scored = ", ".join(dict.fromkeys(str(settings.eval_batch_size) for settings in tried))
-    return f"{named} (tried micro-batches of {steps}; evaluation batches of {scored}). {_share(resources)}"
-
-
-def _share(resources: Resources) -> str:
-    import torch
-
+    tried_batches = f"{named} (tried micro-batches of {steps}; evaluation batches of {scored})."
     advice = "; --resume tries it again. In another sweep: training.gradient_checkpointing, or a smaller max_length"
     if resources.gpu and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         has = f"It has {resources.gpu / resources.count:g} of a GPU of {format_bytes(total)} and reserved"
         has += f" {format_bytes(torch.cuda.max_memory_reserved())} of it"
-        return f"{has}: give it more (resources.gpu, a larger GPU, method: qlora){advice}"
+        return f"{tried_batches} {has}: give it more (resources.gpu, a larger GPU, method: qlora){advice}"
     if resources.memory is not None:
-        return f"It has resources.memory: {format_bytes(resources.memory)}: give it more, or a larger machine{advice}"
-    return f"It has no limit of its own: give it a larger machine, or fewer neighbours (resources.memory){advice}"
+        has = f"resources.memory: {format_bytes(resources.memory)}: give it more, or a larger machine"
+    else:
+        has = "no limit of its own: give it a larger machine, or fewer neighbours (resources.memory)"
+    return f"{tried_batches} It has {has}{advice}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from craft.plugins import PluginError, load_inherited
-from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
+from craft.results import PREDICTIONS_FOLDER, Leave, Progress
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
@@ -69,7 +69,11 @@ def work(
     except (ValueError, KeyError, TypeError) as error:
         why = str(error)
     if why:
-        report({"results": [_foreign(key, why).to_json()]}, None)
+        error = (
+            f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then "
+            "resume. Own methods, tasks and metrics are known to workers if the sweep file names their module under `plugins`"
+        )
+        report({"results": [TrialResult(key, "failed", error=error, retryable=True).to_json()]}, None)
         return
     with guarded(settings, key) as (scratch, heartbeat):
         _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
@@ -121,7 +125,11 @@ class _Attempt:
         gpu = settings.require_gpu()
         train = settings.train if settings.crew is None else together(job.training, settings, gpu)
         # Preparing the machine and building the method take long for a large model, and have no steps.
-        with watching(self._beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
+        with (
+            watching(self._beat),
+            report_outlooks(lambda outlook: self._send({"outlook": asdict(outlook)})),
+            settings.surrounded(job.training.run),
+        ):
             outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, train)
         self._heartbeat.stop()
         result = outcomes[0].result
@@ -146,7 +154,8 @@ class _Attempt:
     def _on_progress(self, progress: Progress) -> None:
         self._heartbeat.stop()
         if progress.metrics:
-            self._evaluations.append(_payload(progress))
+            names = ("step", "total_steps", "epoch", "metrics", "points")
+            self._evaluations.append({"progress": {name: getattr(progress, name) for name in names} | {"time": time.time()}})
         if progress.checkpoint is not None:
             add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(self._evaluations))
         if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
@@ -154,9 +163,6 @@ class _Attempt:
             return
         self._report(self._evaluations[-1], progress.checkpoint)
         self._heartbeat.beat()
-
-    def _on_outlook(self, outlook: Outlook) -> None:
-        self._send({"outlook": asdict(outlook)})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._heartbeat.stop()
@@ -200,26 +206,6 @@ def _source(storage: str, key: str, scratch: Path) -> Path | None:
     if checkpoint is None or stored_result(checkpoint) is None or not (checkpoint / ADAPTER_FOLDER).is_dir():
         return None
     return checkpoint / ADAPTER_FOLDER
-
-
-def _foreign(key: str, why: str) -> TrialResult:
-    error = (
-        f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then "
-        "resume. Own methods, tasks and metrics are known to workers if the sweep file names their module under `plugins`"
-    )
-    return TrialResult(key, "failed", error=error, retryable=True)
-
-
-def _payload(progress: Progress) -> dict[str, Any]:
-    fields = {
-        "step": progress.step,
-        "total_steps": progress.total_steps,
-        "epoch": progress.epoch,
-        "metrics": progress.metrics,
-        "points": progress.points,
-        "time": time.time(),
-    }
-    return {"progress": fields}
 
 
 def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: list[dict[str, Any]]) -> Path | None:
