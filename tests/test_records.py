@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from tests.benchmarks import (
     craft_found,
     cuts,
     enough,
+    judged,
     ranked,
     recorded_front,
     starts,
@@ -147,3 +149,24 @@ def test_audits() -> None:
     others = [row for row in _cells(audited.of_methods(rows)) if "vera" in row[0] or "lokr" in row[0]]
     losses = [float(row[2]) - float(cell) for row in others for part in row[3:] for cell in part.split(", ") if cell != "-"]
     assert f"loses {min(losses):.0f} to {max(losses):.0f} points" in prose
+
+
+def test_published_tables_are_judged(tmp_path: Path) -> None:
+    """One run each is not known, with the price of those in doubt; three runs each are judged."""
+    (folder := tmp_path / "methods").mkdir()
+    for name, score, size in (("lora", 0.50, 100), ("ia3", 0.49, 10), ("head", 0.10, 1)):
+        trained = {"metrics": [{"test accuracy": 0.0}, {"test accuracy": score}], "num_trainable_params": size}
+        run = {"run_info": {"experiment_name": name}, "train_info": trained | {"train_time": 3600}}
+        (folder / f"{name}.json").write_text(json.dumps(run))
+    once = [("org/once", rate, rank, 0.5 - rank / 1000 + rate, 60) for rank in (1, 64) for rate in (1e-4, 0.5)]
+    thrice = [("org/thrice", 1e-4, rank, 0.5 + run / 10000, 60) for rank in (1, 64) for run in range(3)]
+    table = pd.DataFrame([*once, *thrice], columns=["model", "learning_rate", "rank", "test_nll", "minutes"])
+    table.to_csv(tmp_path / "lora.csv", index=False)
+    judged.main([str(folder), str(tmp_path / "lora.csv"), "--to", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    rows = {cells[0]: cells[1:] for cells in _cells(line for line in page.splitlines() if line.startswith("|"))}
+    assert rows["Llama-3.2-3B, methods, 3"] == ["ia3", "lora", "not known: one run each", "2 of 3: lora, ia3", "4"]
+    assert rows["once, 4"] == ["r64 1e-4", "r64 1e-4", "not known: one run each", "1 of 4: r64 1e-4", "2"]
+    name, _, known, *_ = rows["thrice, 6"]
+    assert (name, known.split(" (")[0]) == ("r1 1e-4", "enough: r1 1e-4")
+    assert "known for 1 of the 3 models" in page
