@@ -61,12 +61,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
         again = auto.from_pretrained(str(folder), use_safetensors=True, trust_remote_code=False).eval()
-    difference = output_difference(adapter_logits, exact_logits(again, tokenizer))
-    if not difference <= TOLERANCE:
-        raise ValueError(
-            f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
-            "the adapter without --as merged"
-        )
+    difference = _check(adapter_logits, again, tokenizer, f"{method} is another model when it is merged", "merged")
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     trained = record["spec"]["training"]["precision"]
     rounded = f" It trained over a {trained} base, whose weights could not hold the change."
@@ -116,9 +111,14 @@ def exact_logits(model: nn.Module, tokenizer: Any) -> Tensor:
     return logits
 
 
-def output_difference(reference: Tensor, outputs: Tensor) -> float:
-    """Returns the largest difference of outputs, as a share of the largest output."""
-    return float((reference - outputs).abs().max() / reference.abs().max().clamp_min(1e-12))
+def _check(reference: Tensor, model: nn.Module, tokenizer: Any, what: str, form: str) -> float:
+    """Returns the largest difference of a model's outputs from a reference, as a share of the largest. Raises ValueError if it
+    is more than rounding."""
+    difference = float((reference - exact_logits(model, tokenizer)).abs().max() / reference.abs().max().clamp_min(1e-12))
+    if not difference <= TOLERANCE:
+        message = f"{what}: outputs differ by {difference:.1e} of the largest. Take the adapter without --as {form}"
+        raise ValueError(message)
+    return difference
 
 
 def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
@@ -152,8 +152,4 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
         (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)
-    difference = output_difference(adapter_logits, exact_logits(again, tokenizer))
-    if not difference <= TOLERANCE:
-        raise ValueError(
-            f"{method} is not the same as a LoRA: outputs differ by {difference:.1e} of the largest. Take it without --as lora"
-        )
+    _check(adapter_logits, again, tokenizer, f"{method} is not the same as a LoRA", "lora")

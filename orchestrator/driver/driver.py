@@ -12,7 +12,6 @@ driver's own thread is lost in Ray; `lock` keeps the two apart.
 from __future__ import annotations
 
 import logging
-import posixpath
 import threading
 import time
 import uuid
@@ -25,7 +24,7 @@ from orchestrator.driver.queue import CommonCause, Queue
 from orchestrator.driver.request import Command, RequestQueue
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
-from orchestrator.record.checkpoints import ADAPTER_FOLDER, CUTS_FOLDER, local_adapter, within
+from orchestrator.record.checkpoints import Attempt
 from orchestrator.record.events import (
     Applied,
     Decided,
@@ -243,7 +242,8 @@ class Driver:
         elif "results" in message:
             self.common_cause.works()
             results = map(TrialResult.from_json, message["results"])
-            self.record_end(key, [self._outcome(attempt, result, key, checkpoint) for result in results])
+            places = Attempt(self.storage, attempt, key, checkpoint)
+            self.record_end(key, [places.outcome(result, self.folder.adapters) for result in results])
         elif "progress" in message and self.record_report(key, message["progress"]):
             return True
         return self.must_leave(key)
@@ -362,19 +362,6 @@ class Driver:
         on_disk = self.flush()
         for command in self.requests.commands(lambda: (self.plan, self.state), on_disk):
             self.follow(command)
-
-    def _outcome(self, attempt: int, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
-        """Returns a result with its adapter, which is in the job's last checkpoint."""
-        adapter = None
-        if result.status != "finished" or checkpoint is None:
-            return Outcome(result)
-        folder = [f"attempt-{attempt}", job, checkpoint]
-        place = [*folder, *([] if result.key == job else [CUTS_FOLDER, result.key]), ADAPTER_FOLDER]
-        try:
-            adapter = local_adapter(self.storage, posixpath.join(*place), self.folder.adapters / result.key)
-        except OSError:
-            logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
-        return Outcome(result.with_facts(adapter=within(self.storage, *place)), adapter)
 
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""

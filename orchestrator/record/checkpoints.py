@@ -13,6 +13,7 @@ Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder
 from __future__ import annotations
 
 import json
+import logging
 import posixpath
 import re
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from orchestrator.plan.trial import TrialResult
+from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.tools.secrets import hide_address
 
 if TYPE_CHECKING:
     from pyarrow import fs
+
+logger = logging.getLogger(__name__)
 
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"
@@ -166,6 +169,28 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
         if _is_folder(filesystem.get_file_info(posixpath.join(parent, name))):
             _copy(filesystem, posixpath.join(parent, name), home / name)
     return home / ADAPTER_FOLDER
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The last checkpoint of a job in one attempt, by its name there; None if it has none."""
+
+    storage: str
+    number: int
+    job: str
+    checkpoint: str | None
+
+    def outcome(self, result: TrialResult, home: Path) -> Outcome:
+        """Returns a result with the local folder of its adapter, a copy in `home` if storage is not on this machine's disk."""
+        if result.status != "finished" or self.checkpoint is None:
+            return Outcome(result)
+        inside = [ADAPTER_FOLDER] if result.key == self.job else [CUTS_FOLDER, result.key, ADAPTER_FOLDER]
+        place, adapter = [f"attempt-{self.number}", self.job, self.checkpoint, *inside], None
+        try:
+            adapter = local_adapter(self.storage, posixpath.join(*place), home / result.key)
+        except OSError:
+            logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
+        return Outcome(result.with_facts(adapter=within(self.storage, *place)), adapter)
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:

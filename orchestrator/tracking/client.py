@@ -8,7 +8,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,6 +178,20 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
     return f"the tracking store {redact(uri)} asks for a login (401): set {LOGIN} in the environment"
 
 
+@contextmanager
+def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
+    """Turns errors of the store at `uri`, its drivers and the network, each of a kind of its own, into a TrackingError."""
+    try:
+        yield
+    except TrackingError:
+        raise
+    except Exception as error:
+        if refusal := describe_refusal(uri, error):
+            raise TrackingError(refusal) from error
+        reason = redact(" ".join(str(error).split()) or type(error).__name__)[:300]
+        raise TrackingError(f"the tracking store {redact(uri)} {what} ({type(error).__name__}: {reason}){advice}") from error
+
+
 def check_store(uri: str, sweep: str | None = None, experiment: str | None = None, *, make: bool = False) -> str:
     """Asks the store at `uri` whether it answers and, for the experiment of a `sweep`, takes a write; leaves nothing behind.
 
@@ -201,7 +215,7 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
-    try:
+    with explained(uri, "does not answer", "; check --tracking-uri, and that the server runs"):
         if sweep is None:
             client.search_experiments(max_results=1)
             return "answers"
@@ -211,15 +225,6 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
         if present is None:
             return f"answers; the experiment {experiment or sweep!r} will be made"
         _try_writing(client, present, uri)
-    except TrackingError:
-        raise
-    except Exception as error:  # stores, their drivers and the network have errors of their own
-        if refusal := describe_refusal(uri, error):
-            raise TrackingError(refusal) from error
-        reason = redact((str(error).strip() or type(error).__name__).splitlines()[0])[:200]
-        raise TrackingError(
-            f"the tracking store {redact(uri)} does not answer ({reason}); check --tracking-uri, and that the server runs"
-        ) from error
     where = urlparse(present.artifact_location or "").scheme or "a local folder"
     return f"takes writes to the experiment {present.name!r}; artifacts go by {where}"
 

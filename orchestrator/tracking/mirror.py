@@ -115,10 +115,9 @@ class Mirror:
             for desired in self._desired.runs(places):
                 if desired.parent not in self._dirty:
                     self._try(desired.place, store, partial(self._make_equal, desired, store))
-            if self.sweep_run is not None:
-                for place, send in ((LOG, self._send_log), (VIEWS, self._show_views)):
-                    if place in self._dirty:
-                        self._try(place, store, partial(send, store, self.sweep_run))
+            for place in (LOG, VIEWS) if self.sweep_run is not None else ():
+                if place in self._dirty:
+                    self._try(place, store, lambda _, place=place: self._send(place, store))  # type: ignore[misc]
             self.stuck = self.stuck + 1 if self._dirty and store.done == done else 0
         except Exception as error:
             if is_missing(error):
@@ -136,23 +135,18 @@ class Mirror:
             self._next_look = time.monotonic() + LOOK_EVERY_S
             if self.sweep_run is not None:
                 store.check_there(self.sweep_run)
-        if self._described[0] is not state.started or self._described[1] is not self._log.end:
-            if self._described[0] is not state.started:
-                self._aside.clear()
+        started, end = self._described
+        if started is not state.started:
+            self._aside.clear()
+        if started is not state.started or end is not self._log.end:
             self._described = state.started, self._log.end
             self._dirty[VIEWS] = None
         if self._pieces.end != self._log.offset and (state.ended is not None or time.monotonic() >= self._next_log):
             self._dirty[LOG] = None
 
     def _try(self, place: Place, store: SweepStore, make_equal: Callable[[bool], bool]) -> None:
-        """Makes something equal, sets aside what the store does not take, or leaves it to the next step.
-
-        Args:
-            make_equal: gets whether what fails is to be set aside; returns whether the store lacks nothing now.
-
-        Raises:
-            Exception: the store is away, or has lost the run.
-        """
+        """Makes something equal, sets aside what the store does not take, or leaves it to the next step; raises the store's
+        error if it is away, or has lost the run. `make_equal` gets whether what fails is to be set aside."""
         done, tries = store.done, self._failures.get(place)
         give_up = tries is not None and tries >= TRIES
         try:
@@ -180,11 +174,7 @@ class Mirror:
         self._failures.pop(place, None)
 
     def _make_equal(self, desired: DesiredRun, store: SweepStore, give_up: bool) -> bool:
-        """Sends what the store lacks of a run; returns whether it has everything now, but for what it refused.
-
-        Args:
-            give_up: whether a value that fails alone is set aside, whatever the reason.
-        """
+        """Sends what the store lacks of a run; returns whether it has everything now, but for what it refused."""
         place = desired.place
         above = store.runs.get(desired.parent) if desired.parent else None
         run = store.runs.get(place)
@@ -224,15 +214,13 @@ class Mirror:
         items = differences(desired, rows, run, above.id if above else None)
         return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
 
-    def _send_log(self, store: SweepStore, run: StoredRun, give_up: bool) -> bool:
-        """Sends what the store lacks of the log itself."""
-        self._pieces.send(store.client, run.id, self._log.offset)
-        self._next_log = time.monotonic() + self._log_every
-        return True
-
-    def _show_views(self, store: SweepStore, run: StoredRun, give_up: bool) -> bool:
-        """Gives the experiment the sweep's saved views and answer."""
-        store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
+    def _send(self, place: Place, store: SweepStore) -> bool:
+        """Sends what the store lacks of the log itself, or the sweep's saved views and answer."""
+        if place == VIEWS:
+            store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
+        elif self.sweep_run is not None:
+            self._pieces.send(store.client, self.sweep_run.id, self._log.offset)
+            self._next_log = time.monotonic() + self._log_every
         return True
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.tools.secrets import redact
 from orchestrator.tracking import tags as names
 from orchestrator.tracking.artifacts import fetch_log
-from orchestrator.tracking.client import describe_refusal, find_runs, open_store
+from orchestrator.tracking.client import explained, find_runs, open_store
 from orchestrator.tracking.uri import TrackingError, sqlite_file
 
 if TYPE_CHECKING:
@@ -31,16 +30,9 @@ class StoreReader:
             raise TrackingError(
                 f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
             )
-        try:
+        with explained(uri, "cannot be read"):
             self.client = open_store(uri)
             self.client.search_experiments(max_results=1)
-        except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
-            if refusal := describe_refusal(uri, error):
-                raise TrackingError(refusal) from error
-            reason = redact(" ".join(str(error).split()))[:300]
-            raise TrackingError(
-                f"the tracking store {redact(uri)} cannot be read ({type(error).__name__}: {reason})"
-            ) from error
 
     def sweep_names(self) -> list[str]:
         """Returns the names of the sweeps in the store."""
