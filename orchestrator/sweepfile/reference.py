@@ -25,7 +25,7 @@ from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.mistakes import flow, shown_names, spellings
 from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
-from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS, REF, TRAINING_BY_TASK, TYPE
+from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE, OwnKeys
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.sweep import NAME, Sweep
 
@@ -34,6 +34,12 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 CUSTOM_TASK = {"type": "string", "pattern": f"^custom/{NAME.pattern}$"}
 ANY_TASK = {"anyOf": [{"enum": [*TASKS]}, CUSTOM_TASK]}
+REF = "#/$defs/"
+TRAINING_BY_TASK = {
+    "type": "object",
+    "propertyNames": {"$ref": f"{REF}TaskOrSuite"},
+    "additionalProperties": {"$ref": f"{REF}TrainingSettings"},
+}
 UNSEARCHED = (TYPE, CONFIG)
 """Keys of a block that take no `values` and no range themselves; the keys inside `config` do."""
 ANY_TASK_OR_SUITE = {"anyOf": [{"enum": [*SUITES, "custom", *TASKS]}, CUSTOM_TASK]}
@@ -79,7 +85,8 @@ def _block_definitions() -> dict[str, Schema]:
     training = _without_titles(TrainingSettings.model_json_schema())["properties"]
     searched = {key: _searched(value) for key, value in training.items()} | second_keys(TrainingSettings, "SearchedTraining")
     definitions: dict[str, Schema] = {"SearchedTraining": {"properties": searched}}
-    cases = []
+    own, cases = own_parameters(OwnKeys), []
+    own["task_training"] |= TRAINING_BY_TASK
     for model, names in parameter_blocks().items():
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
@@ -87,7 +94,7 @@ def _block_definitions() -> dict[str, Schema]:
         parameters = own_parameters(model).items()
         properties |= {key: value if key in UNSEARCHED else _searched(value) for key, value in parameters}
         properties |= second_keys(model, title)
-        properties |= {key: row.schema | {"description": row.meaning} for key, row in OWN_KEYS.items()}
+        properties |= own
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
         chosen = {"properties": {"method": {"enum": names}}, "required": ["method"]}
         cases.append({"if": chosen, "then": _ref(title)})
@@ -186,7 +193,11 @@ Below, each key has its default in parentheses and the first sentence of its mea
 def write_page(schema: Schema) -> str:
     """Returns the Markdown page of the sweep file's `schema`."""
     parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n", "Further keys:\n"]
-    parts += [_list((key, row.meaning) for key, row in OWN_KEYS.items()), "Distributions:\n", _list(DISTRIBUTIONS.items())]
+    parts += [
+        _list((key, str(field.description)) for key, field in OwnKeys.model_fields.items()),
+        "Distributions:\n",
+        _list(DISTRIBUTIONS.items()),
+    ]
     for heading, section in _sections(schema, schema):
         parts += [f"## `{heading}`\n", _keys(section)]
         if heading == "search":

@@ -13,7 +13,7 @@ own name; PEFT is imported for such a block alone:
       config: {r: {values: [4, 8]}, num_B: 3, scaling: {min: 0.5, max: 2.0}}
                                                               dimensions config.r, config.num_B, config.scaling
 
-OWN_KEYS are the keys of a block that are no dimensions, `sizes` among them:
+`OwnKeys` are the keys of a block that are no dimensions, `sizes` among them:
 
     sizes: [2000, 8000, 32000]      the parameters to which each finished adapter is cut: those below the adapter's own
     sizes: 4                        so many with the uncut one, evenly in the logarithm from an eighth of it
@@ -21,11 +21,11 @@ OWN_KEYS are the keys of a block that are no dimensions, `sizes` among them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, StrictBool, ValidationError, field_validator
 
 from craft.methods import METHODS, find_cutting
 from craft.methods.method import Method
@@ -52,31 +52,6 @@ SPAN = 8
 
 MOST = 100
 
-SIZES_SCHEMA = {
-    "anyOf": [
-        {"type": "integer", "minimum": 2, "maximum": MOST},
-        {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": MOST, "uniqueItems": True},
-    ]
-}
-
-
-def check_sizes(sizes: Any, method: str, path: YamlPath) -> list[Mistake]:
-    if sizes is None:
-        return []
-    numbers = sizes if isinstance(sizes, list) else [sizes]
-    positive = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in numbers)
-    if isinstance(sizes, list):
-        if not positive or not sizes or len(sizes) > MOST or len({*sizes}) < len(sizes):
-            return [Mistake(path, f"got {shown(sizes)}; numbers of parameters, each once, as in [2000, 8000, 32000]")]
-    elif not positive or not 2 <= sizes <= MOST:
-        message = f"got {shown(sizes)}; how many sizes, with the uncut one (2 to {MOST}), or a list of them"
-        return [Mistake(path, message)]
-    try:
-        find_cutting(method)
-    except ValueError as error:
-        return [Mistake(path, str(error))]
-    return []
-
 
 def sizes_within(sizes: list[int] | int | None, total: int) -> list[int]:
     """Returns the sizes that a block's `sizes` mean for an adapter of `total` parameters: those below it, ascending."""
@@ -99,71 +74,55 @@ def size_labels(sizes: Sequence[int], total: int) -> list[str]:
     return [share if shares.count(share) == 1 else f"{size:,}" for share, size in zip(shares, sizes, strict=True)]
 
 
-REF = "#/$defs/"
-TRAINING_BY_TASK = {
-    "type": "object",
-    "propertyNames": {"$ref": f"{REF}TaskOrSuite"},
-    "additionalProperties": {"$ref": f"{REF}TrainingSettings"},
-}
+class OwnKeys(Settings):
+    """The keys of a method block that are no dimensions."""
+
+    task_training: dict[str, TrainingSettings] = Field(
+        {},
+        description="Training settings of single tasks or suites for this block alone; they win over the file's.",
+    )
+    warm_start: StrictBool = Field(
+        True, description="`false`: the block's trials start from the model itself, whatever the file's `warm_start` says."
+    )
+    resources: Resources = Field(
+        default_factory=Resources, description="Amounts that the block's trials get in place of the file's `resources`."
+    )
+    sizes: Any = Field(
+        None,
+        description="Numbers of parameters to which each finished adapter is cut by SVD, or how many of them: each a result of "
+        "its own.",
+        json_schema_extra={
+            "anyOf": [
+                {"type": "integer", "minimum": 2, "maximum": MOST},
+                {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 1},
+                    "minItems": 1,
+                    "maxItems": MOST,
+                    "uniqueItems": True,
+                },
+            ]
+        },
+    )
+    tuned: StrictBool = Field(
+        True,
+        description="`false` under `compare: fair`: the block's settings (a paper's) stay as they are, marked as not tuned.",
+    )
+
+    @field_validator("sizes")
+    @classmethod
+    def _check_sizes(cls, sizes: Any) -> Any:
+        numbers = sizes if isinstance(sizes, list) else [sizes]
+        positive = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in numbers)
+        if isinstance(sizes, list):
+            if not positive or not sizes or len(sizes) > MOST or len({*sizes}) < len(sizes):
+                raise ValueError(f"got {shown(sizes)}; numbers of parameters, each once, as in [2000, 8000, 32000]")
+        elif sizes is not None and (not positive or not 2 <= sizes <= MOST):
+            raise ValueError(f"got {shown(sizes)}; how many sizes, with the uncut one (2 to {MOST}), or a list of them")
+        return sizes
 
 
-@dataclass(frozen=True)
-class OwnKey:
-    """A row of OWN_KEYS.
-
-    Attributes:
-        schema: the JSON Schema of its value.
-        check: returns the mistakes in a value, from the value, the block's method and the value's path.
-    """
-
-    meaning: str
-    schema: dict[str, Any]
-    check: Callable[[Any, str, YamlPath], list[Mistake]]
-
-
-def check_task_training(by_task: Any, method: str, path: YamlPath) -> list[Mistake]:
-    if not isinstance(by_task, dict) or not all(isinstance(settings, dict) for settings in by_task.values()):
-        return [Mistake(path, f"got {shown(by_task)}; settings by task, as in {{glue/rte: {{epochs: 80}}}}")]
-    return [
-        mistake for task, settings in by_task.items() for mistake in find_mistakes(TrainingSettings, settings, (*path, task))
-    ]
-
-
-def check_resources(amounts: Any, method: str, path: YamlPath) -> list[Mistake]:
-    """Returns the mistakes in the amounts alone; `tasks.check_prerequisites` checks them with the file's `resources`."""
-    if not isinstance(amounts, dict):
-        return [Mistake(path, f"got {shown(amounts)}; amounts by name, as in {{gpu: 1, memory: 24 GiB}}")]
-    return find_mistakes(Resources, amounts, path)
-
-
-def check_flag(value: Any, method: str, path: YamlPath) -> list[Mistake]:
-    return [] if isinstance(value, bool) else [Mistake(path, f"got {shown(value)}; must be true or false")]
-
-
-FLAG = {"type": "boolean", "default": True}
-OWN_KEYS = {
-    "task_training": OwnKey(
-        "Training settings of single tasks or suites for this block alone; they win over the file's.",
-        TRAINING_BY_TASK,
-        check_task_training,
-    ),
-    "warm_start": OwnKey(
-        "`false`: the block's trials start from the model itself, whatever the file's `warm_start` says.", FLAG, check_flag
-    ),
-    "resources": OwnKey(
-        "Amounts that the block's trials get in place of the file's `resources`.", {"$ref": f"{REF}Resources"}, check_resources
-    ),
-    SIZES: OwnKey(
-        "Numbers of parameters to which each finished adapter is cut by SVD, or how many of them: each a result of its own.",
-        SIZES_SCHEMA,
-        check_sizes,
-    ),
-    "tuned": OwnKey(
-        "`false` under `compare: fair`: the block's settings (a paper's) stay as they are, marked as not tuned.",
-        FLAG,
-        check_flag,
-    ),
-}
+OWN_KEYS = OwnKeys.model_fields
 
 
 DISTRIBUTIONS: dict[str, str] = {
@@ -332,7 +291,12 @@ def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     if not isinstance(name, str) or name not in METHODS:
         return None, [Mistake((*path, "method"), unknown("method", name, list(METHODS)))]
     block_keys = {key: block[key] for key in OWN_KEYS if key in block}
-    mistakes = [mistake for key in block_keys for mistake in OWN_KEYS[key].check(block_keys[key], name, (*path, key))]
+    mistakes = find_mistakes(OwnKeys, block_keys, path)
+    if block_keys.get(SIZES) is not None and not mistakes:
+        try:
+            find_cutting(name)
+        except ValueError as error:
+            mistakes = [Mistake((*path, SIZES), str(error))]
     dimensions = _parse_dimensions(block, METHODS[name], path, mistakes)
     mistakes = mistakes or check_together(dimensions, METHODS[name], path)
     if not mistakes and "task_training" in block_keys:
