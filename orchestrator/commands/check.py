@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.plan.ways import Gpu
     from orchestrator.record.options import Options
-    from orchestrator.sweepfile.resources import Resources
     from orchestrator.sweepfile.sweep import Sweep
 
 KEPT_CHECKPOINTS = 2
@@ -76,53 +75,74 @@ class CheckReport(Report):
     ok: bool = Field(description="Whether nothing is `bad`. The exit status is 0 then, and 1 otherwise.")
     findings: list[Finding] = Field(description="What was checked, in order. A `bad` one may end the checks.")
 
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> CheckReport:
+        checked = list(findings)
+        return cls(ok=all(finding.level != "bad" for finding in checked), findings=checked)
 
-def check_report(findings: Iterable[Finding]) -> CheckReport:
-    """Returns the report on findings."""
-    checked = list(findings)
-    return CheckReport(ok=all(finding.level != "bad" for finding in checked), findings=checked)
+    def show(self, console: Console) -> None:
+        """Prints a line for each finding."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
+        for finding in self.findings:
+            lines = "; ".join(filter(None, (finding.sentence, finding.remedy)))
+            table.add_row(MARKS[finding.level], Text(finding.subject), Text(lines))
+        console.print(table)
 
 
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
 
 
 def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -> Iterator[Finding]:
-    """Yields the findings of all checks of a run's call.
+    """Yields the findings of all checks of a run's call; what a run would be refused for ends them.
 
     Args:
         machines_wanted: how many machines the cluster must have; it never grows then.
     """
     storage, address = options.remote or str(Path(plan.sweep.storage).absolute()), options.address
     yield from _tracking(store_of(options, plan.sweep), plan.sweep)
+    subject = "storage"
     try:
         check_writable(storage)
-    except ValueError as error:
-        yield Finding("bad", "storage", str(error))
-        return
-    yield _disk(plan, storage)
-    try:
-        fingerprints = prepare(needs_of(plan.trials or plan.examples), elsewhere=address is not None)
+        yield _disk(plan, storage)
+        subject = "model and data"
+        shared = Shared(prepare(needs_of(plan.trials or plan.examples), elsewhere=address is not None), address is not None)
+        yield Finding("good", subject, "are here" if address is None else "can be read by the driver")
+        subject = "cluster"
+        yield from _on_cluster(plan, storage, shared, address, machines_wanted)
     except (ValueError, OSError) as error:
-        yield Finding("bad", "model and data", _one_line(error))
-        return
-    yield Finding("good", "model and data", "are here" if address is None else "can be read by the driver")
+        yield Finding("bad", subject, (str(error).strip() or type(error).__name__).splitlines()[0][:400])
+
+
+def _on_cluster(
+    plan: Plan, storage: str, shared: Shared, address: str | None, machines_wanted: int | None
+) -> Iterator[Finding]:
+    """Yields what the machines are checked for, after the cluster has been left."""
     from orchestrator.tune.cluster import joined, try_gpus
 
-    shares = plan.sweep.shares
-    try:
-        with noise_to_log(Path(os.devnull)), joined(address) as cluster:
-            room = list(_joined(cluster.await_machines(machines_wanted), machines_wanted)) if machines_wanted else []
-            alone = address is None or machines_wanted is not None
-            room += [_fitting(share, cluster.slots(share), alone) for share in shares]
-            machines = [] if address is None else list(_machines(plan, storage, fingerprints))
-            requested = [share.gpu / share.count for share in shares if share.gpu]
-            tried = try_gpus(min(requested)) if requested else []
-            steps = list(_together(plan, fingerprints, address is not None))
-            counts = [machine.get("GPU", 0) for machine in cluster.machines]
-    except ValueError as error:
-        yield Finding("bad", "cluster", str(error))
-        return
-    yield from [*room, *machines, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
+    found, alone = list[Finding](), address is None or machines_wanted is not None
+    with noise_to_log(Path(os.devnull)), joined(address) as cluster:
+        if machines_wanted:
+            present = cluster.await_machines(machines_wanted)
+            few = "" if present >= machines_wanted else "what the missing ones printed says why"
+            found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines_wanted} have joined", few))
+        for share in plan.sweep.shares:
+            if slots := cluster.slots(share):
+                room = f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}"
+                found.append(Finding("good", "room", room))
+            else:
+                remedy = f"{'' if alone else 'only if the cluster grows; or '}lower `resources`"
+                remedy += ", or give more by --address" if alone else ""
+                room = f"no trial fits now: each asks for {share.words()}"
+                found.append(Finding("bad" if alone else "doubt", "room", room, remedy))
+        found += [] if address is None else _machines(plan, storage, shared.fingerprints)
+        requested = [share.gpu / share.count for share in plan.sweep.shares if share.gpu]
+        tried = try_gpus(min(requested)) if requested else []
+        steps = list(_together(plan, shared))
+        counts = [machine.get("GPU", 0) for machine in cluster.machines]
+    yield from [*found, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
 
 
 def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
@@ -140,10 +160,6 @@ def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
         yield Finding("good", "tracking", f"{address} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
     except TrackingError as error:
         yield Finding("bad", "tracking", str(error))
-
-
-def _one_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:400]
 
 
 def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iterator[Finding]:
@@ -182,7 +198,7 @@ def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints:
             pass
 
 
-def _together(plan: Plan, fingerprints: Mapping[str, str], elsewhere: bool) -> Iterator[Finding]:
+def _together(plan: Plan, shared: Shared) -> Iterator[Finding]:
     """Takes a step of a trial of each number of processes above 1, in those processes."""
     from orchestrator.tune.crew import try_steps
 
@@ -193,12 +209,9 @@ def _together(plan: Plan, fingerprints: Mapping[str, str], elsewhere: bool) -> I
         rows = {"train_examples": batch, "eval_examples": STEP_ROWS, "search_examples": STEP_ROWS}
         short = training.model_copy(update={"max_steps": 1, "evaluate_every": "end"} | rows)
         run = trial.run.model_copy(update={"training": short, "warm_start": None})
-        reason = try_steps(Job(replace(trial, run=run)), Shared(dict(fingerprints), elsewhere).there, STEP_SECONDS)
-        name = f"{trial.resources.count} processes"
-        if reason is None:
-            yield Finding("good", name, f"took a step of {trial.label} together")
-        else:
-            yield Finding("bad", name, f"{trial.label}: {reason}")
+        reason = try_steps(Job(replace(trial, run=run)), shared.there, STEP_SECONDS)
+        how = f"took a step of {trial.label} together" if reason is None else f"{trial.label}: {reason}"
+        yield Finding("good" if reason is None else "bad", f"{trial.resources.count} processes", how)
 
 
 def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -> Iterator[Finding]:
@@ -217,19 +230,6 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -
     usable = [gpu for gpu in tried.values() if not isinstance(gpu, str)]
     for line in gpu_lines(plan, usable, counts):
         yield Finding("doubt" if line.doubt else "good", line.label, line.value)
-
-
-def _joined(present: int, wanted: int) -> Iterator[Finding]:
-    level: Level = "good" if present >= wanted else "bad"
-    remedy = "" if present >= wanted else "what the missing ones printed says why"
-    yield Finding(level, "machines", f"{present} of {wanted} have joined", remedy)
-
-
-def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
-    if slots:
-        return Finding("good", "room", f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}")
-    remedy = "lower `resources`, or give more by --address" if alone else "only if the cluster grows; or lower `resources`"
-    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", remedy)
 
 
 def needed_bytes(plan: Plan) -> int:
@@ -271,15 +271,3 @@ def _disk(plan: Plan, storage: str) -> Finding:
     level: Level = "bad" if need > free else "doubt" if need > free / 2 else "good"
     remedy = "" if level == "good" else "make room, give another --storage, or run fewer configurations at a time"
     return Finding(level, "disk", f"{amount}, {format_bytes(free)} are free in {storage}", remedy)
-
-
-def show(findings: Sequence[Finding], console: Console) -> None:
-    """Prints a line for each finding."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for finding in findings:
-        lines = "; ".join(filter(None, (finding.sentence, finding.remedy)))
-        table.add_row(MARKS[finding.level], Text(finding.subject), Text(lines))
-    console.print(table)

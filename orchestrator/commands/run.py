@@ -167,17 +167,15 @@ def check(
 
     Exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong.
     """
-    from orchestrator.commands.check import diagnose, show
+    from orchestrator.commands.check import CheckReport, diagnose
 
     options = Options(sweep, changes_of(changes), name, storage, tracking_uri, address)
-    findings = list(diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None))
+    report = CheckReport.of(diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None))
     if as_json:
-        from orchestrator.commands.check import check_report
-
-        write_report(check_report(findings).to_json())
+        write_report(report.to_json())
     else:
-        show(findings, Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200))
-    return 1 if any(finding.level == "bad" for finding in findings) else 0
+        report.show(Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200))
+    return 0 if report.ok else 1
 
 
 def more(

@@ -19,7 +19,7 @@ from scipy import stats
 
 from craft.spec import RunSpec
 from orchestrator.adapters.taking import Taken, take_report
-from orchestrator.commands.check import Finding, check_report, show
+from orchestrator.commands.check import CheckReport, Finding
 from orchestrator.commands.errors import EXITS, error_report
 from orchestrator.commands.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.driver.change import Change, Price, apply_report
@@ -173,9 +173,9 @@ def test_findings_have_what_the_terminal_shows() -> None:
         Finding("good", "disk", "there is room"),
         Finding("bad", "storage", "cannot be written", "give another --storage"),
     ]
-    report = checked(check_report(findings))
-    assert (report["ok"], checked(check_report(findings[:1]))["ok"]) == (False, True)
-    shown = printed(lambda console: show(findings, console))
+    report = checked(CheckReport.of(findings))
+    assert (report["ok"], checked(CheckReport.of(findings[:1]))["ok"]) == (False, True)
+    shown = printed(CheckReport.of(findings).show)
     assert all(row[name] in shown for row in report["findings"] for name in ("level", "subject", "sentence", "remedy"))
 
 
