@@ -29,9 +29,8 @@ from dashboards.panels.base import (
 )
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.probabilities import spreads
-from orchestrator.results.table import describe_trials, describe_tuning, has_tuning
 from orchestrator.review.comparing import Spreads, compare_summaries
-from orchestrator.review.front_tables import describe_intervals, task_title
+from orchestrator.review.front_tables import describe_intervals, describe_trials, describe_tuning, has_tuning, task_title
 
 TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
 CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"

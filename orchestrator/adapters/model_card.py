@@ -26,10 +26,9 @@ from craft.results import MODEL_DIGEST, name_score
 from craft.tuner_types import TUNERS
 from orchestrator.plan.configuration import flatten, text
 from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import COLUMNS, number
+from orchestrator.results.metrics import COLUMNS, full_label, number
 from orchestrator.results.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.results.table import full_label
 from orchestrator.tools.markup import plain
 
 CONFIG_FILE = "adapter_config.json"

@@ -142,7 +142,7 @@ def take(
     """
     from orchestrator.adapters.model_card import CARD_FILE
     from orchestrator.adapters.taking import how_to_load, register_adapters, take_adapters
-    from orchestrator.results.table import full_label
+    from orchestrator.results.metrics import full_label
     from orchestrator.review.past_sweep import find_sweep
 
     if to is None and register is None:
@@ -190,8 +190,7 @@ def cut(
     Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
     from orchestrator.adapters.taking import cut_adapters
-    from orchestrator.results.metrics import amount
-    from orchestrator.results.table import full_label
+    from orchestrator.results.metrics import amount, full_label
     from orchestrator.review.past_sweep import find_sweep
 
     record, console = find_sweep(sweep, tracking_uri, storage), plain_screen(quiet=as_json)

@@ -115,7 +115,7 @@ class Choice:
     @property
     def label(self) -> str:
         """The name of the configuration."""
-        from orchestrator.results.table import full_label
+        from orchestrator.results.metrics import full_label
 
         return full_label(self.pick.summary)
 
@@ -173,8 +173,7 @@ class Result:
     @cached_property
     def front(self) -> pd.DataFrame:
         """Every configuration as in `front.csv`, by its cost; `on_front` marks the front."""
-        from orchestrator.results.table import ranked
-        from orchestrator.review.front_tables import ALWAYS, row_of
+        from orchestrator.review.front_tables import ALWAYS, ranked, row_of
 
         objectives = self.record.sweep.objectives
         return _table((row_of(summary) for summary in ranked(self.record.summaries, objectives)), (*ALWAYS, *objectives))

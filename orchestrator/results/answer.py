@@ -22,7 +22,7 @@ from orchestrator.record.state import State
 from orchestrator.results.front import HEAD, SEEDS, above_guessing, enough_of, judge_state, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, number, sized
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
 from orchestrator.results.probabilities import find_falls
 from orchestrator.results.step import (
     LIKELY,
@@ -41,7 +41,6 @@ from orchestrator.results.step import (
 )
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary
-from orchestrator.results.table import full_label
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.markup import plain

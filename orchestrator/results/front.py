@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.record.state import State
-from orchestrator.results import pareto
 from orchestrator.results.intervals import by_seed, compare, suite_interval
 from orchestrator.results.metrics import NORMALIZED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
-from orchestrator.sweepfile.settings import Enough, Objectives
+from orchestrator.sweepfile.settings import Direction, Enough, Objectives
 
+Points = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 HEAD, FULL = "head", "full"
 
 
@@ -122,7 +123,7 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, probabili
     directions = list(objectives.values())
     mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
     # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
-    members = sorted(np.flatnonzero(pareto.front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
+    members = sorted(np.flatnonzero(pareto_front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
     fit = np.isfinite(mean).all(axis=1)
     possible = [] if probability is None else np.flatnonzero(fit & (np.asarray(probability, dtype=float) >= POSSIBLE)).tolist()
     place = _knee(mean[members], objectives)
@@ -203,11 +204,11 @@ def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Ver
     return judge([summary.configuration for summary in summaries], mean, objectives, probability)
 
 
-def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
+def _knee(points: Points, objectives: Objectives) -> int | None:
     if len(objectives) != 2 or not len(points):
         return None
     log = [logarithmic(name, points[:, column]) for column, name in enumerate(objectives)]
-    return pareto.knee(pareto.log_axes(points, log), list(objectives.values()))
+    return pareto_knee(log_axes(points, log), list(objectives.values()))
 
 
 def logarithmic(name: str, values: Iterable[float]) -> bool:
@@ -223,3 +224,83 @@ def axes(objectives: Objectives) -> tuple[str, str]:
     """
     names = list(objectives)
     return names[-1] if len(names) > 1 else "trainable_parameters", names[0]
+
+
+def pareto_front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
+    """Returns which points, `(n, m)` with a column for each objective, no other point dominates.
+
+    A point dominates another when it is no worse in every objective and better in one, so equal points are all on the front. A
+    point with NaN or an infinity takes no part.
+
+    Raises:
+        ValueError: the shapes do not agree, or a direction is unknown.
+    """
+    costs = _costs(points, directions)
+    mask = np.zeros(len(costs), dtype=bool)
+    finite = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    if not finite.size:
+        return mask
+    unique, where = np.unique(costs[finite], axis=0, return_inverse=True)
+    mask[finite] = _sorted_front(unique)[where.reshape(-1)]
+    return mask
+
+
+def _sorted_front(costs: Points) -> Mask:
+    """Returns the front of different rows in lexicographic order, in which only an earlier row can dominate a later one."""
+    if costs.shape[1] == 2:
+        # The first costs ascend, so a row is on the front when its second cost is below all earlier ones: one pass over all.
+        below = np.minimum.accumulate(costs[:, 1])
+        return np.append(True, costs[1:, 1] < below[:-1])
+    mask = np.zeros(len(costs), dtype=bool)
+    for row, candidate in enumerate(costs):
+        mask[row] = not (costs[:row][mask[:row]] <= candidate).all(axis=1).any()
+    return mask
+
+
+def pareto_knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
+    """Returns the index of the knee: the front point that is farthest beyond the straight line between the front's two ends.
+
+    Both objectives are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins the
+    front's best point in one objective to its best in the other. With fewer than three distinct points on the front, or none
+    beyond the line, the answer is the end that is best in the first objective. Ties go to the lower index.
+
+    Returns:
+        An index into `points`, or None where no point is finite.
+    """
+    costs = _costs(points, directions)
+    if costs.shape[1] != 2:
+        raise ValueError(f"the knee is defined for two objectives, got {costs.shape[1]}")
+    members = np.flatnonzero(pareto_front(points, directions))
+    if not members.size:
+        return None
+    members = members[np.argsort(costs[members, 0], kind="stable")]
+    spans = costs[members]
+    spread = np.ptp(spans, axis=0)
+    if (spread == 0).any():
+        return int(members[0])
+    unit = (spans - spans.min(axis=0)) / spread
+    # The ends lie at (0, 1) and (1, 0): beyond the line between them is where the scaled costs add up to less than 1.
+    gain = 1.0 - unit.sum(axis=1)
+    return int(members[np.argmax(gain)]) if gain.max() > 1e-12 else int(members[0])
+
+
+def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
+    """Returns `points` with log10 of the columns marked in `log`; a value there that is not positive becomes NaN."""
+    values = np.array(points, dtype=float, ndmin=2)
+    for column in np.flatnonzero(log):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log10(values[:, column])
+        values[:, column] = np.where(np.isfinite(logs), logs, np.nan)
+    return values
+
+
+def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
+    values = np.asarray(points, dtype=float)
+    if values.size == 0:
+        values = values.reshape(0, len(directions))
+    if values.ndim != 2 or values.shape[1] != len(directions):
+        raise ValueError(f"points have shape {values.shape}; {len(directions)} directions need (n, {len(directions)})")
+    unknown = [direction for direction in directions if direction not in ("maximize", "minimize")]
+    if unknown:
+        raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
+    return values * [-1.0 if direction == "maximize" else 1.0 for direction in directions]

@@ -26,7 +26,7 @@ from orchestrator.results.metrics import SIZE, sized
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.results.table import full_label, metric_column
+from orchestrator.review.front_tables import full_label, metric_column
 from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.mistakes import NothingMeets

@@ -12,9 +12,8 @@ from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Summary
-from orchestrator.results.table import metric_among, ranked
 from orchestrator.review.comparing import CompareReport
-from orchestrator.review.front_tables import caption, legend
+from orchestrator.review.front_tables import caption, legend, metric_among, ranked
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.settings import Direction
 

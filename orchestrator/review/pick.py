@@ -18,7 +18,7 @@ from orchestrator.results.front import SEEDS, above_guessing, enough_of, knee
 from orchestrator.results.metrics import P_ENOUGH, label_of, number
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.results.table import describe_trials, full_label
+from orchestrator.review.front_tables import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import Enough, Objectives
 

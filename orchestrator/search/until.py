@@ -26,7 +26,7 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS, above_guessing, enough_of, mark_front
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
+from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, full_label
 from orchestrator.results.step import (
     FACTORS,
     LEAST_PROBABILITY,
@@ -40,7 +40,6 @@ from orchestrator.results.step import (
 )
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.table import full_label
 from orchestrator.search.strategy import Added, Stages, build, entries_of
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough

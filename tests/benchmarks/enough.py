@@ -26,11 +26,10 @@ from orchestrator.plan.tuning import Tried, best_of
 from orchestrator.record.state import Entry
 from orchestrator.results.front import SEEDS, above_guessing, mark_front
 from orchestrator.results.luck import helps_most
-from orchestrator.results.metrics import P_ENOUGH, SIZE
+from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.table import full_label
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 

@@ -12,8 +12,10 @@ from hypothesis.extra.numpy import arrays
 from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from scipy import stats
 
+from orchestrator.results.front import log_axes
+from orchestrator.results.front import pareto_front as front
+from orchestrator.results.front import pareto_knee as knee
 from orchestrator.results.intervals import compare, interval, suite_interval
-from orchestrator.results.pareto import front, knee, log_axes
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.

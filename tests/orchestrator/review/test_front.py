@@ -22,9 +22,8 @@ from orchestrator.record.state import Entry
 from orchestrator.results.front import knee, mark_front, marks, not_shown_to_beat_head
 from orchestrator.results.intervals import Interval
 from orchestrator.results.luck import limit
-from orchestrator.results.metrics import flat_cells
+from orchestrator.results.metrics import flat_cells, full_label
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.table import full_label
 from orchestrator.review.front_tables import caption, latex, markdown, terminal_table, write_csv, write_front
 from tests.golden import check_golden
 from tests.orchestrator.recorded import summarize

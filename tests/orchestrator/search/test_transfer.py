@@ -14,9 +14,8 @@ from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.results.summary import summarize_entries
-from orchestrator.results.table import describe_tuning
 from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.review.front_tables import caption
+from orchestrator.review.front_tables import caption, describe_tuning
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.resume import contradictions
 from orchestrator.results.front import mark_front
-from orchestrator.results.table import metric_column
+from orchestrator.review.front_tables import metric_column
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.plans import count
