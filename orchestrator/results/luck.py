@@ -86,11 +86,10 @@ def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> 
 def luck_of_both(first: Summary, second: Summary, tasks: Sequence[str]) -> float:
     """Returns the variance of the difference of two means over `tasks` by the luck of both choices. Two sizes of one training
     have one choice, which cancels."""
-    tunings = [row.tuning for row in (first, second) if row.tuning is not None]
-    trained = {row.trained for row in (first, second)}
-    if len(trained) == 1 and len(tunings) == 2 and tunings[0].values == tunings[1].values:
+    if first.trained == second.trained and first.tuning.values == second.tuning.values:
         return 0.0
-    return sum(tuning.lucks.get(task, 0.0) for tuning in tunings for task in tasks) / max(len(tasks), 1) ** 2
+    lucks = [row.tuning.lucks.get(task, 0.0) for row in (first, second) for task in tasks]
+    return sum(lucks) / max(len(tasks), 1) ** 2
 
 
 def by_seed(credits: Credits, task: str) -> Numbers:

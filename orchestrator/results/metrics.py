@@ -194,7 +194,7 @@ def _tuned(name: str, kind: Kind, about: str, label: str = "") -> Column:
     attribute = name.removeprefix("tuning_")
 
     def read(summary: Summary) -> Cell:
-        return getattr(summary.tuning, attribute) if summary.tuning is not None else () if kind == "texts" else math.nan
+        return getattr(summary.tuning, attribute) if summary.tuning.candidates or kind == "texts" else math.nan
 
     return Column(name, label or name.replace("_", " "), "minimize", kind, about, place=place, read=read)
 
@@ -252,8 +252,8 @@ ROWS = (
     _fact("failed", "count", "The number of trials that have failed."),
     _fact("stopped", "count", "The number of trials that were never promoted."),
     _fact("seeds", "count", "The number of seeds that have finished every task."),
-    _fact("tuned", "flag", "Whether its settings were chosen among others.", lambda row: bool(row.tuning and row.tuning.tuned)),
-    _fact("tuned_to", "text", "What was chosen, in words.", lambda row: row.tuning.choice if row.tuning else ""),
+    _fact("tuned", "flag", "Whether its settings were chosen among others.", lambda row: row.tuning.tuned),
+    _fact("tuned_to", "text", "What was chosen, in words.", lambda row: row.tuning.choice),
     _tuned("tuning_trials", "count", "The trainings that tuned. Null if the sweep does not tune.", "trials of its tuning"),
     _tuned("tuning_failed", "count", "Those of these trainings without a score."),
     _tuned("tuning_seconds", "seconds", "Their training time, in seconds.", "time of its tuning"),
@@ -271,7 +271,7 @@ def cells_of(summary: Summary) -> dict[str, Cell]:
     values that were chosen for it by task."""
     measured = (*summary.metrics, *(f"score/{task}" for task in summary.tasks), *summary.counts)
     columns = COLUMNS | {name: column_of(name) for name in measured if name not in COLUMNS}
-    values = summary.tuning.values if summary.tuning is not None else {}
+    values = summary.tuning.values
     chosen: dict[str, Cell] = {f"{name}/{task}": value for name, row in values.items() for task, value in row.items()}
     return {name: column.cell(summary) for name, column in columns.items()} | chosen
 

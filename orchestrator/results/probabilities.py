@@ -224,10 +224,10 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
         degrees,
         seeds,
         np.nan_to_num([summary.value("trainable_parameters") for summary in complete]),
-        np.array([_choice(summary) for summary in complete]) + (luck(complete) or 0.0),
+        np.array([summary.tuning.luck for summary in complete]) + (luck(complete) or 0.0),
         1.0 if objectives["score"] == "maximize" else -1.0,
         within,
-        tuple((family, min(_choice(complete[place]) for place in family)) for family in families),
+        tuple((family, min(complete[place].tuning.luck for place in family)) for family in families),
         _together(complete, families, variances * seeds),
     )
 
@@ -302,7 +302,7 @@ def _interval(summary: Summary, variance: float, freedom: float, shared: float) 
     seeds, total = summary.score.n, variance + shared
     degrees = total**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if total else freedom
     half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(total / seeds), summary.score.mean
-    half = max(math.hypot(half, 1.96 * math.sqrt(_choice(summary))), summary.rounding / 2)
+    half = max(math.hypot(half, 1.96 * math.sqrt(summary.tuning.luck)), summary.rounding / 2)
     low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
     least, most = summary.range
     return Interval(mean, max(low, min(least, mean)), min(high, max(most, mean)), seeds)
@@ -312,7 +312,3 @@ def _is_base(summary: Summary) -> bool:
     """Returns whether nothing was trained: a language model as it is."""
     weights = summary.counts.get(SIZE), summary.counts.get("head_parameters")
     return weights == (0, 0) and len({*by_seed(summary.scores, summary.tasks).values()}) == 1
-
-
-def _choice(summary: Summary) -> float:
-    return 0.0 if summary.tuning is None else summary.tuning.luck

@@ -335,7 +335,7 @@ def another_size(parameters: Mapping[str, Any], summary: Summary, factor: float)
 def rate_end(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float]:
     """Returns the end of three or more learning rates at which a configuration is, as `highest learning_rate`, empty if at
     none; and the next rate beyond. Two rates are no range: each is at an end."""
-    if summary.tuning is not None:
+    if summary.tuning.candidates:
         return next((end for end in summary.tuning.at_end if RATE in end), ""), math.nan
 
     def others(row: Summary) -> tuple[Any, ...]:

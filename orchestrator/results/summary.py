@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.credits import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
-from orchestrator.plan.configuration import text
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
-from orchestrator.results.tuning import Tuning, ends, lucks_of_tuning, varied
-from orchestrator.sweepfile.fair import RATE
+from orchestrator.results.tuning import Tuning, tunings_of
 
 GUESSING, RANGE, UNIT, ROUNDING = "random_guessing", "range", "size_unit", "rounding"
 """Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts; the
@@ -73,7 +71,7 @@ class Summary:
     may_be_on_front: bool = False
     enough: bool = False
     tunes: str | None = None
-    tuning: Tuning | None = None
+    tuning: Tuning = field(default_factory=Tuning)
     sampling: tuple[float, float] = (0.0, 0.0)
     range: tuple[float, float] = (0.0, 100.0)
     unit: str = "parameters"
@@ -136,9 +134,9 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     for entry in entries:
         if entry.trial.serves is None:  # a training for a size alone is no row
             grouped.setdefault(entry.trial.configuration, []).append(entry)
-    tuning, configurations = _tuning(entries), {entry.key: entry.trial.configuration for entry in entries}
+    tuning, configurations = tunings_of(entries), {entry.key: entry.trial.configuration for entry in entries}
     counted = _counted(grouped)
-    summaries = {name: _summary(group, counted[name], tuning.get(name)) for name, group in grouped.items()}
+    summaries = {name: _summary(group, counted[name], tuning.get(name, Tuning())) for name, group in grouped.items()}
     trials = {name: group[0].trial for name, group in grouped.items()}
     sources = {name: configurations.get(trial.training) for name, trial in trials.items() if trial.is_cut}
     return [replace(summary, source=sources.get(name)) for name, summary in summaries.items()]
@@ -182,61 +180,7 @@ def status_of(summary: Summary, entries: Sequence[Entry], open_session: bool) ->
     return "running" if may_run else "interrupted"
 
 
-def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
-    """Returns the cost of each configuration's tuning, by its id: that of all candidates of its group. What is cut from its
-    adapters has the same cost and a choice of its own."""
-    groups: dict[str, dict[Any, list[Entry]]] = {}
-    chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
-    tuned: dict[str, tuple[str, Any]] = {}
-    transferred: dict[str, str] = {}
-    trainings = {entry.key: entry.trial for entry in entries}
-    for trial, entry in ((entry.trial, entry) for entry in entries):
-        size, training = trial.parameters.get("cut_to"), trainings.get(trial.training)
-        if trial.group is not None:
-            groups.setdefault(trial.group, {}).setdefault(size, []).append(entry)
-        elif training is not None and trial.is_reported:
-            chosen.setdefault(trial.configuration, {})[trial.task] = trial.parameters
-            tuned[trial.configuration] = training.configuration, size
-            transferred |= {trial.configuration: training.transferred} if training.transferred else {}
-    labels = {trial.configuration: trial.label for trial in trainings.values() if trial.is_reported}
-    tunings: dict[str, Tuning] = {}
-    for name, (group, size) in tuned.items():
-        source = transferred.get(name)
-        label = labels.get(source, source) if source is not None else None
-        if group in groups:
-            tunings[name] = _of_group(groups[group], size, chosen[name], label)
-        elif source is not None:
-            lucks = lucks_of_tuning(groups.get(source, {}).get(None, []))
-            tunings[name] = Tuning(1, values=_values([RATE], chosen[name]), lucks=lucks, transferred=label)
-        elif groups:
-            tunings[name] = Tuning(1)
-    return tunings
-
-
-def _of_group(
-    group: Mapping[Any, list[Entry]], size: Any, chosen: Mapping[str, Mapping[str, Any]], transferred: str | None
-) -> Tuning:
-    """Returns the tuning of one size of a group; None is that of the trained adapters."""
-    trained, candidates = group.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
-    of_size = group.get(size, trained)
-    for entry in of_size:
-        candidates.setdefault(entry.trial.task, {})[entry.trial.configuration] = entry.trial.parameters
-    spent = Tuning.of(len({entry.trial.configuration for entry in trained}), [entry.result for entry in trained])
-    return replace(
-        spent,
-        at_end=ends({task: [*rows.values()] for task, rows in candidates.items()}, chosen),
-        seeds=tuple(sorted({entry.trial.seed for entry in trained})),
-        values=_values(varied([*max(candidates.values(), key=len).values()]), chosen),
-        lucks=lucks_of_tuning(of_size),
-        transferred=transferred,
-    )
-
-
-def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    return {name: {task: text(row.get(name)) for task, row in by_task.items()} for name in names if by_task}
-
-
-def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning | None) -> Summary:
+def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning) -> Summary:
     """Returns the summary of a configuration with these trials, of which `entries` count."""
     ended = [(entry, entry.result) for entry in every if entry.result is not None]
     counted = {entry.key for entry in entries}
@@ -277,7 +221,7 @@ def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning | None) ->
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.trial.task}: {note}" for entry, result in finished for note in result.notes)),
         tunes=first.group,
-        tuning=tuning if first.is_reported else None,
+        tuning=tuning,
         to_come=sum(entry.trial.seed not in lost for entry in beside),
         lost=tuple(sorted(lost)),
         keys=tuple(entry.key for entry in every),

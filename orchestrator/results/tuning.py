@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from craft.results import EXAMPLES, METRIC, SEARCHED
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.configuration import text
-from orchestrator.plan.trial import TrialResult
+from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.intervals import sampling_reach
+from orchestrator.sweepfile.fair import RATE
 
 Numbers = NDArray[np.float64]
 DRAWS = 1000
@@ -32,7 +33,8 @@ class Tuning:
     """The budget that the choice of a configuration's settings took.
 
     Attributes:
-        candidates: configurations that it was chosen among, itself included; 1 if it was not tuned.
+        candidates: configurations that it was chosen among, itself included; 1 if it was not tuned, 0 in a sweep that tunes
+            none.
         trials: their trainings that have ended; 0 if it was not tuned.
         failed: those of `trials` without a score.
         seconds: the time of `trials`.
@@ -44,7 +46,7 @@ class Tuning:
         transferred: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """
 
-    candidates: int
+    candidates: int = 0
     trials: int = 0
     failed: int = 0
     seconds: float = 0.0
@@ -53,15 +55,6 @@ class Tuning:
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     lucks: Mapping[str, float] = field(default_factory=dict)
     transferred: str | None = None
-
-    @classmethod
-    def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
-        """Returns the part of the budget that has been used."""
-        if candidates == 1:
-            return cls(1)
-        ended = [result for result in results if result is not None and result.status != "interrupted"]
-        failed = sum(result.status == "failed" for result in ended)
-        return cls(candidates, len(ended), failed, sum(result.seconds for result in ended))
 
     @property
     def tuned(self) -> bool:
@@ -76,8 +69,75 @@ class Tuning:
     @property
     def choice(self) -> str:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
-        settings = [f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items()]
+        by_setting = {name: [*by_task.values()] for name, by_task in self.values.items()}
+        settings = [f"{name} {'/'.join(row if len({*row}) > 1 else row[:1])}" for name, row in by_setting.items()]
         return ", ".join(settings + ([f"as {self.transferred}"] if self.transferred else []))
+
+
+Chosen = Mapping[str, Mapping[str, Any]]
+"""The parameters that a configuration has, by task."""
+
+
+class Group:
+    """The candidates among which the settings of a configuration were chosen.
+
+    Attributes:
+        trials: by what their adapters are cut to; None has the trainings.
+    """
+
+    def __init__(self) -> None:
+        self.trials: dict[Any, list[Entry]] = {}
+
+    def tuning(self, size: Any, chosen: Chosen, transferred: str | None) -> Tuning:
+        """Returns the tuning of one size, which has a choice of its own and the cost of all."""
+        trained, by_task = self.trials.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
+        of_size = self.trials.get(size, trained)
+        for trial in (entry.trial for entry in of_size):
+            by_task.setdefault(trial.task, {})[trial.configuration] = trial.parameters
+        candidates = {task: [*rows.values()] for task, rows in by_task.items()}
+        many = len({entry.trial.configuration for entry in trained})
+        results = [entry.result for entry in trained if entry.result is not None and many > 1]
+        ended = [result for result in results if result.status != "interrupted"]
+        return Tuning(
+            many,
+            len(ended),
+            sum(result.status == "failed" for result in ended),
+            sum(result.seconds for result in ended),
+            ends(candidates, chosen),
+            tuple(sorted({entry.trial.seed for entry in trained})),
+            _values(varied(max(candidates.values(), key=len)), chosen),
+            lucks_of_tuning(of_size),
+            transferred,
+        )
+
+
+def tunings_of(entries: Sequence[Entry]) -> dict[str, Tuning]:
+    """Returns the tuning of each reported configuration of a sweep that tunes, by its id."""
+    trials, groups, reported = {entry.key: entry.trial for entry in entries}, dict[str, Group](), dict[str, dict[str, Trial]]()
+    for trial, entry in ((entry.trial, entry) for entry in entries):
+        if trial.group is not None:
+            groups.setdefault(trial.group, Group()).trials.setdefault(trial.parameters.get("cut_to"), []).append(entry)
+        elif trial.is_reported and trial.training in trials:
+            reported.setdefault(trial.configuration, {})[trial.task] = trial
+    labels = {trial.configuration: trial.label for trial in trials.values() if trial.is_reported}
+    tunings = dict[str, Tuning]()
+    for name, by_task in reported.items():
+        trainings = [trials[trial.training] for trial in by_task.values()]
+        group, size = trainings[-1].configuration, [*by_task.values()][-1].parameters.get("cut_to")
+        source = next((training.transferred for training in trainings[::-1] if training.transferred), None)
+        chosen, label = {task: trial.parameters for task, trial in by_task.items()}, source and labels.get(source, source)
+        if group in groups:
+            tunings[name] = groups[group].tuning(size, chosen, label)
+        elif source is not None:
+            tried = groups[source].trials.get(None, []) if source in groups else []
+            tunings[name] = Tuning(1, values=_values([RATE], chosen), lucks=lucks_of_tuning(tried), transferred=label)
+        elif groups:
+            tunings[name] = Tuning(1)
+    return tunings
+
+
+def _values(names: Iterable[str], chosen: Chosen) -> dict[str, dict[str, str]]:
+    return {name: {task: text(row.get(name)) for task, row in chosen.items()} for name in names}
 
 
 def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, rows: float) -> float:
@@ -158,7 +218,7 @@ def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({text(row.get(name)) for row in rows}) > 1]
 
 
-def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Chosen) -> tuple[str, ...]:
     """Returns which chosen numbers are the lowest or the highest of all candidates'. Numbers with fewer than three values are
     left out, because each of these is at an end.
 
@@ -174,11 +234,6 @@ def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Mapping[
                 if len(values) >= 3 and task in chosen and _number(chosen[task].get(name)) == end(values):
                     at_end.setdefault(f"{word} {name}", []).append(task.rsplit("/", 1)[-1])
     return tuple(end if len(tasks) == len(chosen) else f"{end} on {', '.join(tasks)}" for end, tasks in at_end.items())
-
-
-def _agreed(values: Iterable[str]) -> list[str]:
-    every = list(values)
-    return every if len(set(every)) > 1 else every[:1]
 
 
 def _number(value: Any) -> float | None:

@@ -233,7 +233,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"{tuning} only for tuning, not ranked")
     if budgets := _budgets(summaries):
         parts.append(budgets)
-    if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
+    if at_end := sum(summary.complete and bool(summary.tuning.at_end) for summary in summaries):
         parts.append(f"for {at_end} the best value is the lowest or highest tried")
     if idle := not_shown_to_beat_head(summaries):
         parts.append(f"not shown to beat no adapter: {list_some([*map(full_label, idle)], NAMED)}")
@@ -281,15 +281,15 @@ def describe_intervals(summaries: Sequence[Summary]) -> str:
 def _budgets(summaries: Sequence[Summary]) -> str:
     """Returns the number of trials that tuned each complete configuration, and the configurations that were not tuned; empty if
     none was."""
-    tuned = [summary for summary in summaries if summary.complete and summary.tuning is not None]
-    trials = sorted({summary.tuning.trials for summary in tuned if summary.tuning is not None and summary.tuning.trials})
+    tuned = [summary for summary in summaries if summary.complete and summary.tuning.candidates]
+    trials = sorted({summary.tuning.trials for summary in tuned if summary.tuning.trials})
     if not trials:
         return ""
-    fixed = [full_label(summary) for summary in tuned if summary.tuning is not None and not summary.tuning.tuned]
+    fixed = [full_label(summary) for summary in tuned if not summary.tuning.tuned]
     spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
-    seeds = sorted({seed for summary in tuned if summary.tuning is not None for seed in summary.tuning.seeds})
+    seeds = sorted({seed for summary in tuned for seed in summary.tuning.seeds})
     of = f" of seed {', '.join(map(str, seeds))}, which is in no score" if seeds else ""
-    transferred = sum(summary.tuning is not None and summary.tuning.transferred is not None for summary in tuned)
+    transferred = sum(summary.tuning.transferred is not None for summary in tuned)
     text = f"each tuned by {spent} trials{of}" + (f", but {transferred} by those of another rank" if transferred else "")
     return text + (f", but not {', '.join(fixed)}" if fixed else "")
 
@@ -365,14 +365,14 @@ def describe_trials(summary: Summary) -> str:
 
 def has_tuning(summaries: Sequence[Summary]) -> bool:
     """Returns whether the sweep tuned anything, so that each configuration shows the cost of its tuning."""
-    return any(summary.tuning is not None and summary.tuning.tuned for summary in summaries)
+    return any(summary.tuning.tuned for summary in summaries)
 
 
 def describe_tuning(summary: Summary) -> str:
     """Says what a configuration's tuning chose and took, and which of its numbers are the ends of those tried: `learning_rate
     0.1/0.01, 9 trials, 12 min 03 s, highest learning_rate on rte`; `not tuned`; a dash for one that was cut from another."""
     spent = summary.tuning
-    if spent is None:
+    if not spent.candidates:
         return "–"
     if not spent.tuned:
         return "not tuned"

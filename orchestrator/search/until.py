@@ -210,7 +210,7 @@ class _Decisions:
         """Returns the decision for the next learning rate beyond those that were tried, where the best is at their end."""
         end, rate = rate_end(best, self._complete)
         why = f"because {full_label(best)}, the best, has the {end} tried"
-        return self._added(best.configuration, {}, {RATE: rate}, why) if end and best.tuning is None else None
+        return self._added(best.configuration, {}, {RATE: rate}, why) if end and not best.tuning.candidates else None
 
     def of(self, step: Step) -> Decided | None:
         """Returns the decision for a step, without seeds of what has failed; None if there is no such size."""

@@ -106,7 +106,7 @@ class Simulation:
         if source is not None:
             noise = 0.8 * self.noise[source] + 0.6 * (noise - self.seed_effect)
         self.noise = getattr(self, "noise", {}) | {name: noise}
-        tuning = None
+        tuning = Tuning()
         if self.world == "tuned":
             tried = true - random.exponential(1) * (np.arange(4) - random.uniform(0, 3)) ** 2
             true, level, tuning = self.tune(tried, scale)
@@ -135,7 +135,7 @@ class Simulation:
         return 100 * right.mean(axis=1), (BLOCKS - 1) * (without.mean(axis=1, keepdims=True) - without)
 
     def score(
-        self, name: str, method: int, factor: float, levels: np.ndarray, source: str | None, tuning: Tuning | None
+        self, name: str, method: int, factor: float, levels: np.ndarray, source: str | None, tuning: Tuning
     ) -> Summary:
         self.scored[name] = name, method, factor, levels, source, tuning
         scores, credits = dict[tuple[str, int], float](), {}

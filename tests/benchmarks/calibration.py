@@ -60,8 +60,8 @@ def parts_of(record: str) -> Iterator[tuple[str, list[Summary]]]:
         rows = []
         for row in full:
             scores = {key: score for key, score in row.scores.items() if key[0] in part}
-            lucks = {} if row.tuning is None else {task: luck for task, luck in row.tuning.lucks.items() if task in part}
-            tuning = row.tuning and replace(row.tuning, lucks=lucks)
+            lucks = {task: luck for task, luck in row.tuning.lucks.items() if task in part}
+            tuning = replace(row.tuning, lucks=lucks)
             credits = {key: values for key, values in row.credits.items() if key[0] in part}
             metrics = row.metrics | {"score": interval(by_seed(scores, part).values())}
             rows.append(replace(row, scores=scores, credits=credits, metrics=metrics, tuning=tuning,
@@ -77,12 +77,12 @@ def redrawn(rows: Sequence[Summary], random: np.random.Generator, seeds: int) ->
         scores, training = np.array([*by_seed(row.scores, row.tasks).values()]), row.trained
         direction = directions.setdefault(training, random.standard_normal((MOST_SEEDS + 1, len(scores))))
         noise = direction @ (scores - scores.mean()) / math.sqrt(len(scores) - 1)
-        luck = 0.0 if row.tuning is None else row.tuning.luck
+        luck = row.tuning.luck
         choice = choices.setdefault(training, random.standard_normal(2)) * math.sqrt(luck)
         truth = float(scores.mean() + noise[-1] / math.sqrt(len(scores)) + choice[0])
         truths[row.configuration] = truth
         drawn = {("task", seed): float(truth + choice[1] + noise[seed]) for seed in range(seeds)}
-        tuning = row.tuning and replace(row.tuning, lucks={"task": luck})
+        tuning = replace(row.tuning, lucks={"task": luck})
         mean = interval(drawn.values())
         new.append(replace(row, scores=drawn, tasks={"task": mean}, metrics={"score": mean}, credits={}, tuning=tuning,
                            planned=seeds, finished=seeds, seeds=seeds))  # fmt: skip

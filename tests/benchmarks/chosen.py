@@ -21,7 +21,7 @@ from tests.benchmarks.recorded_front import summaries_of
 
 def without_lucks(summaries: Sequence[Summary]) -> list[Summary]:
     """Returns the configurations, judged again without the luck of their choice."""
-    rows = [replace(row, tuning=row.tuning and replace(row.tuning, lucks={})) for row in summaries]
+    rows = [replace(row, tuning=replace(row.tuning, lucks={})) for row in summaries]
     return mark_front(rows, DEFAULT_OBJECTIVES)
 
 
@@ -31,7 +31,7 @@ def changes(summaries: Sequence[Summary]) -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     rows = zip(without_lucks(summaries), summaries, strict=True)
     for before, after in sorted(rows, key=lambda pair: pair[0].value("trainable_parameters")):
-        luck = 0.0 if after.tuning is None else after.tuning.luck**0.5
+        luck = after.tuning.luck**0.5
         pairs = [f"{row.counts[name]:.2f}" for name in (P_FRONT, P_ENOUGH) for row in (before, after)]
         yield f"| {before.label} | {luck:.2f} | ± {before.score.half:.1f}, {after.score.half:.1f} | {' | '.join(pairs)} |"
 

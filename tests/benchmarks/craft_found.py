@@ -15,7 +15,8 @@ from orchestrator.record.state import Entry
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import P_FRONT, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.table import full_label, ranked, short_task
+from orchestrator.results.metrics import full_label
+from orchestrator.review.front_tables import ranked, short_task
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.enough import RECORDS
 from tests.benchmarks.trials import read_trials

@@ -107,7 +107,7 @@ def draw_alone(observed: Evidence) -> Numbers:
 
 def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:
     """Returns whether a configuration has the rate that its own score on the choosing rows takes; true if it was not tuned."""
-    if row.tuning is None or not row.tuning.tuned:
+    if not row.tuning.tuned:
         return True
     size = row.parameters.get("cut_to")
     group = row.trained

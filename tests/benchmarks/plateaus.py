@@ -66,7 +66,7 @@ class Plateaus(Simulation):
         noise = self.spread * (1.0 - random.gamma(2, 1, MOST_SEEDS) / 2 if self.world == "skewed seeds" else
                                random.uniform(-1, 1, MOST_SEEDS) * math.sqrt(3))  # fmt: skip
         noise = noise * (self.scales[method] if self.world == "spread by method" else 1.0) + self.seed_effect
-        tuning = None
+        tuning = Tuning()
         if self.world == "tuned by 100 rows":
             if source is None:
                 true, shift, tuning = self.choose(true)

@@ -19,7 +19,7 @@ from craft.tasks import find_task
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import NORMALIZED
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.table import front_columns, ranked, tasks_of
+from orchestrator.review.front_tables import front_columns, ranked, tasks_of
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from orchestrator.tools.markup import plain

@@ -144,10 +144,9 @@ def test_the_luck_of_choosing_a_rate_is_in_a_record_without_credits() -> None:
     """On SST-2 the rates of DoRA tie on 300 rows, and are 3 points apart on the reported ones."""
     rows = {row.label: row for row in part("fair", 1)}
     dora, houlsby = rows["DoRA r8, q v"], rows["Houlsby adapter m16, o down"]
-    assert dora.tuning is not None
     assert not dora.credits
     assert dora.tuning.luck > 1
-    plain = [replace(row, tuning=row.tuning and replace(row.tuning, lucks={})) for row in rows.values()]
+    plain = [replace(row, tuning=replace(row.tuning, lucks={})) for row in rows.values()]
     assert p_enough(plain)[dora.configuration] > 0.95
     assert p_enough([*rows.values()])[dora.configuration] < 0.6
     assert p_enough([*rows.values()])[houlsby.configuration] < 0.6
@@ -156,7 +155,7 @@ def test_the_luck_of_choosing_a_rate_is_in_a_record_without_credits() -> None:
 def test_cuts_of_one_training_share_the_luck_of_its_choice() -> None:
     """A cut that is three points behind its own adapter is so whatever rate was chosen for both."""
     rows = [row for row in part("fair", 1) if row.label.startswith("CRAFT 96, q k v o")]
-    tuned = [replace(row, tuning=row.tuning and replace(row.tuning, lucks={"glue/sst2": 9.0})) for row in rows]
+    tuned = [replace(row, tuning=replace(row.tuning, lucks={"glue/sst2": 9.0})) for row in rows]
     apart = [replace(row, source=None) for row in tuned]
     last = min(rows, key=lambda row: row.score.mean).configuration
     assert p_enough(tuned)[last] < 0.15 < p_enough(apart)[last]

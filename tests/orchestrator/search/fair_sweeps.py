@@ -96,7 +96,6 @@ def chosen(plan: Plan) -> dict[int, list[float]]:
     rates = {}
     for summary in judged(plan):
         if summary.complete:
-            assert summary.tuning is not None
             by_task = summary.tuning.values.get("learning_rate") or {"": summary.parameters["learning_rate"]}
             rates[summary.parameters["rank"]] = list(map(float, by_task.values()))
     return rates

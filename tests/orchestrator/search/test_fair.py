@@ -84,7 +84,6 @@ def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
     assert two.most_jobs == len(run(two, score)) == FIRST_STAGE + 2 * 6 + MEASURED
     assert (chosen(one)[1], chosen(two)[1]) == ([0.1, 0.1], [0.01, 0.001])
     (found,) = [summary for summary in judged(two) if summary.complete and summary.parameters["rank"] == 1]
-    assert found.tuning is not None
     assert (found.seeds, found.tuning.candidates, found.tuning.trials) == (3, 3, 3 * 2 * 2)
 
 
@@ -120,7 +119,7 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
     assert tunings[1]
     assert len({(tuning.candidates, tuning.trials, tuning.seconds, tuning.seeds) for tuning in tunings if tuning}) == 1
     assert {*tunings[0].values["learning_rate"].values()} == {str(cut.training.learning_rate)}, "its own"
-    assert summarize_entries([entry])[0].tuning is None, "its training is not at hand"
+    assert summarize_entries([entry])[0].tuning == Tuning(), "its training is not at hand"
 
 
 def test_of_equal_candidates_the_middle_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:

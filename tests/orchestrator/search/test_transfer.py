@@ -47,7 +47,7 @@ def by(best: Best) -> Callable[[PlannedTrial], float]:
 def rates_of(plan: Plan) -> dict[int, list[float]]:
     found = {}
     for summary in judged(plan):
-        if summary.complete and summary.tuning is not None:
+        if summary.complete and summary.tuning.candidates:
             found[summary.parameters["rank"]] = [float(rate) for rate in summary.tuning.values["learning_rate"].values()]
     return found
 
@@ -111,7 +111,7 @@ def test_whose_rate_it_is_does_not_depend_on_a_label(tmp_path: Path) -> None:
         for entry in entries
     ]
     told = {summary.parameters["rank"]: summary.tuning for summary in summarize_entries(renamed) if summary.complete}
-    assert [rank for rank, tuning in told.items() if tuning and tuning.transferred == "the middle one"] == [2, 8]
+    assert [rank for rank, tuning in told.items() if tuning.transferred == "the middle one"] == [2, 8]
     by_rank = {entry.trial.parameters["rank"]: entry.trial for entry in entries if entry.trial.is_reported}
     assert by_rank[8].transferred == by_rank[4].configuration
 
