@@ -48,11 +48,7 @@ def _described(path: Path) -> tuple[str, str, str]:
 
 
 def clear_store(folder: Path | None = None, key: str = "") -> None:
-    """Removes the files whose keys begin with `key`, and prints how many they were.
-
-    Raises:
-        ValueError: no stored key begins so.
-    """
+    """Removes the files whose keys begin with `key`, and prints how many they were."""
     store = Store(folder)
     chosen = [path for path in store.files() if path.stem.startswith(key)]
     if key and not chosen:

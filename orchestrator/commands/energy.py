@@ -37,9 +37,6 @@ def print_report(
 
     Args:
         ranks: triples as text, `all,64,64`.
-
-    Raises:
-        ValueError: the model, a projection or a rank is not available.
     """
     rows = report(model, projections=projections, ranks=[parse_ranks(text) for text in ranks], device=device)
     if as_json:

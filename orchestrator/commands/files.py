@@ -107,11 +107,7 @@ def _purpose(file: Path) -> str:
 
 
 def _write(name: str, to: Path) -> Iterator[Path]:
-    """Writes a shipped sweep and its data into a folder; yields the files.
-
-    Raises:
-        ValueError: there is no such sweep, or a file is there already.
-    """
+    """Writes a shipped sweep and its data into a folder; yields the files."""
     source = SHIPPED / f"{name}.yaml"
     if not source.is_file():
         raise ValueError(

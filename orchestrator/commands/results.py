@@ -207,11 +207,7 @@ def replay(
 
 
 def _read_uri(folder: SweepFolder) -> str:
-    """Returns the store that the sweep used last.
-
-    Raises:
-        TrackingError: no session has begun, or its address holds a password, which is kept nowhere.
-    """
+    """Returns the store that the sweep used last."""
     if (state := read_state(folder.record)).started is None:
         raise TrackingError(f"{folder.record} has no session yet, so there is nothing to send")
     uri = state.sweep.tracking.uri

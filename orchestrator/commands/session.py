@@ -86,9 +86,6 @@ class Session:
             shared: what was prepared for the trials.
             last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
             watch: called often while trials run.
-
-        Raises:
-            ValueError: the cluster or a trial's share of it is refused, and nothing has been trained.
         """
         driver, stop = self.driver, self._stop
         attempts = Attempts(driver, stop.listen, train, shared)
@@ -122,12 +119,7 @@ class Session:
 
 @contextmanager
 def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[Session]:
-    """Holds the sweep's folder for a session: its lock, its screen, and what is on record.
-
-    Raises:
-        ValueError: Ray runs in this process already, another driver has the folder, it holds a sweep and this is no resume, its
-            log is another sweep's, or the storage cannot be written.
-    """
+    """Holds the sweep's folder for a session: its lock, its screen, and what is on record."""
     refuse_running_ray()
     storage = options.storage_of(folder.path)
     with one_driver(folder.path), noise_to_log(folder.log) as screen:
@@ -241,9 +233,6 @@ def _check_store(folder: SweepFolder, uri: str, sweep: Sweep, console: Console) 
     """Asks the tracking store for the sweep's experiment before anything trains.
 
     A new sweep is refused without a store; a resumed one continues.
-
-    Raises:
-        TrackingError: the store of a new sweep does not answer.
     """
     try:
         check_store(uri, sweep.name, sweep.tracking.experiment, make=True)
@@ -266,11 +255,7 @@ def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, cons
 
 
 def _prepare(plan: Plan, state: State, options: Options, console: Console) -> Shared | None:
-    """Prepares what the remaining trials share; None if none remain.
-
-    Raises:
-        ValueError: the model or the data are not available, or are not those of the finished trials.
-    """
+    """Prepares what the remaining trials share; None if none remain."""
     entries, recorded = state.entries.values(), recorded_sweep(plan.sweep.folder)
     moved, elsewhere = recorded is not None and has_moved(recorded, plan.sweep), options.address is not None
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}

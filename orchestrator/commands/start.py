@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def plan_sweep(options: Options, console: Console) -> Plan:
-    """Returns the plan of a sweep file; with `resume`, of the sweep as it was recorded.
-
-    Raises:
-        ValueError: the file, a change or the tracking store's address is wrong.
-    """
+    """Returns the plan of a sweep file; with `resume`, of the sweep as it was recorded."""
     sweep, options = _load(options) if options.resume else (load_sweep(options.sweep, options.assignments), options)
     store_of(options, sweep)
     if options.resume:
@@ -43,12 +39,7 @@ def plan_sweep(options: Options, console: Console) -> Plan:
 
 
 def plan_change(options: Options, console: Console) -> tuple[Plan, Options]:
-    """Returns the plan of a file that may change a sweep that exists, and the options with all changes of the file.
-
-    Raises:
-        ValueError: the file, a change or the tracking store's address is wrong, there is no such sweep, or the folder holds
-            another one.
-    """
+    """Returns the plan of a file that may change a sweep that exists, and the options with all changes of the file."""
     sweep, options = _load(options)
     store_of(options, sweep)
     advice = "correct its name, or run it: craft-sweeps run"
@@ -72,11 +63,7 @@ def run_file(options: Options, console: Console) -> SweepOutcome:
 
 
 def run_plan(plan: Plan, options: Options, console: Console) -> SweepOutcome:
-    """Runs what remains of a plan in a session.
-
-    Raises:
-        ValueError: the call is refused, and nothing has been trained.
-    """
+    """Runs what remains of a plan in a session."""
     from orchestrator.commands.session import run_session
 
     with _claimed(plan.sweep.folder):
@@ -97,11 +84,7 @@ def _make_plan(sweep: Sweep, console: Console) -> Plan:
 
 
 def _load(options: Options) -> tuple[Sweep, Options]:
-    """Returns the sweep, and the options with the changes of earlier sessions.
-
-    Raises:
-        SweepError: the file is wrong, is that of another sweep, or was edited since the last session.
-    """
+    """Returns the sweep, and the options with the changes of earlier sessions."""
     sweep = load_sweep(options.sweep, options.assignments)
     if SweepFolder(sweep.folder).effective.exists():
         check_resume(sweep.folder, sweep)
@@ -110,11 +93,7 @@ def _load(options: Options) -> tuple[Sweep, Options]:
 
 
 def _check_name(options: Options, sweep: Sweep) -> bool:
-    """Returns whether the call continues a sweep of this name; asks on a terminal.
-
-    Raises:
-        SweepError: the folder holds another sweep, or this one and the call does not continue it.
-    """
+    """Returns whether the call continues a sweep of this name; asks on a terminal."""
     if options.resume:
         _check_resumes(options, sweep)
         return True

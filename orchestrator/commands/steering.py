@@ -84,9 +84,6 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     Args:
         folder: of the sweep, `runs/NAME`.
         trial: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`; with `stop` and `retry`.
-
-    Raises:
-        ValueError: there is no such sweep or trial, or nothing of it can be stopped or run again.
     """
     place = SweepFolder(folder.absolute())
     if not place.record.exists():
@@ -110,11 +107,7 @@ def _is_driven(folder: SweepFolder) -> bool:
 
 
 def _hand_in(folder: SweepFolder, request: Request) -> bool:
-    """Gives the driver a request, and waits for the answer; False if the driver has ended without one.
-
-    Raises:
-        SweepError: the driver refuses it, or does not answer.
-    """
+    """Gives the driver a request, and waits for the answer; False if the driver has ended without one."""
     request.write(folder)
     until = time.monotonic() + ANSWER_SECONDS
     while request.is_there(folder):
@@ -139,11 +132,7 @@ def _continue(folder: SweepFolder, plan: Plan, options: Options, console: Consol
 
 
 def _check_data(plan: Plan, state: State) -> None:
-    """Looks at the data of what is new, before the driver gets it.
-
-    Raises:
-        ValueError: the data cannot be had, or are wrong, or have changed.
-    """
+    """Looks at the data of what is new, before the driver gets it."""
     new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
     if new:
         check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))

@@ -231,9 +231,6 @@ def pareto_front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
 
     A point dominates another when it is no worse in every objective and better in one, so equal points are all on the front. A
     point with NaN or an infinity takes no part.
-
-    Raises:
-        ValueError: the shapes do not agree, or a direction is unknown.
     """
     costs = _costs(points, directions)
     mask = np.zeros(len(costs), dtype=bool)

@@ -45,9 +45,6 @@ def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[P
 
     Returns:
         The places of rows that differ, largest difference first: the first side's mean `worth` minus the second's.
-
-    Raises:
-        ValueError: the trials have different rows.
     """
     if len({tuple((line["row"], line["label"]) for line in lines) for lines in (*first, *second)}) > 1:
         raise ValueError("the trials were scored on different rows")

@@ -96,11 +96,7 @@ class PastSweep:
         return answer.running(describe_running(self.state, time.time())) if self.is_running else answer
 
     def with_within(self, within: float | None) -> PastSweep:
-        """Returns the sweep judged by another `enough.within`, in points; itself for None.
-
-        Raises:
-            ValueError: `within` is not above 0 and at most 100.
-        """
+        """Returns the sweep judged by another `enough.within`, in points; itself for None."""
         if within is None:
             return self
         if not 0 < within <= 100:

@@ -301,12 +301,7 @@ class Columns:
 
 
 def read_columns(rows: Rows, call: Call) -> Columns:
-    """Returns the parts of the columns.
-
-    Raises:
-        DataError: a column that the call names is not there, or a cell of a part cannot be read.
-        Unclear: a part or a setting is not certain.
-    """
+    """Returns the parts of the columns."""
     optuna = "number" in rows.columns and not {"state", "value", "values_0", "datetime_start"}.isdisjoint(rows.columns)
     columns = Columns({name: Column(name, cells, optuna) for name, cells in rows.columns.items()})
     questions = dict[str, list[dict[str, Any]]]()

@@ -76,9 +76,6 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
     Args:
         call: what its columns are, where the table does not say it.
         within: the points that may be lost, `enough.within`; 1 if None.
-
-    Raises:
-        DataError: a row or a column cannot be read; the message says which.
     """
     call, objectives = call or Call(), {"score": "maximize", SIZE: "minimize"}
     rows = _cleaned(read_rows(source) if isinstance(source, Path) else source)
@@ -175,9 +172,6 @@ def _refuse_wide(rows: Rows, call: Call) -> None:
 def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
     """Returns the row of each training and, for all rows, configuration, task and seed as numbers `(3, rows)`; and sentences on
     rows that are left out.
-
-    Raises:
-        Unclear: two trainings of a configuration and task have one seed, or none.
     """
     if call.independent and columns.parts["task"]:
         raise DataError(f"{rows.source}: --independent: trainings on several tasks need a seed that says which belong together")
@@ -245,9 +239,6 @@ def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Un
 def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
     """Returns by what scores are multiplied to be points of which more is better, and what is known of all results: the score's
     name, the ends of its range, how it was rounded, and what the size counts.
-
-    Raises:
-        DataError: a score is outside the range of its kind, or shares and points are mixed.
     """
     (column,), size = columns.parts["score"], columns.part("size")
     scores = np.where(columns.finished, column.numbers, math.nan)

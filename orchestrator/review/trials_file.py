@@ -50,11 +50,7 @@ def is_trials_file(columns: Iterable[str]) -> bool:
 
 
 def read_trials(rows: Rows) -> list[Entry]:
-    """Returns the trials that `write_trials` wrote.
-
-    Raises:
-        DataError: a row is no trial.
-    """
+    """Returns the trials that `write_trials` wrote."""
     entries = dict[str, Entry]()
     for place in range(len(rows)):
         cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}

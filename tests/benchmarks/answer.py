@@ -134,9 +134,7 @@ class Simulation:
         without = 100 * (right.sum(axis=1, keepdims=True) - right @ blocks) / (self.rows - blocks.sum(axis=0))
         return 100 * right.mean(axis=1), (BLOCKS - 1) * (without.mean(axis=1, keepdims=True) - without)
 
-    def score(
-        self, name: str, method: int, factor: float, levels: np.ndarray, source: str | None, tuning: Tuning
-    ) -> Summary:
+    def score(self, name: str, method: int, factor: float, levels: np.ndarray, source: str | None, tuning: Tuning) -> Summary:
         self.scored[name] = name, method, factor, levels, source, tuning
         scores, credits = dict[tuple[str, int], float](), {}
         for task in range(self.tasks):
