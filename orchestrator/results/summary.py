@@ -251,6 +251,11 @@ def shared_metric(names: Iterable[Any]) -> str:
     return distinct.pop() if len(distinct) == 1 else ""
 
 
+def metric_among(summaries: Sequence[Summary]) -> str:
+    """Returns the metric that the scores are, if it is the same in all configurations that have one."""
+    return shared_metric(summary.metric for summary in summaries if summary.score.n)
+
+
 def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[float, float]:
     """Returns how far the interval over examples reaches below and above the mean over tasks (Zou and Donner 2008).
 

@@ -17,9 +17,8 @@ from typing import Any
 from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
-from orchestrator.results.metrics import colours, titled, unit_of
-from orchestrator.results.summary import Summary
-from orchestrator.review.front_tables import full_label, metric_among
+from orchestrator.results.metrics import colours, full_label, titled, unit_of
+from orchestrator.results.summary import Summary, metric_among
 from orchestrator.sweepfile.settings import Objectives
 from orchestrator.tools.markup import shorten
 

@@ -11,9 +11,9 @@ from orchestrator.results.answer import Answer
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, metric_among
 from orchestrator.review.comparing import CompareReport
-from orchestrator.review.front_tables import caption, legend, metric_among, ranked
+from orchestrator.review.front_tables import caption, legend, ranked
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.settings import Direction
 

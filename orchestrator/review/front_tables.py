@@ -34,7 +34,7 @@ from orchestrator.results.metrics import (
     number,
 )
 from orchestrator.results.metrics import full_label as full_label
-from orchestrator.results.summary import Summary, shared_metric
+from orchestrator.results.summary import Summary, metric_among
 from orchestrator.sweepfile.settings import Direction, Enough, Objectives
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.filling import write_table
@@ -343,11 +343,6 @@ def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary
 
 def _worse(value: float, direction: Direction) -> float:
     return math.inf if math.isnan(value) else -value if direction == "maximize" else value
-
-
-def metric_among(summaries: Sequence[Summary]) -> str:
-    """Returns the metric that the scores are, if it is the same in all configurations that have one."""
-    return shared_metric(summary.metric for summary in summaries if summary.score.n)
 
 
 def describe_trials(summary: Summary) -> str:

@@ -8,6 +8,9 @@ without conditions (`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.algorithms`
 
 Not every draw is trained. A point that breaks a constraint shows the sampler by how much; a point that equals an earlier
 configuration has the values of that one; a point that cannot be built has failed. The next draw is then a new point near it.
+
+The search score counts, never the reported score: choosing among many configurations by the reported score would make the best
+of them look better than it is. A training whose adapter is cut is worth the area under the scores of its cuts and itself.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -30,7 +34,7 @@ from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Event, Proposed
 from orchestrator.record.state import Entry, State, fold
-from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, search_value
+from orchestrator.results.summary import summarize_entries
 from orchestrator.search.flat import FlatSpace, space_of
 from orchestrator.search.strategy import refusal
 from orchestrator.sweepfile.mistakes import SweepError
@@ -72,12 +76,14 @@ class _Judged:
 
     Attributes:
         family: its configuration after what its adapters are cut to; empty if it is not trained.
+        trials: those of its family.
         configuration: None if it cannot be built.
         meaning: equal for equal configurations.
         reason: why it is not trained.
     """
 
     family: Sequence[Configuration]
+    trials: Sequence[PlannedTrial]
     configuration: Configuration | None
     meaning: str
     reason: str
@@ -90,10 +96,6 @@ class Learned:
         self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
         self._space = space_of(plan.sweep.blocks)
         self._judgements: dict[str, _Judged] = {}
-        self._trials: dict[str, list[PlannedTrial]] = {}
-        self._costs: dict[str, tuple[list[Entry], dict[str, float]]] = {}
-        self._at: tuple[Proposed, ...] = ()
-        self._trained: dict[str, _Judged] = {}
         self._unseen_at: tuple[tuple[Proposed, ...], Point | None] | None = None
 
     def configurations(self, state: State) -> list[Configuration]:
@@ -102,7 +104,7 @@ class Learned:
 
     def wanted(self, state: State) -> list[PlannedTrial]:
         """Returns the trials of these, in the order of the draws."""
-        return [trial for judged in self._drawn(state).values() for trial in self._trials_of(judged)]
+        return [trial for judged in self._drawn(state).values() for trial in judged.trials]
 
     def is_open(self, state: State) -> bool:
         """Returns whether more may be drawn."""
@@ -154,53 +156,40 @@ class Learned:
 
     def _drawn(self, state: State) -> Mapping[str, _Judged]:
         """Returns the points that are trained, by their meaning. A changed constraint may rule out what was trained before."""
-        if state.proposals != self._at:
-            trained = [self._judge(proposal.point) for proposal in self._proposals(state) if proposal.verdict is None]
-            self._at, self._trained = state.proposals, {}
-            for judged in trained:
-                if judged.family:
-                    self._trained.setdefault(judged.meaning, judged)
-        return self._trained
+        drawn = dict[str, _Judged]()
+        for proposal in self._proposals(state):
+            if proposal.verdict is None and (judged := self._judge(proposal.point)).family:
+                drawn.setdefault(judged.meaning, judged)
+        return drawn
 
     def _judge(self, point: Mapping[str, Any]) -> _Judged:
-        key = repr(point)
-        if key not in self._judgements:
-            self._judgements[key] = self._ask_planner(Point(**point))
+        if (key := repr(point)) not in self._judgements:
+            try:
+                allowed, dropped = self._planner.allowed(Point(**point))
+            except SweepError as error:
+                judged = _Judged((), (), None, "", str(error))
+            else:
+                configuration = allowed[-1] if allowed else dropped[0].configuration
+                trials, reason = self._planner.trials(allowed), "" if allowed else dropped[0].reason
+                meaning = self._planner.identity.meaning(configuration)
+                judged = _Judged(allowed, trials, configuration, meaning, reason)
+            self._judgements[key] = judged
         return self._judgements[key]
-
-    def _ask_planner(self, point: Point) -> _Judged:
-        try:
-            allowed, dropped = self._planner.allowed(point)
-        except SweepError as error:
-            return _Judged((), None, "", str(error))
-        configuration = allowed[-1] if allowed else dropped[0].configuration
-        return _Judged(
-            allowed, configuration, self._planner.identity.meaning(configuration), "" if allowed else dropped[0].reason
-        )
-
-    def _trials_of(self, judged: _Judged) -> list[PlannedTrial]:
-        if judged.meaning not in self._trials:
-            self._trials[judged.meaning] = self._planner.trials(judged.family)
-        return self._trials[judged.meaning]
 
     def _values(self, judged: _Judged, state: State, means: Mapping[Group, float]) -> tuple[tuple[float, ...] | None, bool]:
         """Returns the values of a configuration, and whether it has ended.
 
         Where trials pause, one that has not ended has its values so far, from its first rung on.
         """
-        entries = [state.entries[trial.key] for trial in self._trials_of(judged) if trial.key in state.entries]
-        ended = len(entries) == len(self._trials_of(judged)) and all(entry.ended for entry in entries)
-        if has_failed(entries) or not (ended or (self._pauses and self._has_come_to_a_rung(entries))):
+        entries = [state.entries[trial.key] for trial in judged.trials if trial.key in state.entries]
+        ended = len(entries) == len(judged.trials) and all(entry.ended for entry in entries)
+        grace = self._sweep.scheduler.grace
+        at_rung = any(entry.ended or (entry.report is not None and entry.report.epoch >= grace) for entry in entries)
+        if has_failed(entries) or not (ended or (self._pauses and at_rung)):
             return None, ended
-        if (cached := self._costs.get(judged.meaning)) is None or cached[0] != entries:
-            cached = self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
-        values = cached[1] | {"score": search_value(entries, means)}
+        values = costs_of(entries, self._sweep.objectives) | {"score": search_value(entries, means)}
         row = tuple(values.get(name, math.nan) for name in self._sweep.objectives)
         return (row if all(map(math.isfinite, row)) else None), ended
-
-    def _has_come_to_a_rung(self, entries: Sequence[Entry]) -> bool:
-        grace = self._sweep.scheduler.grace
-        return any(entry.ended or (entry.report is not None and entry.report.epoch >= grace) for entry in entries)
 
     def _draw(self, state: State) -> list[Event]:
         """Returns the events of one draw."""
@@ -293,7 +282,6 @@ class OnFlatSpace:
                 return None
 
         self.flat = FlatSpace(plan.sweep.blocks, cost)
-        self._flattened: dict[str, FrozenTrial] = {}
 
     def __call__(self, draws: Sequence[Draw], seed: int) -> Point:
         """Returns the next point."""
@@ -305,13 +293,94 @@ class OnFlatSpace:
             return self.flat.point(study.ask(self.flat.distributions).params)
 
     def _flatten(self, draw: Draw) -> FrozenTrial:
-        key = repr((draw.point, draw.values, draw.excess))
-        if key not in self._flattened:
-            self._flattened[key] = create_trial(
-                state=TrialState.RUNNING if draw.values is None else TrialState.COMPLETE,
-                values=draw.values,
-                params=self.flat.parameters(draw.point),
-                distributions=self.flat.distributions,
-                constraints=None if draw.values is None else dict(draw.excess),
-            )
-        return self._flattened[key]
+        return create_trial(
+            state=TrialState.RUNNING if draw.values is None else TrialState.COMPLETE,
+            values=draw.values,
+            params=self.flat.parameters(draw.point),
+            distributions=self.flat.distributions,
+            constraints=None if draw.values is None else dict(draw.excess),
+        )
+
+
+SEARCH_SCORE = "search_score"
+
+
+Group = tuple[str, int]
+"""A task and a seed."""
+
+
+def area(points: Iterable[tuple[float, float]]) -> float:
+    """Returns the mean score over the logarithm of the number of parameters, from the smallest to the largest of `points`.
+
+    Args:
+        points: (parameters, score). The area of a single point is its score.
+    """
+    rows = sorted(points)
+    if len(rows) == 1:
+        return rows[0][1]  # the control has no parameters, and 0 has no logarithm
+    total, span = 0.0, math.log(rows[-1][0] / rows[0][0])
+    for (small, low), (large, high) in pairwise(rows):
+        total += math.log(large / small) * (low + high) / 2
+    return total / span if span else fmean(score for _, score in rows)
+
+
+def latest_score(entry: Entry) -> float | None:
+    """Returns the search score of a trial's last evaluation; None before it has one."""
+    if entry.ended and entry.result is not None:
+        return entry.result.metrics.get(SEARCH_SCORE)
+    return None if entry.report is None else entry.report.metrics.get(SEARCH_SCORE)
+
+
+def mean_scores(trials: Iterable[Entry]) -> dict[Group, float]:
+    """Returns the mean latest search score of the trained trials of each task and seed."""
+    groups: dict[Group, list[float]] = {}
+    for entry in trials:
+        if not entry.trial.is_cut and (score := latest_score(entry)) is not None and math.isfinite(score):
+            groups.setdefault((entry.trial.task, entry.trial.seed), []).append(score)
+    return {group: fmean(scores) for group, scores in groups.items()}
+
+
+def mean_score(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
+    """Returns the mean search score of a configuration's trials, NaN if it is not known.
+
+    A trial that has none yet, or was stopped before it had any, counts as the mean of its task and seed in `means`.
+    """
+    scores = []
+    for entry in trials:
+        score = latest_score(entry)
+        average = math.nan if entry.finished else means.get((entry.trial.task, entry.trial.seed), math.nan)
+        scores.append(average if score is None else score)
+    return fmean(scores)
+
+
+def search_value(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
+    """Returns the score of a configuration for a searcher, by its trials and those that are cut from their adapters.
+
+    If all of them finished, it is the area under the search scores of the cuts and of the whole adapters; otherwise the search
+    score of the trials that are trained. NaN if it is not known.
+    """
+    outputs: dict[str, list[Entry]] = {}
+    for entry in trials:
+        outputs.setdefault(entry.trial.configuration, []).append(entry)
+    if len(outputs) == 1 or not all(entry.finished for entry in trials):
+        return mean_score([entry for entry in trials if not entry.trial.is_cut], means)
+    points = [(max(map(_size, output)), mean_score(output, {})) for output in outputs.values()]
+    return area(points) if all(map(math.isfinite, chain.from_iterable(points))) else math.nan
+
+
+def _size(entry: Entry) -> float:
+    counts = {**entry.trial.planned, **(entry.result.counts if entry.result else {})}
+    return counts.get("trainable_parameters", math.nan)
+
+
+def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, float]:
+    """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
+    trained = [entry for entry in trials if not entry.trial.is_cut] or list(trials)
+    (summary,) = summarize_entries(trained)
+    values = {name: summary.value(name) for name in objectives if name != "score"}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def has_failed(trials: Iterable[Entry]) -> bool:
+    """Returns whether any of the trials has failed and does not run again in this session."""
+    return any(entry.ended and entry.result is not None and entry.result.status == "failed" for entry in trials)

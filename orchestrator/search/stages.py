@@ -22,7 +22,6 @@ from craft.scoring.credits import SEARCH_CREDITS, read_credits
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
 from orchestrator.record.state import Entry, State
-from orchestrator.results.search_values import SEARCH_SCORE
 from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
 from orchestrator.search.until import UntilAnswered
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
 
-SEARCH_LOSS = "search_loss"
+SEARCH_SCORE, SEARCH_LOSS = "search_score", "search_loss"
 
 
 class TuneThenMeasure(Staged):

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.plan.trial import Status, Trial, TrialResult, Why
 from orchestrator.record.state import Entry, Report
-from orchestrator.results.search_values import (
+from orchestrator.search.learned import (
     area,
     costs_of,
     has_failed,
