@@ -7,7 +7,7 @@ interrupted. A trial is compared with its rivals only.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
@@ -35,14 +35,6 @@ class Candidate:
     costs: tuple[float, ...] = ()
 
 
-def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
-    """Returns the numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
-    level = 0
-    while start * factor**level <= epoch + 1e-9:
-        yield level
-        level += 1
-
-
 def candidate_of(entry: Entry, objectives: Mapping[str, str]) -> Candidate:
     """Returns the trial as the rule sees it under the sweep's objectives."""
     costs = [
@@ -54,50 +46,31 @@ def candidate_of(entry: Entry, objectives: Mapping[str, str]) -> Candidate:
 
 
 class _Rung:
-    """The configurations that came to one rung.
+    """The configurations that came to one rung, in the order of their arrival: their costs, their scores, who went on."""
 
-    For each: how many rivals it has there, how many of those are better, and how many have the same score and went on. Every
-    arrival updates these counts, so that a long sweep does not count again.
-    """
-
-    def __init__(self, costs: int) -> None:
-        self._places: dict[str, int] = {}
+    def __init__(self) -> None:
         self._names: list[str] = []
-        self._costs = np.empty((0, costs))
-        self._scores = np.empty(0)
-        self._rivals, self._better, self._equals = (np.empty(0, int) for _ in range(3))
-        self._promoted = np.empty(0, bool)
+        self._costs: list[tuple[float, ...]] = []
+        self._scores: list[float] = []
+        self._promoted: list[bool] = []
 
     def add(self, candidate: Candidate, score: float) -> None:
-        costs = np.array(candidate.costs, dtype=float)
-        rivals = (self._costs <= costs).all(axis=1)
-        held_against = (self._costs >= costs).all(axis=1)
-        self._rivals[held_against] += 1
-        self._better[held_against & (self._scores < score)] += 1
-        self._rivals = np.append(self._rivals, rivals.sum() + 1)  # itself among them
-        self._better = np.append(self._better, (rivals & (self._scores > score)).sum())
-        self._equals = np.append(self._equals, (rivals & self._promoted & (self._scores == score)).sum())
-        self._costs, self._scores = np.vstack([self._costs, costs]), np.append(self._scores, score)
-        self._promoted = np.append(self._promoted, False)
-        self._places[candidate.configuration] = len(self._names)
         self._names.append(candidate.configuration)
+        self._costs.append(candidate.costs)
+        self._scores.append(score)
+        self._promoted.append(False)
 
     def promote(self, configuration: str) -> None:
-        place = self._places[configuration]
-        self._promoted[place] = True
-        self._equals[(self._costs >= self._costs[place]).all(axis=1) & (self._scores == self._scores[place])] += 1
-
-    def may_be_promoted(self, configuration: str, factor: float) -> bool:
-        return bool(self._may(factor)[self._places[configuration]])
+        self._promoted[self._names.index(configuration)] = True
 
     def ready(self, factor: float) -> list[str]:
-        """Returns the configurations that wait here and may be promoted, in the order of their arrival."""
-        return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._promoted)]
-
-    def _may(self, factor: float) -> np.ndarray:
-        if (self._scores == self._scores[0]).all():
-            return np.ones(len(self._scores), bool)
-        return self._better + self._equals < np.maximum(1, self._rivals // factor)
+        """Returns the configurations that wait here and may be promoted: all where all score the same, else the best of every
+        `factor` rivals. Of equal scores those that went on count as better."""
+        costs, scores, promoted = np.array(self._costs), np.array(self._scores), np.array(self._promoted)
+        rivals = (costs[:, None] >= costs).all(axis=2)  # of each row, itself among them
+        ahead = rivals & ((scores > scores[:, None]) | (promoted & (scores == scores[:, None])))
+        allowed = ahead.sum(axis=1) < np.maximum(1, rivals.sum(axis=1) // factor)
+        return [self._names[row] for row in np.flatnonzero((allowed | (scores == scores[0]).all()) & ~promoted)]
 
 
 @dataclass
@@ -136,11 +109,13 @@ class Promotion:
         epochs[candidate.key] = epoch
         self.promote(candidate.configuration)  # it came further, so it was promoted
         self._latest.setdefault(candidate.group, {})[candidate.key] = score
-        level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
-        if level is None or level <= self._level.get(candidate.key, -1):
+        level = END if last else -1
+        while not last and self.grace * self.factor ** (level + 1) <= epoch + 1e-9:
+            level += 1
+        if level <= self._level.get(candidate.key, -1):
             return False
         self._level[candidate.key] = level
-        rung = self._rungs.setdefault((candidate.group, level), _Rung(len(candidate.costs)))
+        rung = self._rungs.setdefault((candidate.group, level), _Rung())
         rung.add(candidate, score)
         self._standing[candidate.configuration] = rung
         if last or not self.may_be_promoted(candidate.configuration):
@@ -151,7 +126,7 @@ class Promotion:
     def may_be_promoted(self, configuration: str) -> bool:
         """Returns whether a configuration need not wait: it is at no rung, or among the best there."""
         rung = self._standing.get(configuration)
-        return rung is None or rung.may_be_promoted(configuration, self.factor)
+        return rung is None or configuration in rung.ready(self.factor)
 
     def promote(self, configuration: str) -> None:
         """Lets the configuration continue from its rung."""
