@@ -59,10 +59,7 @@ class Row:
 
 
 COMMANDS = (
-    Row(
-        "orchestrator.commands.files:new",
-        (("new", "the shipped sweeps"), ("new own_data", "own_data.yaml here, with its CSV"), ("new --schema", "for editors")),
-    ),
+    Row("orchestrator.commands.files:new", (("new", "the shipped sweeps"), ("new own_data", "own_data.yaml and its CSV"))),
     Row(
         "orchestrator.commands.files:suggest",
         (("suggest --model MODEL --data tickets.csv --label queue --hours 2 > mine.yaml", "a commented file for two hours"),),
@@ -78,38 +75,23 @@ COMMANDS = (
         (
             ("run sweeps/ranks.yaml", "run it; the record goes to mlflow.db here, all else to runs/ranks/"),
             ("run sweeps/ranks.yaml --resume", "continue after Ctrl-C, a crash or a reboot; finished trials are kept"),
-            ("run sweeps/ranks.yaml --resume --retry-failed", "the same, and run all failed trials again, whatever the cause"),
             ("run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume", "extend it: only the new seeds run"),
-            (
-                "run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.learning_rate=2e-3",
-                "a variant under its own name; space.1 is the second method block",
-            ),
-            ("run sweeps/glue/minilm.yaml --set data.root=DATA", "GLUE from files (DATA/glue/cola/train.parquet, ...)"),
-            (
-                "run sweeps/glue/roberta_base.yaml --address auto --tracking-uri http://tracker:5000",
-                "on a Ray cluster, recorded by a shared MLflow server",
-            ),
+            ("run sweeps/ranks.yaml --name quick --set space.1.learning_rate=2e-3", "a variant; space.1 is the second block"),
         ),
     ),
     Row(
         "orchestrator.commands.control:apply",
-        (
-            ("apply sweeps/ranks.yaml", "show what the edited file would change in its sweep; do it if you agree"),
-            ("apply sweeps/ranks.yaml --set 'seeds=[0,1,2]' --yes", "two more seeds, while the sweep runs or after it"),
-        ),
+        (("apply sweeps/ranks.yaml", "show what the edited file would change in its sweep; do it if you agree"),),
     ),
     Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
     Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),
     Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),
     Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
     Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
-    Row(
-        "orchestrator.commands.sweeps:list_",
-        (("list", "the sweeps in runs/"), ("list --tracking-uri http://tracker:5000", "those of a shared store")),
-    ),
+    Row("orchestrator.commands.sweeps:list_", (("list", "the sweeps in runs/"),)),
     Row(
         "orchestrator.commands.sweeps:wait",
-        (("wait ranks", "returns when the driver of runs/ranks has ended"), ("wait ranks --timeout 600", "or in ten minutes")),
+        (("wait ranks --timeout 600", "returns when the driver of runs/ranks has ended, or in ten minutes"),),
         "stopped waiting; the sweep runs on",
     ),
     Row(
@@ -126,65 +108,34 @@ COMMANDS = (
         "orchestrator.commands.adapters:take",
         (
             ("take ranks --to adapters/answer", "the answer of runs/ranks, or of the sweep of that name in mlflow.db"),
-            ("take ranks --pick under:70000 --task toy/sentiment --to small", "one task's adapter"),
-            (
-                "take runs/ranks --pick 'CRAFT 64, q k v o' --seed 0 --to mine --as merged",
-                "a configuration you name, merged into a full model that plain transformers loads",
-            ),
-            (
-                "take glue --tracking-uri http://tracker:5000 --pick best --register sentiment",
-                "from a shared store into its model registry, with the alias champion",
-            ),
+            ("take ranks --pick under:70000 --as merged --to mine", "a full model that plain transformers loads"),
         ),
         "stopped; nothing is left half-written",
     ),
     Row(
         "orchestrator.commands.adapters:cut",
-        (
-            (
-                "cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut",
-                "every module to rank 4, and the whole adapter to 20,000 parameters",
-            ),
-        ),
+        (("cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut", "to rank 4, and to 20,000 parameters"),),
     ),
     Row(
         "orchestrator.commands.adapters:audit",
-        (
-            ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),
-            (
-                "audit my-lora --data held_out.csv --label queue --train train.csv --to smaller",
-                "train each size a few steps further; write the smallest that is enough",
-            ),
-        ),
+        (("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),),
         "stopped; nothing is left half-written",
     ),
     Row(
         "orchestrator.commands.results:compare",
         (
             ("compare longer ranks", "the best configuration of each, best by the search score"),
-            (
-                "compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'",
-                "two configurations that you name",
-            ),
-            (
-                "compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000",
-                "`longer` from a shared store, `ranks` from a folder, by a metric's name",
-            ),
+            ("compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'", "two that you name"),
         ),
     ),
     Row(
         "orchestrator.commands.results:judge",
-        (
-            ("judge trainings.csv", "which configuration of your own trainings is enough?"),
-            ("judge trials.csv --score value --minimize", "a study of Optuna, whose table does not have its direction"),
-            ("judge trainings.csv --by rank,lr --compare 'rank 8, lr 0.001' 'rank 16, lr 0.001'", "and the difference of two"),
-        ),
+        (("judge trainings.csv", "which configuration of your own trainings is enough?"),),
     ),
     Row(
         "dashboards.command:page",
         (
             ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
-            ("page --tracking-uri http://mlflow:5000", "the same from a tracking server"),
             ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
         ),
     ),
@@ -195,21 +146,12 @@ COMMANDS = (
     ),
     Row(
         "orchestrator.commands.train:train",
-        (
-            ("train rte.yaml --to out", "the one training of a file, without Ray and MLflow"),
-            ("train sweeps/ranks.yaml --set 'space=[{method: lora, rank: 8}]'", "one of the trainings of a larger file"),
-            ("train rte.yaml --warm-start runs/mnli/adapter", "from another task's adapter"),
-        ),
+        (("train rte.yaml --to out", "the one training of a file, without Ray and MLflow"),),
         "stopped; the same call with --resume continues",
     ),
     Row(
         "orchestrator.commands.train:energy",
-        (
-            (
-                "energy sentence-transformers/all-MiniLM-L6-v2 --projections 'q k v o' --ranks all,64,64",
-                "the share of the weights' energy that these ranks keep",
-            ),
-        ),
+        (("energy MODEL --projections 'q k v o' --ranks all,64,64", "the share of the weights' energy that these ranks keep"),),
     ),
     Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9..."))),
 )

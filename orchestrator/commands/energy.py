@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from craft.factors.hosvd import TuckerFactors
 from craft.ranks import Ranks, parse_ranks, resolve_ranks
 from orchestrator.tools.quiet import write_report
 
-_FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
+USUAL_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 
 
 @dataclass(frozen=True)
@@ -71,19 +70,14 @@ def report(
     rows = []
     for name, layers in find_projections(base, projections).items():
         shape = (len(layers), *layers[0].shape)
-        triples = [resolve_ranks(triple, shape, name=f"projection {name!r}") for triple in ranks] or _usual(shape)
+        triples = [resolve_ranks(triple, shape, name=f"projection {name!r}") for triple in ranks]
+        least = min(shape[1:])
+        usual = [(shape[0], rank, rank) for rank in USUAL_RANKS if rank <= least] or [(shape[0], least, least)]
+        triples = triples or usual
         largest = [max(triple[mode] for triple in triples) for mode in range(3)]
         weights = [base_weight(base.get_submodule(layer.module_name), layer) for layer in layers]
         factors = stack_factors(weights, largest, name=name, device=device)
-        rows += [RankEnergy(name, triple, sum(rank * rank for rank in triple), _kept(factors, triple)) for triple in triples]
+        for triple in triples:
+            kept = float(factors.slice(triple).core.double().square().sum()) / (factors.squared_norm or 1.0)
+            rows.append(RankEnergy(name, triple, sum(rank * rank for rank in triple), kept if factors.squared_norm else 1.0))
     return rows
-
-
-def _kept(factors: TuckerFactors, ranks: Ranks) -> float:
-    total = factors.squared_norm
-    return float(factors.slice(ranks).core.double().square().sum()) / total if total else 1.0
-
-
-def _usual(shape: Sequence[int]) -> list[Ranks]:
-    features = min(shape[1], shape[2])
-    return [(shape[0], rank, rank) for rank in _FEATURE_RANKS if rank <= features] or [(shape[0], features, features)]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -118,7 +118,9 @@ def _write(name: str, to: Path) -> Iterator[Path]:
     text = re.sub(r"^# yaml-language-server.*\n", "", text)
     text = re.sub(rf"sweeps/(\w+/)?{name}\.yaml", str(to / f"{name}.yaml"), text)
     files = {to / f"{name}.yaml": text.encode()}
-    files |= {to / file: (SHIPPED / file).read_bytes() for file in _data_files(yaml.safe_load(text))}
+    tasks = (yaml.safe_load(text).get("data") or {}).get("custom", {}).values()
+    data_files = [task[key] for task in tasks for key in ("train", "validation") if key in task]
+    files |= {to / file: (SHIPPED / file).read_bytes() for file in data_files}
     for path in files:
         if path.exists():
             raise ValueError(f"{path} exists already; nothing is overwritten. Give another folder by --to")
@@ -126,8 +128,3 @@ def _write(name: str, to: Path) -> Iterator[Path]:
     for path, data in files.items():
         path.write_bytes(data)
         yield path
-
-
-def _data_files(sweep: dict[str, Any]) -> Iterator[str]:
-    for task in (sweep.get("data") or {}).get("custom", {}).values():
-        yield from (task[key] for key in ("train", "validation") if key in task)

@@ -23,7 +23,6 @@ from orchestrator.record.folder import SweepFolder, holder_of
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
-from orchestrator.record.state import State
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.worker.preparation import needs_of, prepare
 
@@ -70,7 +69,9 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
     if change and driven:
         assert recorded is not None, "a driver writes the effective file first"
         check_change(recorded, plan.sweep)
-        _check_data(plan, state)
+        new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
+        if new:  # before the driver gets them
+            check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))
     if not change or not agree(change):
         return Applied(change)
     if _is_driven(folder) and _hand_in(folder, apply_request(plan.sweep, options)):
@@ -129,10 +130,3 @@ def _continue(folder: SweepFolder, plan: Plan, options: Options, console: Consol
         if request.verb == "apply":
             request.remove(folder)
     return run_plan(plan, options, console)
-
-
-def _check_data(plan: Plan, state: State) -> None:
-    """Looks at the data of what is new, before the driver gets it."""
-    new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
-    if new:
-        check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))

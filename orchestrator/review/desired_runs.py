@@ -141,7 +141,8 @@ class DesiredRuns:
         changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in switched]
         touched = {self._families[entry.trial.configuration] for entry in changed}
         for name, members in self._groups.items():
-            if len(groups.get(name, ())) != len(members) or (previous.ended is not state.ended and _has_left(members)):
+            left = previous.ended is not state.ended and not all(entry.ended for entry in members)
+            if left or len(groups.get(name, ())) != len(members):
                 touched.add(self._families[name])
         configurations = [name for name, family in self._families.items() if family in touched and self._has_begun(name)]
         configurations += [name for name, event in state.refused.items() if previous.refused.get(name) is not event]
@@ -224,7 +225,3 @@ def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry
         source = entries.get(first.trial.training, first)
         families[configuration] = source.trial.group or source.trial.configuration
     return families
-
-
-def _has_left(entries: Iterable[Entry]) -> bool:
-    return not all(entry.ended for entry in entries)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
@@ -57,8 +59,11 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name, (colour, marker) in looks.items():
-        dominated = [summary for summary in drawn if summary.method == name and not summary.on_front]
-        _draw_others(axes, dominated, x_name, y_name, by, colour, marker)
+        others = [summary for summary in drawn if summary.method == name and not summary.on_front]
+        places = [(summary.value(x_name) / by, summary.value(y_name)) for summary in others]
+        axes.scatter(*np.reshape(places, (-1, 2)).T, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
+        ringed = [place for place, summary in zip(places, others, strict=True) if summary.possible]
+        axes.scatter(*np.reshape(ringed, (-1, 2)).T, s=LARGE, zorder=2, clip_on=False, **RING)
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
     levels = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()
@@ -73,27 +78,14 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
         if any(summary.possible for summary in drawn):
             handles.append(axes.scatter([], [], s=LARGE, label="may be on the front", **RING))
         _list(axes, front, looks, knee(summaries, objectives), handles)
-    _name_axes(axes, titled(x_name, unit), titled(y_name, metric=metric_among(drawn)), title)
-    if drawn:
-        _number(axes, [(summary.value(x_name) / by, summary.value(y_name)) for summary in front[:LABELS]])
-    return figure
-
-
-def _name_axes(axes: Any, across: str, up: str, title: str) -> None:
-    axes.set_xlabel(across, parse_math=False)
-    axes.set_ylabel(up, parse_math=False)
+    axes.set_xlabel(titled(x_name, unit), parse_math=False)
+    axes.set_ylabel(titled(y_name, metric=metric_among(drawn)), parse_math=False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
-    """Draws one method's configurations that are not on the front."""
-    x, y = [summary.value(x_name) / by for summary in group], [summary.value(y_name) for summary in group]
-    axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
-    ringed = [(summary.value(x_name) / by, summary.value(y_name)) for summary in group if summary.possible]
-    if ringed:
-        axes.scatter(*zip(*ringed, strict=True), s=LARGE, zorder=2, clip_on=False, **RING)
+    if drawn:
+        _number(axes, [(summary.value(x_name) / by, summary.value(y_name)) for summary in front[:LABELS]])
+    return figure
 
 
 def _draw_front(

@@ -229,22 +229,26 @@ def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields lines on each task's data, each with its style. Raises DataError for a mistake in the data."""
     data, tokenizer = plan.sweep.data, _tokenizer(plan)
     for task in (find_task(name, data) for name in plan.sweep.task_names):
-        if not at_hand(task, data.root):
-            continue
-        if task.suite == "custom" and task.labels:
-            first, *doubts = describe_classes(task, data.custom[task.name.removeprefix("custom/")])
-            yield f"{task.name}: {first}", ""
-            yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in doubts)
-        splits = load_splits(task, data, protocol=plan.sweep.protocol)
-        skipped = describe_skipped(data.custom[task.name.removeprefix("custom/")]) if task.suite == "custom" else ()
-        yield from ((f"{task.name}: {note}", DOUBT) for note in (*skipped, *splits.notes))
-        if task.suite == "custom":
-            yield from ((f"{task.name}: {line}", style) for line, style in describe_rows(task, splits))
-        if tokenizer is not None and task.suite == "custom":
-            source = data.custom[task.name.removeprefix("custom/")]
-            custom.check_texts(source, tokenizer, data.generation)
-        if tokenizer is not None:
-            yield from ((f"{task.name}: {line}", style) for line, style in _token_lines(plan, task, splits, tokenizer))
+        if at_hand(task, data.root):
+            yield from ((f"{task.name}: {line}", style) for line, style in _lines_of(plan, task, tokenizer))
+
+
+def _lines_of(plan: Plan, task: Task, tokenizer: Any) -> Iterator[tuple[str, str]]:
+    data = plan.sweep.data
+    own = data.custom[task.name.removeprefix("custom/")] if task.suite == "custom" else None
+    if own is not None and task.labels:
+        first, *doubts = describe_classes(task, own)
+        yield first, ""
+        yield from ((doubt, DOUBT) for doubt in doubts)
+    splits = load_splits(task, data, protocol=plan.sweep.protocol)
+    skipped = describe_skipped(own) if own is not None else ()
+    yield from ((note, DOUBT) for note in (*skipped, *splits.notes))
+    if own is not None:
+        yield from describe_rows(task, splits)
+    if tokenizer is not None:
+        if own is not None:
+            custom.check_texts(own, tokenizer, data.generation)
+        yield from _token_lines(plan, task, splits, tokenizer)
 
 
 def describe_rows(task: Task, splits: Splits) -> Iterator[tuple[str, str]]:
@@ -280,7 +284,8 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
         limit = longest_input(most, tokenizer, model)
         share = 100 * float(np.mean(lengths > limit))
         bound = f" ({limit} is the most that the model takes)" if limit < most else ""
-        shares.append(f"max_length {most}{bound} cuts {_percent(share)}")
+        cut = "none" if not share else "under 1 %" if share < 1 else f"{share:.0f} %"
+        shares.append(f"max_length {most}{bound} cuts {cut}")
     part = "all" if len(sample) == len(splits.train) else f"a sample of {len(sample)} of"
     more = " or more" if max(lengths) == LONGEST else ""
     yield (
@@ -290,10 +295,6 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
     )
     if task.suite == "custom":
         yield from ((doubt, DOUBT) for doubt in doubt_reading(task, splits, tokenizer, limit))
-
-
-def _percent(share: float) -> str:
-    return "none" if not share else "under 1 %" if share < 1 else f"{share:.0f} %"
 
 
 class PlannedPart(Part):
