@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.record.state import Entry
 from orchestrator.results.front import mark_front
-from orchestrator.results.metrics import P_FRONT, SIZE
+from orchestrator.results.metrics import P_FRONT, SIZE, full_label
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.results.metrics import full_label
 from orchestrator.review.front_tables import ranked, short_task
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.enough import RECORDS
