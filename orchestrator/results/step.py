@@ -344,8 +344,8 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float
     own, rates = _rate(summary), sorted({_rate(row) for row in summaries if others(row) == others(summary)})
     if len(rates) < 3 or own not in (rates[0], rates[-1]):
         return "", math.nan
-    end, last, inner = ("lowest", *rates[:2]) if own == rates[0] else ("highest", *rates[:-3:-1])
-    return f"{end} {RATE}", _round(last * last / inner)
+    last, inner = rates[:2] if own == rates[0] else rates[:-3:-1]
+    return f"{'lowest' if own == rates[0] else 'highest'} {RATE}", _round(last * last / inner)
 
 
 def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:

@@ -61,9 +61,11 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     for name, (colour, marker) in looks.items():
         others = [summary for summary in drawn if summary.method == name and not summary.on_front]
         places = [(summary.value(x_name) / by, summary.value(y_name)) for summary in others]
-        axes.scatter(*np.reshape(places, (-1, 2)).T, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
+        x, y = np.reshape(places, (-1, 2)).T
+        axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
         ringed = [place for place, summary in zip(places, others, strict=True) if summary.possible]
-        axes.scatter(*np.reshape(ringed, (-1, 2)).T, s=LARGE, zorder=2, clip_on=False, **RING)
+        x, y = np.reshape(ringed, (-1, 2)).T
+        axes.scatter(x, y, s=LARGE, zorder=2, clip_on=False, **RING)
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
     levels = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()
