@@ -64,25 +64,21 @@ class CustomTask(Settings):
         None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
     )
     encoding: str | None = Field(
-        None, exclude_if=not_, description="Encoding of the files if they are no UTF-8, as Python names it: `cp1252`."
+        None, exclude_if=not_, description="Encoding of the files, such as `cp1252`, if they are no UTF-8."
     )
-    skip_bad: bool = Field(
-        False, exclude_if=not_, description="Leave out rows that cannot be used, such as empty cells; `plan` counts them."
-    )
+    skip_bad: bool = Field(False, exclude_if=not_, description="Leave out rows that cannot be used.")
     text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
     label: str | None = Field(None, description="Column with the label or the number to predict.")
-    kind: Literal["classification", "regression", "generation"] = Field(
-        "classification", description="Whether to predict a class or a number, or to write an answer."
-    )
-    labels: tuple[str, ...] | None = Field(None, description="Label names in order; read from the training file if absent.")
+    kind: Literal["classification", "regression", "generation"] = Field("classification", description="What is predicted.")
+    labels: tuple[str, ...] | None = Field(None, description="Label names in order, if not the file's.")
     metric: str | None = Field(
         None,
-        description="Metric that is the score; accuracy for classes, pearson for numbers and likelihood for answers if absent.",
+        description="Metric that is the score: by default accuracy, pearson or likelihood.",
     )
     positive: str | int | None = Field(
         None,
         exclude_if=lambda label: label is None,
-        description="Of two classes, the one whose F1 `f1` is; the rarer one of the training file if absent.",
+        description="Of two classes, that of `f1`; the rarer one if absent.",
     )
     prompt: Columns = Field(
         (),
@@ -90,11 +86,11 @@ class CustomTask(Settings):
         description="Under `kind: generation`, the column of what is asked, or two: an instruction and its input, which may be "
         "empty (Alpaca's `[instruction, input]`).",
     )
-    response: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of the answer.")
+    response: str | None = Field(None, exclude_if=not_, description="The column of the answer.")
     messages: str | None = Field(
         None,
         exclude_if=not_,
-        description="Under `kind: generation`, the column of chats (lists of role and content) in place of those two.",
+        description="The column of chats in place of those two.",
     )
 
     @property
@@ -142,7 +138,7 @@ class GenerationSettings(Settings):
     )
     date: Day = Field(
         Day(2024, 7, 26),
-        description="The day that a chat template with a date writes: one for all prompts of a sweep, whenever it runs.",
+        description="The day that a chat template with a date writes.",
     )
     beams: int = Field(4, gt=0, description="Beams of the search; 1 is greedy.")
     max_new_tokens: int = Field(32, gt=0, description="Tokens of a written answer, at most.")
@@ -162,14 +158,10 @@ class GenerationSettings(Settings):
 class DataSettings(Settings):
     """Where tasks find their data."""
 
-    root: str | None = Field(
-        None, description="Folder that holds `glue/` and `commonsense/`; the Hugging Face hub is asked if absent."
-    )
+    root: str | None = Field(None, description="Folder that holds `glue/` and `commonsense/`; if absent, the hub.")
     custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
-    search_fraction: float = Field(
-        0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol holds out as the search split."
-    )
+    search_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the training split that is the search split.")
     search_groups: bool = Field(
         True,
         description="Keep rows together that belong together (equal texts, SST-2's phrases of a sentence); `false`: each row "

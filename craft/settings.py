@@ -92,7 +92,7 @@ class TrainingSettings(Settings):
     eval_batch_size: int = Field(64, gt=0, description="Examples in one batch of an evaluation.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
     head_learning_rate: float | None = Field(
-        1e-3, gt=0, description="Peak learning rate of the task head, whatever the adapter's is; `null`: the adapter's."
+        1e-3, gt=0, description="Peak learning rate of the task head; `null`: the adapter's."
     )
     head_start: HeadStart = Field(
         "probe",
@@ -116,22 +116,16 @@ class TrainingSettings(Settings):
         description="Number formats: base weights and products in `float32`; weights in float32 and products in bfloat16 "
         "(`bf16-mixed`); frozen weights and products in `bfloat16`. Trained weights are float32 always.",
     )
-    tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits, which is faster.")
+    tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits.")
     gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")
     evaluate_every: Annotated[float, Field(gt=0)] | Literal["end"] = Field(
-        1.0, description="Epochs between two evaluations on the search split; `end`: one, at the end."
+        1.0, description="Epochs between two evaluations; `end`: one, at the end."
     )
-    select: Literal["best", "last"] = Field(
-        "best", description="Score the weights of the evaluation with the best search score, or the last weights."
-    )
+    select: Literal["best", "last"] = Field("best", description="Score the weights of the best evaluation, or the last ones.")
     train_examples: int | None = Field(None, gt=0, description="Train on a seeded sample of this size.")
-    eval_examples: int | None = Field(None, gt=0, description="Cut the splits that are scored to a seeded sample of this size.")
-    search_examples: int | None = Field(
-        None, gt=0, description="Cut the search split alone to this size; `eval_examples` if absent."
-    )
-    group_by_length: bool = Field(
-        False, description="Make batches of examples of about equal length: less padding, another order."
-    )
+    eval_examples: int | None = Field(None, gt=0, description="Score a seeded sample of this size.")
+    search_examples: int | None = Field(None, gt=0, description="Size of the search split; `eval_examples` if absent.")
+    group_by_length: bool = Field(False, description="Make batches of examples of about equal length.")
 
     def without_head(self) -> TrainingSettings:
         """Returns the settings of a task that is answered in words: it has no head that could start anywhere."""

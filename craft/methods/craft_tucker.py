@@ -97,7 +97,7 @@ def describe(model: nn.Module) -> dict[str, float]:
 METHOD: Method = Method(
     name="craft",
     title="CRAFT",
-    reference="CRAFT: Cross-layer Rank Adaptation via Frozen Tucker",
+    reference="Dewage et al. 2026, arXiv 2602.17510",
     parameters=CraftParameters,
     build=build,
     label=label,

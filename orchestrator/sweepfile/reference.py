@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -266,10 +266,18 @@ def _methods() -> Iterator[str]:
         for names, value in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
             takers.setdefault((_quote(names), _default(value), _meaning(value)), []).append(name)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
-        rows.append((name, f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")))
+        paper = method.reference.rpartition(", ")[2]
+        rows.append((name, f"{method.title}, {paper}" + (f"; needs {' and '.join(needs)}" if needs else "")))
     yield _list(rows)
     yield "Their keys:\n"
-    yield "".join(_line(f"{key} of {', '.join(names)}", default, meaning) for (key, default, meaning), names in takers.items())
+    yield "".join(_line(f"{key} of {_join(names)}", default, meaning) for (key, default, meaning), names in takers.items())
+
+
+def _join(methods: Sequence[str]) -> str:
+    """Returns the names, or the first and the last if all between them in the list of methods are among them."""
+    order = [*METHODS]
+    first, last = order.index(methods[0]), order.index(methods[-1])
+    return f"{methods[0]} to {methods[-1]}" if 3 < len(methods) == last - first + 1 else ", ".join(methods)
 
 
 def _quote(names: Iterable[str]) -> str:

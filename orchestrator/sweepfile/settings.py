@@ -65,7 +65,7 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
 
 
 class Enough(Settings):
-    """When a configuration is enough: within `within` points of the best with a probability of at least `sure`."""
+    """When a configuration is enough."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
     sure: float = Field(0.9, ge=0.5, lt=1, description="The least probability of that.")
@@ -83,7 +83,7 @@ class SearchSettings(Settings):
         None,
         gt=0,
         le=100_000,
-        description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
+        description="How many configurations to draw; not with grid.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
     until: Literal["answered"] | None = Field(
@@ -150,7 +150,7 @@ class ReplicationSettings(Settings):
     seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="The further seeds, which are reported.")
     tuned: tuple[str, ...] = Field(
         min_length=1,
-        description="What is tuned, as in `[learning_rate]`: configurations that differ in nothing else are a group.",
+        description="What is tuned, as in `[learning_rate]`.",
     )
 
     @model_validator(mode="before")
@@ -180,7 +180,7 @@ class Budget(Settings):
     trials: int | None = Field(None, gt=0, description="Number of trials, at most.")
     wall_clock: str | None = Field(
         None,
-        description="Time of one session, at most: a number and a unit (s, min, h, d), as in `90min`, `8h`, `2d`.",
+        description="Time of one session, at most: `90min`, `8h`, `2d`.",
         json_schema_extra={"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "null"}]},
     )
 
@@ -246,7 +246,7 @@ class TrackingSettings(Settings):
         default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or None,
         min_length=1,
         max_length=250,
-        description="MLflow experiment; several sweeps, and runs of other people, may share one. The default is the "
+        description="MLflow experiment, which sweeps may share. The default is the "
         "environment's `MLFLOW_EXPERIMENT_NAME`, or the experiment of `MLFLOW_EXPERIMENT_ID`, else the name of the sweep.",
     )
     adapters: Literal["all", "front", "none"] = Field(

@@ -45,7 +45,7 @@ class Sweep(Settings):
     """A sweep file, checked. `space` holds the method blocks as they were written; `blocks` holds them parsed."""
 
     name: str = Field(
-        description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`, a letter or digit first.",
+        description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`.",
         json_schema_extra={"pattern": f"^{NAME.pattern}$"},
     )
     model: str = Field(
@@ -57,9 +57,7 @@ class Sweep(Settings):
         description="For a model family that is not known: word -> end of a linear module's path (a regular expression, with "
         "`[0/3]` for the first of three equal parts), as in `{q: attention.wq, v: attention.wv}`.",
     )
-    tasks: tuple[str, ...] = Field(
-        min_length=1, description="Tasks and suites; each configuration has a trial for every task and seed."
-    )
+    tasks: tuple[str, ...] = Field(min_length=1, description="Tasks and suites.")
     seeds: tuple[int, ...] = Field(
         (0,),
         min_length=1,
@@ -76,13 +74,13 @@ class Sweep(Settings):
     objectives: dict[str, Direction] = Field(
         DEFAULT_OBJECTIVES,
         min_length=1,
-        description="Metrics that the front and the searcher go by, each with its direction.",
+        description="Metrics of the front and the searcher, each with its direction.",
     )
     enough: Enough = Field(default_factory=Enough)
     # A section without a description here has that of its class.
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     task_training: dict[str, dict[str, Any]] = Field(
-        {}, description="Training settings of single tasks or suites; they win over `training`."
+        {}, description="Training settings of single tasks or suites, in place of `training`'s."
     )
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
     compare: Literal["fair"] | None = Field(
@@ -104,9 +102,7 @@ class Sweep(Settings):
     )
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
-    constraints: dict[str, Bounds] = Field(
-        {}, description="Bounds of metrics that are known before training; a configuration outside them is not trained."
-    )
+    constraints: dict[str, Bounds] = Field({}, description="Bounds of metrics; a configuration outside them is not trained.")
     replication: ReplicationSettings | None = Field(None, description="Which configurations get further seeds.")
     budget: Budget = Field(default_factory=Budget)
     resources: Resources = Field(default_factory=Resources)
@@ -118,9 +114,7 @@ class Sweep(Settings):
         description="What selection sees: a split held out of the training data (`honest`), or the reported split itself "
         "(`customary`).",
     )
-    warm_start: dict[str, str] = Field(
-        {}, description="For a task, the other task of this sweep from whose trained adapter its trials start."
-    )
+    warm_start: dict[str, str] = Field({}, description="For a task, the task from whose adapters its trials start.")
     storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder that gets a folder for each sweep.")
 
     _source: Source | None = PrivateAttr(None)

@@ -79,18 +79,15 @@ class OwnKeys(Settings):
 
     task_training: dict[str, TrainingSettings] = Field(
         {},
-        description="Training settings of single tasks or suites for this block alone; they win over the file's.",
+        description="Training settings of single tasks for this block.",
     )
-    warm_start: StrictBool = Field(
-        True, description="`false`: the block's trials start from the model itself, whatever the file's `warm_start` says."
-    )
+    warm_start: StrictBool = Field(True, description="`false`: the block's trials start from the model.")
     resources: Resources = Field(
-        default_factory=Resources, description="Amounts that the block's trials get in place of the file's `resources`."
+        default_factory=Resources, description="What the block's trials get in place of the file's `resources`."
     )
     sizes: Any = Field(
         None,
-        description="Numbers of parameters to which each finished adapter is cut by SVD, or how many of them: each a result of "
-        "its own.",
+        description="Numbers of parameters to which each adapter is cut by SVD, or how many sizes.",
         json_schema_extra={
             "anyOf": [
                 {"type": "integer", "minimum": 2, "maximum": MOST},
@@ -106,7 +103,7 @@ class OwnKeys(Settings):
     )
     tuned: StrictBool = Field(
         True,
-        description="`false` under `compare: fair`: the block's settings (a paper's) stay as they are, marked as not tuned.",
+        description="`false` under `compare: fair`: the block's settings are not tuned.",
     )
 
     @field_validator("sizes")
