@@ -66,8 +66,6 @@ class Driver:
     """One session of a sweep: its log, replayed, and the jobs that remain by it.
 
     Attributes:
-        notes: sentences on what was decided, for the end of the session.
-        lock: held while an event is taken.
         storage: where checkpoints and adapters go: an absolute path or a URI.
     """
 
@@ -86,6 +84,7 @@ class Driver:
         """
         self.folder, self.options, self.display, self.stopping, self._clock = folder, options, display, stopping, clock
         self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
+        self.promotes = self._scheduler is not None
         self.queue, self.notes, self.lock = Queue(self._scheduler, clock), list[str](), threading.RLock()
         self.state = State()
         self._log: Log | None = None
@@ -165,11 +164,6 @@ class Driver:
 
     # What the engine asks.
 
-    @property
-    def promotes(self) -> bool:
-        """Whether trials may have to wait for their turn."""
-        return self._scheduler is not None
-
     def next_job(self, only: Sequence[str] | None = None) -> Job | None:
         """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`)."""
         while self.state.held is None:
@@ -238,7 +232,8 @@ class Driver:
     def receive(self, attempt: int, key: str, message: Mapping[str, Any], checkpoint: str | None) -> bool:
         """Takes a message of a running job (`orchestrator.worker.worker`); returns whether the job must leave its place."""
         if "outlook" in message:
-            self.show_outlook(key, message["outlook"])
+            if not self.state.entries[key].ended:  # it is shown, and not recorded
+                self.display.look(key, message["outlook"])
         elif "results" in message:
             self.common_cause.works()
             results = map(TrialResult.from_json, message["results"])
@@ -266,11 +261,6 @@ class Driver:
         self.record(report)
         return self._scheduler is not None and self._scheduler.on_report(report, self.state)
 
-    def show_outlook(self, key: str, outlook: Mapping[str, Any]) -> None:
-        """Shows the progress of a running training, which is not recorded."""
-        if not self.state.entries[key].ended:
-            self.display.look(key, outlook)
-
     def record_end(self, key: str, outcomes: Sequence[Outcome]) -> None:
         """Records the results of a job that has ended, before anything else happens.
 
@@ -278,7 +268,7 @@ class Driver:
             outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
         """
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
-        every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
+        every = [by_key.get(trial) or Outcome(training.of_cut(trial)) for trial in self._left(key)]
         self.queue.leave(key)
         self.record(*(Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
@@ -390,7 +380,7 @@ class Driver:
         if training.ended and training.finished is None and unfinished:
             # A training that has no adapter has nothing to cut.
             assert training.result is not None
-            self.record(*(Ended(result=_as_its_training(key, training.result)) for key in unfinished))
+            self.record(*(Ended(result=training.result.of_cut(key)) for key in unfinished))
         elif unfinished:
             self.queue.waiting[job.key] = job
 
@@ -408,9 +398,3 @@ class Driver:
         it."""
         job = self.queue.job(key)
         return self.state.unfinished(job.keys) if job is not None else []
-
-
-def _as_its_training(key: str, training: TrialResult) -> TrialResult:
-    if training.status == "finished":
-        return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
-    return replace(training, key=key, metrics={}, counts={}, seconds=0.0)

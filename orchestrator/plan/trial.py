@@ -136,6 +136,12 @@ class TrialResult:
         """Returns the result with these facts added."""
         return replace(self, facts={**self.facts, **facts})
 
+    def of_cut(self, key: str) -> TrialResult:
+        """Returns the result of a cut for which its training, which has this result, returned none."""
+        if self.status == "finished":
+            return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
+        return replace(self, key=key, metrics={}, counts={}, seconds=0.0)
+
     @property
     def settled(self) -> bool:
         """Whether no later session runs the trial again."""

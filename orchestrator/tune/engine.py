@@ -1,7 +1,7 @@
 """What Tune asks and tells the driver in one attempt. This module only translates; the driver decides.
 
     Jobs       Tune has room             -->  driver.next_job  -->  the job's training names Tune's trial
-    Judge      a worker reports          -->  driver.record_report, record_end, show_outlook  -->  the trial continues, or waits
+    Judge      a worker reports          -->  driver.receive  -->  the trial continues, or waits
     Recording  starts, deaths, ends      -->  driver.record_start, record_leave, record_failure, show_retry
     Stopper    may the attempt continue?
 
@@ -67,13 +67,12 @@ class Driver(Protocol):
     storage: str
     state: State
     stopping: Callable[[], bool]
+    promotes: bool
 
     @property
     def display(self) -> Screen: ...
     @property
     def new(self) -> frozenset[str]: ...
-    @property
-    def promotes(self) -> bool: ...
     @property
     def is_over(self) -> bool: ...
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.driver import driver
-from orchestrator.driver.driver import Driver
+from orchestrator.driver.display import Display
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.events import Reported, Underway
@@ -40,13 +40,13 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     from tests.orchestrator.tune.running import run_sweep
 
     heard: list[dict[str, Any]] = []
-    show_outlook = Driver.show_outlook
+    look = Display.look
 
-    def listened(self: Driver, key: str, outlook: dict[str, Any]) -> None:
+    def listened(self: Display, key: str, outlook: dict[str, Any]) -> None:
         heard.append(outlook)
-        show_outlook(self, key, outlook)
+        look(self, key, outlook)
 
-    monkeypatch.setattr(Driver, "show_outlook", listened)
+    monkeypatch.setattr(Display, "look", listened)
     monkeypatch.setattr(driver, "UNDERWAY_EVERY", 0.0)
     file = tmp_path / "sweep.yaml"
     file.write_text(
