@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.craft_found
 
-A cell has numbers of parameters, each with P(front) behind it. The base model and the head alone are on every front and in no
-cell.
+A cell has numbers of parameters; P(front) is behind those of CRAFT on the front. The base model and the head alone are on every
+front and in no cell.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _line(model: str, task: str, entries: Sequence[Entry]) -> str:
     cells = (
         f"{model}, {short_task(task)}, {rows:,}, {max(summary.score.n for summary in summaries)}",
         _list(_sized(summary) for summary in craft if summary.on_front),
-        _list(_sized(summary) for summary in craft if not summary.on_front),
-        _list(f"{full_label(summary)}: {_sized(summary)}" for summary in others),
+        _list(f"{summary.value(SIZE):,.0f}" for summary in craft if not summary.on_front),
+        _list(f"{full_label(summary)}: {summary.value(SIZE):,.0f}" for summary in others),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -57,12 +57,12 @@ of August 2026, under Apache-2.0. The second has negative log-likelihoods of a t
   each score, so {doubtful} of {methods} methods may be the answer.
 - The scores also chose the rate of each rank, which makes the best ones too good.
 
-Columns: model and number of runs; what the rows alone call enough, and the best; what `judge` says,
-with P(enough); the configurations whose further seeds (two, or as many as `judge` proposes) would
-tell, and the hours of training that they take. `r4 3e-4`: rank 4, learning rate 3e-4.
+Columns: model and number of runs; what the rows alone call enough; what `judge` says, with P(enough);
+the configurations, the best first, whose further seeds (two, or as many as `judge` proposes) would
+tell; the hours of training that these take. `r4 3e-4`: rank 4, learning rate 3e-4.
 
-| model, runs | by rows alone | best | judged | would tell | hours |
-| --- | --- | --- | --- | --- | --- |
+| model, runs | by rows alone | judged | would tell | hours |
+| --- | --- | --- | --- | --- |
 """
 
 
@@ -127,7 +127,7 @@ def spread_of(judged: Iterable[Judgement]) -> tuple[int, float]:
 def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     """Returns the line of one model: what its rows alone say, what is known, and what would tell."""
     rows, answer = judged.record.summaries, judged.answer
-    taken, best = alone(rows), max(rows, key=lambda row: row.score.mean)
+    taken = alone(rows)
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
@@ -139,7 +139,7 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
         doubtful = [row for row in rows if step and row.label in step[2]]
         seconds = (COUNTS.index(step[1]) if step else 0) * seconds_of_seed([row.trained for row in doubtful], rows)
         tells = list_some(labels(doubtful), SHOWN) or "-"
-    cells = (f"{name}, {runs}", taken.label, best.label, known, tells, f"{seconds / 3600:.0f}")
+    cells = (f"{name}, {runs}", taken.label, known, tells, f"{seconds / 3600:.0f}")
     return f"| {' | '.join(cells)} |"
 
 

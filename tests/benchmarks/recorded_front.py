@@ -19,7 +19,7 @@ from craft.tasks import find_task
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import NORMALIZED
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.front_tables import front_columns, ranked, tasks_of
+from orchestrator.review.front_tables import front_columns, ranked
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from orchestrator.tools.markup import plain
@@ -47,9 +47,8 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
 
 
 def front(summaries: Sequence[Summary]) -> str:
-    """Returns the table: score, probabilities, parameters and the scores of tasks."""
-    tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
-    columns = [column for column in front_columns(summaries, DEFAULT_OBJECTIVES, tasks) if column.name not in LEFT_OUT]
+    """Returns the table: score, probabilities and parameters."""
+    columns = [column for column in front_columns(summaries, DEFAULT_OBJECTIVES) if column.name not in LEFT_OUT]
     cells = [[column.label for column in columns], ["---" for _ in columns]]
     cells += [[column.text(row) for column in columns] for row in ranked(summaries, DEFAULT_OBJECTIVES)]
     return "\n".join("| " + " | ".join(map(plain, row)) + " |" for row in cells)
