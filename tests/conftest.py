@@ -72,6 +72,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of documents first: some take minutes, and workers that have nothing left would wait for them."""
+    items.sort(key=lambda item: "tests/test_document" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgets the store and the experiment that MLflow's own functions leave in the environment of their process."""
