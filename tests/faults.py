@@ -10,12 +10,10 @@ import random
 import sys
 import tempfile
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.orchestrator.outage import sweep_through_an_outage
 from tests.orchestrator.stand_in import kill_at_random
-from tests.postgres import Missing
 
 
 def main() -> int:
@@ -37,19 +35,9 @@ def main() -> int:
             for line in kill_at_random(folder, given.times, random.Random(seed), not given.kills_only, part):
                 print(line, flush=True)
         if not given.kills_only and not given.part:
-            _outage(folder / "outage")
+            for line in sweep_through_an_outage(folder / "outage", step_seconds=15.0, ended=2, away=60.0):
+                print(line, flush=True)
     return 0
-
-
-def _outage(folder: Path) -> None:
-    if find_spec("flask_wtf") is None:
-        print("the tracking server's part is left out: MLflow's passwords need mlflow[auth]")
-        return
-    try:
-        for line in sweep_through_an_outage(folder, step_seconds=15.0, ended=2, away=60.0):
-            print(line, flush=True)
-    except Missing as why:
-        print(f"the tracking server's part is left out: {why}")
 
 
 if __name__ == "__main__":

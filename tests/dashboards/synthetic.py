@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 
+from dashboards.store import Store
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Event, Opened, Reported, SessionEnded, SessionStarted, Started, Underway, Wanted
 from orchestrator.record.log import Log
@@ -62,6 +63,7 @@ class FakeSession:
 
 
 FakeRun = FakeTrial | FakeSession
+StoreAt = Callable[[str, Iterable[FakeRun]], Store]
 
 
 def configuration(

@@ -6,6 +6,9 @@ import csv
 import io
 import re
 import shutil
+import subprocess
+import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,9 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import MISSING, Browser
+from tests.mlflow_server import Server
 from tests.orchestrator.plans import count
+from tests.orchestrator.stand_in import ROOT
 
 SWEEP = """\
 name: memory
@@ -204,6 +209,50 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         axis = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
         assert browser.run(axis) == "peak memory (MiB)"
         assert browser.complaints() == []
+
+
+LISTED = "[...document.querySelectorAll('*')].filter(one => one.textContent.trim() === 'front.html').pop()"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@MISSING
+def test_mlflows_page_is_a_link_away_and_shows_the_picture_and_the_page(finished: Finished, tmp_path: Path) -> None:
+    """The live page is served by its command, MLflow's page by MLflow's server."""
+    with closing(Server(finished.uri, tmp_path)) as mlflow, Browser(tmp_path / "profile") as browser:
+        mlflow.start()
+        flags = ("--port", "0", "--tracking-uri", finished.uri, "--mlflow-url", mlflow.uri)
+        command = [sys.executable, "-m", "orchestrator", "page", *flags]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as served:
+            try:
+                assert served.stdout is not None
+                url = re.match(r"http://127\.0\.0\.1:\d+", served.stdout.readline())
+                assert url is not None
+                browser.open(url[0])
+                (enough,) = (identity for identity, rank in finished.ranks.items() if rank == ENOUGH)
+                browser.run("Craft.page.pin(arguments[0], false)", enough)
+                browser.driver.get(browser.run("document.querySelector('.card a').href"))
+                browser.wait("[...document.links].some(link => link.innerText.trim().startsWith('16,000 · '))", 120)
+            finally:
+                served.kill()
+        info = Store(finished.uri).feed("memory").run.info
+        run, view = f"{mlflow.uri}/#/experiments/{info.experiment_id}/runs/{info.run_id}", "?workflowType=machine_learning"
+        browser.driver.get(run + view)
+        browser.wait("document.querySelector('img[src*=\"front.png\"]')", 120)
+        browser.wait("document.querySelector('img[src*=\"front.png\"]').naturalWidth > 300")
+        browser.driver.get(f"{run}/artifacts{view}")
+        browser.wait(LISTED, 120)
+        browser.run(f"{LISTED}.click()")
+        browser.wait("document.querySelector('iframe')")
+        browser.driver.switch_to.frame(browser.driver.find_element("css selector", "iframe"))
+        browser.wait("window.Craft && Craft.page && document.querySelector('[data-panel=front] .main-svg .points path')")
+        assert browser.run("document.querySelectorAll('[data-panel=table] tbody tr').length") == len(MEASURED)
+        browser.run("Craft.page.table.copy()")
+        browser.wait("document.querySelector('.said').textContent")
+        text = browser.run("document.querySelector('.by-hand').hidden || document.querySelector('.by-hand').value")
+        assert text is True or len(text.splitlines()) == len(MEASURED) + 1, "what cannot be copied there can be taken by hand"
+        browser.driver.switch_to.default_content()
+        assert all(host.startswith("http://127.0.0.1:") for host in browser.hosts())
 
 
 @pytest.mark.slow

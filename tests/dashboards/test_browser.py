@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from dashboards.app import make_app
 from dashboards.store import Store
 from orchestrator.commands.app import main
 from tests.dashboards.browser import MARKS, Browser
-from tests.dashboards.synthetic import FakeRun, FakeSession, configuration, events_of, grid, write_sweep
+from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, grid, write_sweep
 
 pytestmark = MARKS
 
@@ -64,6 +64,13 @@ def place(browser: Browser, x: float, y: float) -> tuple[float, float]:
     return left, top
 
 
+def check_unscrolled(browser: Browser) -> None:
+    """Nothing has been scrolled to, as in a print, a PDF or a picture of the whole page: every panel is there."""
+    browser.wait("!document.querySelector('main').innerText.includes('Loading')")
+    assert browser.run("document.documentElement.scrollTop") == 0
+    assert browser.run("document.querySelectorAll('[data-panel] .main-svg').length") > 3
+
+
 def visit_panels(browser: Browser) -> None:
     """Scrolls to every panel: it has something to show, or says why not."""
     for name in browser.run("[...Craft.page.panels.keys()]"):
@@ -73,11 +80,12 @@ def visit_panels(browser: Browser) -> None:
         assert "could not be drawn" not in browser.run(f"{box}.innerText")
 
 
-def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path) -> None:
+def test_live(browser: Browser, store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(planned=100), *grid(seeds=2, tasks=("mrpc", "rte"))])
     client = MlflowClient(store.uri)
     with served(store) as url:
         browser.open(url)
+        check_unscrolled(browser)
         assert browser.run("document.title").startswith("ranks")
         assert browser.run(ROWS) == 22
 
@@ -158,7 +166,7 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         assert browser.complaints() == []
 
 
-def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store]) -> None:
+def test_hostile_names_are_text_everywhere(browser: Browser, store_at: StoreAt) -> None:
     name = "hostile"  # of plain letters, as sweep files have it
     runs = [FakeSession(status="finished")]
     for index in range(5):
@@ -192,14 +200,13 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (360, True)], ids=["wide light", "narrow dark"])
-def test_the_exported_file_needs_nothing(
-    tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], width: int, dark: bool
-) -> None:
+def test_the_exported_file_needs_nothing(tmp_path: Path, store_at: StoreAt, width: int, dark: bool) -> None:
     store = store_at("ranks", [FakeSession(status="finished"), *grid(seeds=2)])
     path = tmp_path / "out" / "front.html"
     assert main(["page", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
     with Browser(tmp_path / "profile", width=width, dark=dark) as browser:
         browser.open(path.as_uri())
+        check_unscrolled(browser)
         assert browser.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
         assert browser.run("document.documentElement.scrollWidth") <= width
         visit_panels(browser)
@@ -255,17 +262,3 @@ def test_the_exported_file_needs_nothing(
         assert browser.run(f"[{pair}.hidden, Craft.page.pinned]") == [True, best]
         assert browser.hosts() == {"file://"}
         assert browser.complaints() == []
-
-
-def test_a_print_of_the_whole_page_has_every_panel(
-    browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store], tmp_path: Path
-) -> None:
-    """Nothing is scrolled to, as in a print, a PDF or a picture of the whole page."""
-    store = store_at("ranks", [FakeSession(planned=100), *grid(seeds=2, tasks=("mrpc", "rte"))])
-    assert main(["page", "ranks", "--to", str(tmp_path / "page.html"), "--tracking-uri", store.uri]) == 0
-    with served(store) as url:
-        for place in (url, (tmp_path / "page.html").as_uri()):
-            browser.open(place)
-            browser.wait("!document.querySelector('main').innerText.includes('Loading')")
-            assert browser.run("document.documentElement.scrollTop") == 0
-            assert browser.run("document.querySelectorAll('[data-panel] .main-svg').length") > 3

@@ -15,7 +15,7 @@ from dashboards.panels import View
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
 from orchestrator.plan.trial import Why
-from orchestrator.record.events import Underway
+from orchestrator.record.events import Refused, Underway
 from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, FakeSession, configuration
 from tests.dashboards.views import full_view, view_of
@@ -90,12 +90,15 @@ def test_cuts_that_end_with_their_training_are_no_trainings_and_no_failures_of_t
     for trial in (training, *cuts):
         log.end(trial, status, error="its machine is gone" if status == "failed" else None)
     log.finish(other)
+    names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
+    log.add(Refused, **names, parameters={}, counts={"trainable_parameters": 1e6}, reason="above max 40,000")
     view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
     ((_, _, finished, running, stopped, failed, to_come, *_),) = progress_data(view)["rows"]
     assert (finished, running, to_come) == (1, 0, 0)
+    assert front_data(view)["counts"]["infeasible"] == 1
     assert {"stopped": stopped, "failed": failed} == {"stopped": 0, "failed": 0} | {status: 1}
-    failures = failures_data(view)
-    assert [row[:3] for row in failures.get("rows", [])] == [[1, "trial", "its machine is gone"]] * (status == "failed")
+    rows = [[1, "trial", "its machine is gone"]] * (status == "failed")
+    assert [row[:3] for row in failures_data(view)["rows"]] == [*rows, [1, "dropped before training", "above max 40,000"]]
 
 
 def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> None:
@@ -110,10 +113,6 @@ def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> Non
         {"method": "lora", "trainings": 1, "seconds": {"train": 45.0, "cut": 5.0}},
     ]
     drawn = time_draw(plain)
-    assert {bar["name"]: bar["x"] for bar in drawn["figure"]["data"]} == {
-        "starting": [0.166667, 0],  # minutes
-        "training": [1.5, 0.75],
-        "cutting": [0, 0.0833333],
-    }
-    assert drawn["figure"]["data"][1]["hovertext"] == ["training: 1 min 30 s, 90%", "training: 45 s, 90%"]
+    minutes = {bar["name"]: bar["x"] for bar in drawn["figure"]["data"]}
+    assert minutes == {"starting": [0.166667, 0], "training": [1.5, 0.75], "cutting": [0, 0.0833333]}
     assert drawn["note"] == "Mean of a training: craft 50 s, lora 50 s."

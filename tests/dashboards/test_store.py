@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ from dashboards.frames import TrialRow
 from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
-from tests.dashboards.synthetic import FakeSession, configuration, sweep_id, write_sweep
+from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, sweep_id, write_sweep
 
 
-def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp_path: Path) -> None:
+def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) -> None:
     states = {("toy", 1): "running"}
     first = configuration("aaaaaaaaaa", scores={"toy": [80.0, 81.0]}, states=states)
     store = store_at("ranks", [FakeSession(), *first])
@@ -35,6 +34,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().value("search_score") == 99.0
+    assert feed.frames.points([key]) == {key: {"search_score": {0: 75.0, 1: 79.0, 3: 99.0}}}
 
     assert feed.frames.judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
@@ -45,19 +45,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: Callable[..., Store], tmp
     assert feed.frames.judged is not judged
 
 
-def test_curves_come_by_step(store_at: Callable[..., Store], tmp_path: Path) -> None:
-    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", states={("toy", 0): "running"})])
-    feed = store.feed("ranks")
-    feed.refresh()
-    key = feed.frames.trials()[0].entry.key
-    assert feed.frames.points([key]) == {key: {"search_score": {0: 74.0, 1: 78.0}}}
-    report = Reported(key=key, rows=[{"step": 3, "search_score": 82.0}], epoch=3.0, total_steps=4)
-    write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
-    feed.refresh()
-    assert feed.frames.points([key])[key]["search_score"][3] == 82.0
-
-
-def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[..., Store], tmp_path: Path) -> None:
+def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
@@ -72,7 +60,7 @@ def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[.
     assert store.predictions(trial) == {"reported": lines}
 
 
-def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[..., Store], tmp_path: Path) -> None:
+def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")])
     (piece,) = tmp_path.rglob("000000000000.jsonl")
     piece.unlink()
@@ -83,7 +71,7 @@ def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: Callable[
     assert "log/000000000000.jsonl is not among the artifacts of its run. craft-sweeps replay" in said
 
 
-def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) -> None:
+def test_an_unknown_sweep_lists_those_there_are(store_at: StoreAt) -> None:
     store = store_at("ranks", [FakeSession()])
     store_at("glue-baselines", [FakeSession()])
     with pytest.raises(DashboardError, match=r"no sweep 'rank' .* Did you mean 'ranks'\? It holds 'glue-baselines', 'ranks'"):
@@ -108,7 +96,7 @@ def test_links_quote_what_a_run_is_called() -> None:
         Store("http://host", mlflow_url="javascript:alert(1)")
 
 
-def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[..., Store], tmp_path: Path) -> None:
+def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")])
     sweeps = Sweeps(store, every_s=2.0)
     ((feed,), revision, _) = sweeps.view([])

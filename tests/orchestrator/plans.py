@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,17 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
+CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}
+CONFIG |= {"num_attention_heads": 2, "intermediate_size": 64}
 HEAD = {"name": "name: t\n", "model": "model: m\n", "tasks": "tasks: [toy/paraphrase]\n"}
 Size = int | Callable[[RunSpec], int]
+
+
+def config_alone(folder: Path) -> str:
+    """Makes the folder of a BERT of two layers of width 32 without weights, which is enough to plan; returns its path."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return str(folder)
 
 
 def toy_sweep(folder: Path, text: str, *overrides: str) -> Sweep:

@@ -303,6 +303,8 @@ def check_runs(uri: str, keys: set[str], configurations: int = 4) -> None:
     for run in trials:
         points = client.get_metric_history(run.info.run_id, "search_score")
         assert [(point.step, point.value) for point in points] == [(step, 50.0 + step) for step in range(1, STEPS + 1)]
+        files = [file.path for file in client.list_artifacts(run.info.run_id, "adapter")]
+        assert "adapter/adapter_model.safetensors" in files
 
 
 if __name__ == "__main__":

@@ -1,29 +1,30 @@
-"""Adapters taken home: what is picked and why, what the folder holds, and that it gives the outputs that were scored."""
+"""Adapters taken home: what is picked, what the folder holds, the outputs that were scored, and requests that do not fit."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from packaging.requirements import Requirement
 from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
 from orchestrator.adapters.model_card import Origin, model_card
+from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.record.checkpoints import stored_checkpoints
-from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
+from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import SmallSweep
@@ -217,12 +218,12 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
         assert f"| {chosen.metrics['score']:.2f} |" in card
         assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
         assert chosen.facts["data_fingerprint"] in card
-        blocks = re.findall(r"```python\n(.*?)```", card, re.S)
-        plain, ours = (asked(f"{code}print(logits.tolist())", taken / name, hub_cache) for code in blocks)
-        assert "load_adapter" not in blocks[0]
-        assert plain[0] == ours[0]
-        assert plain[0] in json.loads((taken / name / "run.json").read_text())["labels"]
-        np.testing.assert_allclose(json.loads(plain[1]), json.loads(ours[1]), atol=1e-5)
+    blocks = re.findall(r"```python\n(.*?)```", card, re.S)  # of the last task
+    plain, ours = (asked(f"{code}print(logits.tolist())", taken / name, hub_cache) for code in blocks)
+    assert "load_adapter" not in blocks[0]
+    assert plain[0] == ours[0]
+    assert plain[0] in json.loads((taken / name / "run.json").read_text())["labels"]
+    np.testing.assert_allclose(json.loads(plain[1]), json.loads(ours[1]), atol=1e-5)
 
 
 def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
@@ -246,64 +247,65 @@ def test_an_adapter_is_not_merged_into_a_base_that_was_trained_on_since(
         pass
 
 
-@pytest.mark.slow
-def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
-    flags = ["--pick", "best", "--task", "toy/paraphrase", "--as", "merged", "--to", str(tmp_path / "merged")]
-    assert main(["take", str(small_sweep.folder), *flags]) == 0
-    ask = (
-        "import sys\n"
-        "for name in ('craft', 'orchestrator', 'peft'): sys.modules[name] = None\n"
-        "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
-        f"model, tokenizer = M.from_pretrained({str(tmp_path / 'merged')!r}), T.from_pretrained({str(tmp_path / 'merged')!r})\n"
-        "print(model(**tokenizer('a cat sleeps', 'a dog runs', return_tensors='pt')).logits.tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    model, tokenizer = craft.load_adapter(taken / "toy-paraphrase")
-    wanted = model(**tokenizer("a cat sleeps", "a dog runs", return_tensors="pt")).logits.tolist()
-    np.testing.assert_allclose(json.loads(done.stdout), wanted, atol=1e-5)
-    assert "merged into the weights" in (tmp_path / "merged" / "README.md").read_text()
+def answered_without(modules: tuple[str, ...], load: str, texts: tuple[str, ...]) -> tuple[str, list[list[float]]]:
+    """The type and the outputs of `model` in a new process that runs `load` and has none of these modules."""
+    code = f"import sys\nfor name in {modules!r}: sys.modules[name] = None\n{load}\n"
+    code += f"logits = model.eval()(**tokenizer(*{texts!r}, return_tensors='pt')).logits\n"
+    code += "print(getattr(model, 'peft_type', type(model).__name__), logits.tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kind, logits = done.stdout.splitlines()[-1].split(" ", 1)
+    return kind, json.loads(logits)
 
 
-@pytest.mark.slow
-def test_a_lora_loads_with_plain_peft(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
-    flags = ["--pick", "CRAFT", "--task", "toy/sentiment", "--as", "lora", "--to", str(tmp_path / "lora")]
-    assert main(["take", str(small_sweep.folder), *flags]) == 0
-    ask = (
-        "import sys\n"
-        "for name in ('craft', 'orchestrator'): sys.modules[name] = None\n"
+HEAVY = ("orchestrator", "ray", "mlflow", "optuna", "datasets", "scipy", "sklearn", "pandas")
+FORMS = {
+    "as it is": ("best", (), HEAVY, "from craft import load_adapter\nmodel, tokenizer = load_adapter({folder!r}, {base!r})"),
+    "lora": (
+        "CRAFT",
+        ("--as", "lora"),
+        ("craft", *HEAVY),
         "from peft import PeftModel\n"
         "from transformers import AutoConfig, AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
-        f"folder = {str(tmp_path / 'lora')!r}\n"
-        f"base = M.from_pretrained({resolve_model(MINILM)!r}, config=AutoConfig.from_pretrained(folder))\n"
-        "model, tokenizer = PeftModel.from_pretrained(base, folder).eval(), T.from_pretrained(folder)\n"
-        "print(model.peft_config['default'].peft_type.value, model(**tokenizer('fine', return_tensors='pt')).logits.tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    kind, logits = done.stdout.split(" ", 1)
-    assert main(["take", str(small_sweep.folder), *flags[:4], "--to", str(tmp_path / "own")]) == 0
-    model, tokenizer = craft.load_adapter(tmp_path / "own")
-    assert (kind, model.peft_type.value) == ("LORA", "CRAFT")
-    np.testing.assert_allclose(json.loads(logits), model(**tokenizer("fine", return_tensors="pt")).logits.tolist(), atol=1e-5)
-    card = (tmp_path / "lora" / "README.md").read_text()
-    count = sum(weight.size for weight in load_file(tmp_path / "lora" / "adapter_model.safetensors").values())
-    assert f"Written: a LoRA of rank 8 with the same change of weights, {count:,} numbers" in card
+        "base = M.from_pretrained({base!r}, config=AutoConfig.from_pretrained({folder!r}))\n"
+        "model, tokenizer = PeftModel.from_pretrained(base, {folder!r}), T.from_pretrained({folder!r})",
+    ),
+    "merged": (
+        "best",
+        ("--as", "merged"),
+        ("craft", "peft", *HEAVY),
+        "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
+        "model, tokenizer = M.from_pretrained({folder!r}), T.from_pretrained({folder!r})",
+    ),
+}
+"""How an adapter is taken: the rule that picks it, the form, what its loader must not need, and the lines that load it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_gives_the_same_outputs_where_only_its_libraries_are(
+    form: str, small_sweep: SmallSweep, taken: Path, tmp_path: Path
+) -> None:
+    rule, flags, missing, load = FORMS[form]
+    pick_it = ["take", str(small_sweep.folder), "--pick", rule, "--task", "toy/paraphrase", "--to"]
+    own = taken / "toy-paraphrase" if rule == "best" else tmp_path / "own"
+    for folder, more in ((own, ()), (tmp_path / "written", flags)):
+        assert folder.is_dir() or main([*pick_it, str(folder), *more]) == 0
+    load = load.format(folder=str(tmp_path / "written"), base=resolve_model(MINILM))
+    kind, logits = answered_without(missing, load, ("a cat sleeps", "a dog runs"))
+    model, tokenizer = craft.load_adapter(own)
+    wanted = model(**tokenizer("a cat sleeps", "a dog runs", return_tensors="pt")).logits.tolist()
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    card = (tmp_path / "written" / "README.md").read_text()
+    if form == "lora":
+        assert (kind, model.peft_type.value) == ("PeftType.LORA", "CRAFT")
+        count = sum(weight.size for weight in load_file(tmp_path / "written" / "adapter_model.safetensors").values())
+        assert f"Written: a LoRA of rank 8 with the same change of weights, {count:,} numbers" in card
+    assert ("merged into the weights" in card) == (form == "merged")
 
 
 @pytest.mark.slow
 def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
-    stored = find_sweep("small", small_sweep.uri)
-    for mine, theirs in zip(
-        sorted(read_folder(small_sweep.folder).summaries, key=lambda one: one.configuration),
-        sorted(stored.summaries, key=lambda one: one.configuration),
-        strict=True,
-    ):
-        assert mine.metrics["search_score"] == theirs.metrics["search_score"]
-        assert (mine.score, mine.tasks, mine.on_front, mine.counts) == (
-            theirs.score,
-            theirs.tasks,
-            theirs.on_front,
-            theirs.counts,
-        )
     assert main(["take", "small", "--tracking-uri", small_sweep.uri, "--pick", "best", "--to", str(tmp_path / "out")]) == 0
     files = sorted(path.relative_to(taken) for path in taken.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
@@ -326,54 +328,6 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
     assert main(["take", str(folder), "--pick", "best", "--to", str(tmp_path / "out")]) == 2
     assert "damaged" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_the_folder_loads_where_there_is_only_torch_transformers_peft_and_craft(taken: Path, tmp_path: Path) -> None:
-    from craft.models.files import resolve_model
-
-    site = tmp_path / "site"
-    site.mkdir()
-    for package in needed("torch", "transformers", "peft", "safetensors", "filelock", "pydantic", "wrapt"):
-        for file in package.files or []:
-            top = file.parts[0]
-            if top not in ("..", "__pycache__") and not (site / top).exists():
-                (site / top).symlink_to(str(package.locate_file(top)))
-    (site / "craft").symlink_to(Path(craft.__file__).parent)
-    base = resolve_model("sentence-transformers/all-MiniLM-L6-v2")
-    ask = (
-        "import importlib.util\n"
-        "assert not any(map(importlib.util.find_spec, ('orchestrator', 'ray', 'mlflow', 'optuna', 'datasets', 'scipy')))\n"
-        "from craft import load_adapter\n"
-        f"model, tokenizer = load_adapter({str(taken / 'toy-sentiment')!r}, {base!r})\n"
-        "print(model(**tokenizer('a fine day', return_tensors='pt')).logits.tolist())"
-    )
-    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    model, tokenizer = craft.load_adapter(taken / "toy-sentiment")
-    np.testing.assert_allclose(
-        json.loads(done.stdout), model(**tokenizer("a fine day", return_tensors="pt")).logits.tolist(), atol=1e-5
-    )
-
-
-def needed(*names: str) -> list[importlib.metadata.Distribution]:
-    """Installed packages of these names, and what they require, without extras."""
-    found: dict[str, importlib.metadata.Distribution] = {}
-    waiting = list(names)
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in found:
-            continue
-        try:
-            found[name] = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        required = [Requirement(line) for line in found[name].requires or []]
-        waiting += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return list(found.values())
 
 
 @pytest.mark.slow
@@ -433,3 +387,39 @@ def test_labels_are_shown_as_they_are_written(tmp_path: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "\N{FIRE}" not in shown
     assert shown.count(label) >= 2
+
+
+SINGLE, PAIR = "toy/sentiment", "toy/paraphrase"
+
+
+@pytest.fixture(scope="module")
+def served(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answerer]:
+    training = {"train_examples": 16, "eval_examples": 8, "max_steps": 1, "batch_size": 8, "max_length": 16}
+    folder = tmp_path_factory.mktemp("served")
+    specs = {task: RunSpec(model=tiny_bert, task=task, method="head", training=training) for task in (SINGLE, PAIR)}
+    return {task: Answerer(train_run(spec, folder / spec.key).adapter) for task, spec in specs.items()}
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "said"),
+    [
+        (PAIR, [{"text": "a"}], "columns text; the adapter reads text and text_pair"),
+        (PAIR, [{"text_pair": "a"}], "columns text_pair; the adapter reads text and text_pair"),
+        (PAIR, [{"text": "a", "text_pair": "b"}, {"text": "a"}], "row 2: text_pair is nan; a text is expected"),
+        (PAIR, [{"text": None, "text_pair": "b"}], "row 1: text is None; a text is expected"),
+        (SINGLE, [{"text": "a", "text_pair": "b"}], "columns text, text_pair; the adapter reads text"),
+        (SINGLE, [{"texts": "a"}], "columns texts; the adapter reads text"),
+        (SINGLE, [{"text": "a"}, {"text": 5}], "row 2: text is 5; a text is expected"),
+        (SINGLE, [{"text": "a"}, {"text": " "}], "row 2: text is ' '; a text is expected"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(
+    served: dict[str, Answerer], task: str, rows: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        served[task].predict(rows)
+
+
+def test_what_fits_is_answered(served: dict[str, Answerer]) -> None:
+    assert len(served[PAIR].predict([{"text": "a", "text_pair": "b"}] * 2)) == 2
+    assert len(served[SINGLE].predict([{"text": "a", "id": 7}])) == 1

@@ -132,41 +132,21 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys:
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_token")
-def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    cluster.add_node(num_cpus=1)
-    try:
-        findings = diagnose(plan_of(tmp_path), call_of(tmp_path, cluster.address))
-        assert {finding.level for finding in findings} == {"good"}, findings
-        assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
-        assert found(findings, "room").sentence.startswith("1 trial at once")
-        monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
-        large = plan_of(tmp_path, "resources: {cpu: 4}\n")
-        findings = diagnose(large, call_of(tmp_path, cluster.address), 2)
-        assert (found(findings, "machines").level, found(findings, "machines").sentence) == ("bad", "1 of 2 have joined")
-        assert found(findings, "room").level == "bad", "a job's machines do not grow"
-    finally:
-        cluster.shutdown()
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_token")
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
-def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_against_them(
+def test_every_machine_of_a_cluster_is_asked_and_torch_is_tried_where_there_are_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=2, num_gpus=2)
-    shared = plan_of(tmp_path, "resources: {cpu: 1, gpu: 0.3}\n")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=1, num_gpus=2)
     try:
+        findings = diagnose(plan_of(tmp_path), call_of(tmp_path, cluster.address))
+        assert {finding.level for finding in findings} == {"good"}, findings
+        assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
+        assert found(findings, "room").sentence.startswith("1 trial at once")
+        shared = plan_of(tmp_path, "resources: {cpu: 1, gpu: 0.3}\n")
         findings = diagnose(shared, call_of(tmp_path, cluster.address))
         torch_there = found(findings, ": torch")
         assert torch_there.level == "bad"
@@ -177,5 +157,9 @@ def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_agains
         findings = diagnose(shared, call_of(tmp_path, cluster.address))
         assert found(findings, ": torch").sentence == "computes on L4 with 1.0 GiB"
         assert "of 307.2 MiB (L4)" in found(findings, "GPUs").sentence
+        monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
+        findings = diagnose(plan_of(tmp_path, "resources: {cpu: 4}\n"), call_of(tmp_path, cluster.address), 2)
+        assert (found(findings, "machines").level, found(findings, "machines").sentence) == ("bad", "1 of 2 have joined")
+        assert found(findings, "room").level == "bad", "a job's machines do not grow"
     finally:
         cluster.shutdown()

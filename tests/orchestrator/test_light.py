@@ -11,8 +11,9 @@ import pytest
 
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
+from tests.orchestrator.plans import config_alone
 from tests.orchestrator.recorded import over_seeds, record
-from tests.orchestrator.test_run_cli import CONFIG, SWEEP
+from tests.orchestrator.test_run_cli import SWEEP
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"optuna", "torch", "transformers", "peft", "datasets", "ray", "mlflow", "sklearn", "pandas", "matplotlib", "pyarrow"}
@@ -34,9 +35,7 @@ def loaded(program: str, folder: Path) -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
     return tmp_path
 
 
@@ -80,6 +79,11 @@ def test_what_is_on_record_is_shown_and_taken_with_nothing_heavy(command: str, t
     record(tmp_path / "runs" / "two", sizes, adapter=adapter)
     call = f"from orchestrator.commands.app import main; assert main({command.split()}) == 0"
     assert loaded(call, tmp_path) == set()
+
+
+def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
+    page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
+    assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}
 
 
 @pytest.mark.slow

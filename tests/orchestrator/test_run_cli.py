@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,23 +22,16 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events, read_state
+from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.record.state import Entry, State
 from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.plans import CONFIG, config_alone
+from tests.orchestrator.recorded import results_of
 
 ROOT = Path(__file__).parents[2]
-CONFIG = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "vocab_size": 100,
-}
 SWEEP = """\
 name: small
 model: MODEL
@@ -63,9 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "160")
     for name in QUIET:
         monkeypatch.setenv(name, os.environ.get(name, QUIET[name]))
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
     return tmp_path
 
 
@@ -105,6 +94,7 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--tracking-uri", "mlruns"], "is a folder; MLflow keeps runs in a database"),
         (["sweep.yaml", "--tracking-uri", "http://127.0.0.1:1"], "the tracking store http://127.0.0.1:1 does not answer"),
         (["sweep.yaml", "--tracking-uri", "sqlite:///sweep.yaml"], "sweep.yaml is no SQLite database"),
+        ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "127.0.0.1:9"], "nothing answers at 127.0.0.1:9"),
     ],
 )
 def test_a_wrong_call_is_one_message_and_leaves_nothing(
@@ -278,12 +268,6 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert " %, " not in again.stdout, "nothing was trained in this session"
 
 
-def results_of(folder: Path) -> dict[str, TrialResult]:
-    """The results that count, by key."""
-    entries = read_state(SweepFolder(folder).record).entries
-    return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
-
-
 def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
     """An outcome of trials that ended so; "waiting" has no result."""
     entries = {}
@@ -312,13 +296,3 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
 )
 def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
     assert exit_status(outcome_of(statuses, **how)) == status
-
-
-def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    sweep = Path(__file__).parents[2] / "sweeps/ranks.yaml"
-    assert main([str(sweep), "--storage", str(tmp_path), "--address", address]) == WRONG
-    assert f"nothing answers at {address}" in "".join(capsys.readouterr())
-    assert not list(tmp_path.rglob("results.jsonl")), "nothing began"

@@ -1,4 +1,4 @@
-"""The next commands that the terminal proposes when a sweep has ended."""
+"""How trials and sweeps end: what they propose next, faults that end a session, and trials that never began."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from rich.console import Console
 
 from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
-from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.driver.queue import ENOUGH, CommonCause
+from orchestrator.plan.trial import Outcome, Trial, TrialResult
 from orchestrator.plan.work import scored_line
 from orchestrator.record.events import SessionStarted, Wanted
 from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
+from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tracking.tags import TRIAL_KIND
+from tests.orchestrator.driven import driving
 from tests.orchestrator.plans import count
+from tests.orchestrator.record.played import plan_of
 
 SWEEP = """\
 name: mine
@@ -87,3 +92,66 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert "1 trial without a result; continue with: craft-sweeps run x.yaml --resume\n" in seen[1]
     show_unsent(7, Path("runs/x"), Console(file=screen, width=200))
     assert screen.getvalue().splitlines()[-1] == "7 events not in the tracking store yet; send with: craft-sweeps replay runs/x"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def after(reasons: list[str | None], running_since: tuple[float, ...] = ()) -> str | None:
+    """The trouble after these failures; None stands for a trial that trains."""
+    cause = CommonCause(Clock())
+    for reason in reasons:
+        if reason is None:
+            cause.works()
+        else:
+            cause.failed(reason, running_since)
+    return cause.trouble
+
+
+def test_ten_alike_are_enough_and_the_reason_is_told() -> None:
+    alike = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
+    assert after(alike[:-1]) is None
+    assert f"model m: no room on /scratch/{ENOUGH - 1}" in (after(alike) or "")
+
+
+def test_another_reason_or_a_trial_that_trains_begins_the_count_anew() -> None:
+    assert after(["no model"] * (ENOUGH - 1) + ["no data"] + ["no model"] * (ENOUGH - 1)) is None
+    assert after(["no model"] * (ENOUGH - 1) + [None] + ["no model"] * (ENOUGH - 1)) is None
+
+
+def test_a_trial_that_has_run_since_before_them_may_be_on_a_machine_that_is_well() -> None:
+    assert after(["no model"] * 50, running_since=(0.5,)) is None
+    assert after(["no model"] * 50, running_since=(30.0,)) is not None
+
+
+def trials_with_runs(state: State, folder: Path) -> set[str]:
+    return {key for kind, key in DesiredRuns(folder, "").update(state, None) if kind == TRIAL_KIND}
+
+
+def test_a_size_of_a_training_that_failed_in_an_earlier_session(tmp_path: Path) -> None:
+    with driving(plan_of("cuts", 0), tmp_path) as driver:
+        job = driver.next_job()
+        assert job is not None
+        driver.record_start(job.key)
+        driver.record_end(job.key, [Outcome(TrialResult(job.key, "failed", error="diverged"))])
+        begun = {job.key, *(cut.key for cut in job.cuts)}
+    with driving(plan_of("cuts", 1), tmp_path) as driver:
+        new = [entry for entry in driver.state.cuts_of(driver.state.entries[job.key].trial) if entry.key not in begun]
+        assert [(entry.ended, entry.begun) for entry in new] == [(True, False)]
+        assert trials_with_runs(driver.state, tmp_path) == begun
+
+
+def test_a_trial_for_which_no_process_could_start(tmp_path: Path) -> None:
+    with driving(plan_of("grid", 0), tmp_path) as driver:
+        job = driver.next_job()
+        assert job is not None
+        driver.record_failure(job.key, "no process could be started")
+        entry = driver.state.entries[job.key]
+        assert (entry.ended, entry.begun) == (True, False)
+        assert trials_with_runs(driver.state, tmp_path) == set()

@@ -217,34 +217,15 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
     stream = io.StringIO()
     with Display(stream, live=True) as display:
         rows = [{"step": 3, "search_score": 66.6}]
-        show(
-            display,
-            Started(keys=["k0"]),
-            Reported(key="k0", rows=rows, epoch=1.0, total_steps=4),
-            Ended(result=TrialResult("k1", "finished", {"score": 70.0})),
-        )
+        running = [Started(keys=["k0", "k2"]), Reported(key="k0", rows=rows, epoch=1.0, total_steps=4)]
+        show(display, *running, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
+        display.look("k2", look("scoring 300/872 (reported)", 0.41, 130.0))
         stream.seek(stream.truncate(0))
         display.tick()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    for part in (
-        "1/4 trainings done",
-        "1 running",
-        "0 failed",
-        "search score",
-        "75%",
-        "66.6",
-    ):
+    for part in ("1/4 trainings done", "2 running", "0 failed", "search score", "75%", "66.6"):
         assert part in shown
-
-
-def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
-    stream = io.StringIO()
-    with Display(stream, live=True) as display:
-        show(display, Started(keys=["k0"]))
-        display.look("k0", look("scoring 300/872 (reported)", 0.41, 130.0))
-        display.tick()
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    assert re.search(r"seed 0 +41% +scoring 300/872 \(reported\) +2 min (10|09) s left", shown)
+    assert re.search(r"41% .*scoring 300/872 .*2 min (10|09) s left", shown)
 
 
 def test_quiet_is_quiet() -> None:

@@ -1,13 +1,30 @@
-"""How much a plan does, counted by hand: trainings, steps, scored examples."""
+"""How much a plan does, and plans of models whose layout no list names or that are GGUF files."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
+import transformers
+from rich.console import Console
 
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
+from craft.models import Base
+from craft.models.files import resolve_model, weights_on_disk
+from craft.models.loading import load_model
 from craft.spec import RunSpec
+from craft.trainer.counting import planned_counts
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.table import print_plan
 from orchestrator.plan.work import Work, count_work
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.worker.preparation import needs_of, prepare
+from tests.craft import gguf_writing as written
 from tests.orchestrator.plans import rank, toy_plan
 
 TRAINING = "training: {max_steps: 100, eval_examples: 50, search_examples: 20, evaluate_every: end}\n"
@@ -46,3 +63,89 @@ def test_a_plan_that_is_chosen_later_has_the_work_of_its_longest_point(tmp_path:
     longer = text.replace("}]", ", max_steps: {values: [100, 200]}}]").replace("configurations: 4", "configurations: 500")
     (work,) = count_work(toy_plan(tmp_path, TRAINING + longer, size)).values()
     assert (work.trainings, work.steps) == (500, 500 * 200)
+
+
+MAP = {
+    "q": "self.query",
+    "k": "self.key",
+    "v": "self.value",
+    "o": "attention.output.dense",
+    "up": "intermediate.dense",
+    "down": r"\d\.output.dense",
+}
+
+
+@pytest.fixture(scope="module")
+def unknown(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model of a family that is named nowhere."""
+    folder = tmp_path_factory.mktemp("unknown")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
+    transformers.MegatronBertForSequenceClassification(transformers.MegatronBertConfig(**sizes)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if "projections" in row.parameters.model_fields])
+def test_every_method_finds_an_unknown_family_by_its_layout_as_by_a_map(method: str, unknown: str) -> None:
+    ranks = {"ranks": ["all", 4, 4]}
+    parameters = {"peft": {"peft_type": "LORA"}, "craft": ranks, "craft_star": ranks}.get(method, {})
+    spec = {"model": unknown, "task": "toy/sentiment", "method": method, "parameters": parameters}
+    by_layout = planned_counts(RunSpec.model_validate(spec))
+    assert by_layout == planned_counts(RunSpec.model_validate(spec | {"projection_map": MAP}))
+    assert by_layout.trainable_parameters > 0
+
+
+def test_a_sweep_file_takes_the_map_of_its_model(unknown: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    blocks = "[{method: craft, ranks: [all, 4, 4]}, {method: lora, rank: 1}]"
+    text = f"name: m\nmodel: {unknown}\ntasks: [toy/sentiment]\nspace: {blocks}\n"
+    file.write_text(text + "projection_map: {q: self.query, v: self.value}\n")
+    plan = make_plan(load_sweep(file))
+    assert [row.counts.trainable_parameters for row in plan.configurations] == [2 * (2 * 2 + 4 * 4 + 4 * 4), 2 * 2 * (32 + 32)]
+    assert all(trial.run.projection_map == {"q": "self.query", "v": "self.value"} for trial in plan.trials)
+    model = load_model(Base(unknown, "classification", ("a", "b"), projection_map={"q": "self.query", "v": "self.value"}))
+    parameters = METHODS["craft"].parameters.model_validate({"ranks": ["all", 4, 4]})
+    adapted: Any = METHODS["craft"].build(model, parameters, BuildContext("SEQ_CLS"))
+    assert adapted.peft_config["default"].projection_map == {"q": "self.query", "v": "self.value"}
+    file.write_text(text + "projection_map: {q: '(attn'}\n")
+    with pytest.raises(SweepError, match=r"sweep\.yaml:5: projection_map: q: '\(attn' is no regular expression"):
+        load_sweep(file)
+
+
+SWEEP = """
+name: tiny
+model: {model}
+tasks: [toy/sentiment]
+space: [{{method: craft, ranks: [all, 8, 4], projections: [q, v]}}, {{method: lora, rank: 2, projections: [k, up]}}]
+"""
+
+
+def plan_of(folder: Path, model: str) -> Plan:
+    (folder / "sweep.yaml").write_text(SWEEP.format(model=model))
+    return make_plan(load_sweep(folder / "sweep.yaml", [f"storage={folder}"]))
+
+
+def test_it_is_planned_and_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q4_0)
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(tmp_path, "tiny.gguf")
+    assert plan.sweep.model == str(path)  # trials run in other folders
+    craft, lora = plan.configurations
+    width, keys, inner, layers = written.WIDTH, written.WIDTH // 2, written.INNER, written.LAYERS
+    assert craft.counts.trainable_parameters == 2 * (layers**2 + 8**2 + 4**2)
+    assert lora.counts.trainable_parameters == layers * 2 * ((width + keys) + (width + inner))
+    screen = io.StringIO()
+    print_plan(plan, Console(file=screen, width=200, highlight=False))
+    matrices, norms = 1 + 7 * layers, 1 + 2 * layers
+    assert f"weights dequantized from GGUF (tensors: Q4_0 {matrices}, F32 {norms})" in screen.getvalue()
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert prepare(needs_of(plan.trials))[str(path)] == digest
+    assert weights_on_disk(resolve_model(str(path)))
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny-Q4_0.gguf", written.random_llama())
+    plan = plan_of(tmp_path, str(path))
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match="cut off or damaged"):
+        prepare(needs_of(plan.trials))

@@ -1,4 +1,4 @@
-"""A sweep whose folder is moved is the same sweep; one that is copied is a sweep of its own, in a place of its own."""
+"""A sweep whose folder or files are moved is the same sweep; a copy is a sweep of its own, in a place of its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from rich.console import Console
 
+from orchestrator.commands import session
 from orchestrator.commands.session import open_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
+from orchestrator.record.state import State
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
+from orchestrator.worker.preparation import Needs
 from tests.orchestrator.driven import driving, outcomes, run_some
 from tests.orchestrator.logged import SweepLog, entry, mirror
 from tests.orchestrator.plans import toy_plan
@@ -122,3 +126,53 @@ def test_an_experiment_that_was_renamed_keeps_its_sweep(uri: str, tmp_path: Path
     stored = reader.sweep_run("demo")
     assert stored is not None
     assert reader.trial_run(stored, entry().key) is not None
+
+
+OWN_ROWS = """\
+name: t
+tasks: [custom/mine]
+data: {{custom: {{mine: {{train: {place}/rows.csv, text: body, label: way}}}}}}
+space: [{{method: lora, rank: {{values: [1, 2]}}}}]
+storage: {storage}
+"""
+
+
+@pytest.mark.parametrize("ended", [1, 2])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_session_prepares_once_after_its_files_moved(
+    tmp_path: Path, ended: int, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = []
+    for place in (tmp_path / "old", tmp_path / "new"):
+        place.mkdir()
+        (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
+        plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path)))
+    state = state_after(plans[0].sweep.folder, plans[0], ended)
+    (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
+    prepared = list[tuple[Needs, bool]]()
+
+    def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
+        prepared.append((needs, elsewhere))
+        return {"custom/mine": "a" * 64 if same else "b" * 64}
+
+    monkeypatch.setattr(session, "prepare", prepare)
+    if not same:
+        with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
+            session._prepare(plans[1], state, Options(), Console(quiet=True))
+    else:
+        shared = session._prepare(plans[1], state, Options(), Console(quiet=True))
+        assert (shared is None) == (ended == 2), "nothing is left to train"
+    assert [elsewhere for _, elsewhere in prepared] == [ended == 2]
+
+
+def state_after(folder: Path, plan: object, count: int) -> State:
+    """The state of a sweep of which so many trainings have finished."""
+    with driving(plan, folder) as driver:  # type: ignore[arg-type]
+        for _ in range(count):
+            job = driver.next_job()
+            assert job is not None
+            driver.record_start(job.key)
+            (outcome,) = outcomes(job, lambda trial: 60.0)
+            result = outcome.result.with_facts(data_fingerprint="a" * 64)
+            driver.record_end(job.key, [type(outcome)(result)])
+        return driver.state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -22,10 +21,9 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.reference import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, grid, neighbours, sample
+from tests.orchestrator.plans import config_alone
 from tests.orchestrator.recorded import summarize
 
-CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
 SWEEP = """\
 name: small
 model: MODEL
@@ -71,10 +69,8 @@ LILY = block(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
     path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
+    path.write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
     return path
 
 

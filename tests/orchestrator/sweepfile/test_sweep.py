@@ -1,14 +1,16 @@
-"""The sweep file: what it means, and what is said of one that is wrong."""
+"""The sweep file: what it means, and what is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from craft.methods import METHODS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.plain_yaml import Source, read_yaml
 from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parents[3]
@@ -135,3 +137,32 @@ def test_of_many_mistakes_twenty_are_named(tmp_path: Path) -> None:
     assert len(lines) == 21
     assert "sweep.yaml:12: key0: unknown key 'key0'" in lines[0]
     assert lines[-1] == "and 2,980 more"
+
+
+MEANT: dict[str, Any] = {
+    "yes": "yes",
+    "off": "off",
+    "true": True,
+    "1e-4": 1e-4,
+    "1E3": 1000.0,
+    ".5": 0.5,
+    "70_000": 70_000,
+    "010": 10,
+    "0x10": "0x10",
+    "12:30": "12:30",
+    "2026-11-21": "2026-11-21",
+    "'3'": "3",
+    "~": None,
+    "": None,
+    "[no, 1e3, {a: on}]": ["no", 1000.0, {"a": "on"}],
+}
+
+
+@pytest.mark.parametrize("written", MEANT)
+def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"key: {written}\n")
+    overridden = Source({}, {}, "none")
+    overridden.override(f"key={written}")
+    given = (read_yaml(file).content["key"], overridden.content["key"])
+    assert given == (MEANT[written],) * 2

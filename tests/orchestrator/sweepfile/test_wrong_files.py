@@ -6,7 +6,6 @@ the folder. `model` in the folder is a BERT of two layers of width 32 without we
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, shown_names
 from orchestrator.sweepfile.plain_yaml import MAX_BYTES
 from orchestrator.sweepfile.settings import METRICS
+from tests.orchestrator.plans import config_alone
 
 FOLDER = Path(__file__).parents[2] / "wrong_files"
-MODEL = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}
-MODEL |= {"num_attention_heads": 2, "intermediate_size": 64}
 TABLES = {
     "<methods>": METHODS,
     "<suites>": SUITES,
@@ -68,8 +66,7 @@ def read(text: str, overrides: list[str], plan: bool = False) -> list[str]:
 def test_each_mistake_is_told_with_its_place(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    config_alone(tmp_path / "model")
     for name, text in case.get("data", {}).items():
         (tmp_path / name).write_text(text)
     before = sorted(tmp_path.iterdir())

@@ -1,21 +1,39 @@
-"""A whole sweep through an outage of its tracking server; `python -m tests.faults` has the same for a minute."""
+"""A tracking store that goes away: a whole sweep with a server, and PostgreSQL by itself; `tests.faults` waits for a minute."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.tracking import follower
+from tests.orchestrator.logged import SweepLog, entry, history, mirror, runs, step_until_equal
 from tests.orchestrator.outage import sweep_through_an_outage
-from tests.postgres import Missing
+from tests.postgres import Missing, postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_trials_end_while_the_server_is_gone_and_its_password_is_nowhere(tmp_path: Path) -> None:
-    pytest.importorskip("flask_wtf", reason="MLflow's passwords need mlflow[auth]")
+    *_, outage, _ = sweep_through_an_outage(tmp_path, step_seconds=1.0, ended=4, away=0.0)
+    assert "4 of 4 trials ended" in outage
+
+
+def test_postgresql_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # artifacts go into the current folder
+    trial, sweep = entry(), SweepLog(tmp_path / "runs")
+    sweep.start(trial)
+    sweep.run(trial)
+    sweep.report(trial, 10)
     try:
-        said = list(sweep_through_an_outage(tmp_path, step_seconds=1.0, ended=4, away=0.0))
+        with postgres() as (backend, restart):
+            copy = mirror(sweep.folder, backend)
+            subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sweep.report(trial, 20)
+            assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
+            step_until_equal(copy, sweep.folder)
+            assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
     except Missing as why:
         pytest.skip(str(why))
-    assert "4 of 4 trials ended" in said[0]

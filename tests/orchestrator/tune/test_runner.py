@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
-from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 
 pytestmark = pytest.mark.patient  # real Ray starts, a trial hangs until its heartbeat is missed, and others are tried again
@@ -154,34 +153,3 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     finally:
         other.kill()
         other.wait()
-
-
-@pytest.mark.slow
-def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> None:
-    import torch
-
-    from craft.trainer.training import train_run
-    from tests.orchestrator.tune.running import run_sweep
-
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "name: real\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\n"
-        "training: {max_steps: 4, batch_size: 8, train_examples: 48, eval_examples: 24, max_length: 32, evaluate_every: 0.5}\n"
-        "space: [{method: craft, ranks: {values: [[all, 8, 8]]}}, {method: lora, rank: 2}]\n"
-    )
-    plan = make_plan(load_sweep(file))
-    outcome = run_sweep(plan, tmp_path / "test", cpus=1, verbosity="quiet")
-    assert len(outcome.ended("finished")) == 2, outcome.state.entries
-    threads = torch.get_num_threads()
-    for trial in plan.trials:
-        torch.set_num_threads(1)  # as the trial had: sums in another order round differently
-        try:
-            alone = train_run(trial.run, tmp_path / trial.key)
-        finally:
-            torch.set_num_threads(threads)
-        result = outcome.state.entries[trial.key].result
-        assert result is not None
-        assert result.metrics == alone.metrics
-        assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
-        for stored in Path(result.facts["adapter"]).glob("*.safetensors"):
-            assert stored.read_bytes() == (alone.adapter / stored.name).read_bytes()

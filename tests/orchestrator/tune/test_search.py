@@ -1,4 +1,4 @@
-"""Where trials come from: every row of the tables does its work, and configurations fan out as they should."""
+"""Where trials come from and what each gets: rows of the tables, and the file's and the blocks' resources."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pkgutil import resolve_name
 import pytest
 from ray.tune.search import Searcher
 
+from craft.processes import make_store
 from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.algorithms import SEARCHERS
-from orchestrator.tune.engine import Jobs
+from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tune.crew import _Actors, share_of
+from orchestrator.tune.engine import Jobs, config_of
 from tests.orchestrator.driven import driving, outcomes
-from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.plans import count, toy_plan, toy_sweep
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
@@ -71,3 +74,32 @@ def test_no_more_than_so_many_are_out_at_once(tmp_path: Path) -> None:
         jobs.on_trial_complete("a", error=True)
         assert jobs.suggest("c")["key"] == keys[2]
         assert jobs.suggest("d") is None
+
+
+BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
+
+
+def sweep_of(folder: Path, resources: str = "{cpu: 1, memory: 1 GiB}", blocks: str = BLOCKS) -> Sweep:
+    return toy_sweep(folder, f"resources: {resources}\nstorage: {folder}\nspace:\n{blocks}")
+
+
+def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) -> None:
+    plan = count(sweep_of(tmp_path, "{cpu: 1, memory: 1 GiB, heartbeat_minutes: 7}"))
+    small, large = (trial.resources for trial in plan.trials)
+    assert (small.cpu, small.memory, small.heartbeat_minutes) == (1, 2**30, 7)
+    assert (large.cpu, large.memory, large.heartbeat_minutes) == (2, 2**31, 7)
+    assert plan.sweep.shares == [small, large]
+    bundles = [share_of(config_of(job)).bundles for job in plan.jobs]
+    assert bundles == [[{"CPU": 1.0, "memory": 2.0**30}], [{"CPU": 2.0, "memory": 2.0**31}]]
+
+
+def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, "{cpu: 1}", "  - {method: qlora, rank: 4, resources: {gpu: 1}}\n")
+    assert [share.gpu for share in sweep.shares] == [1]
+
+
+def test_processes_on_one_machine_meet_at_an_address_that_only_it_reaches() -> None:
+    crew = object.__new__(_Actors)
+    crew.places = [("machine", ()), ("machine", ())]
+    store = make_store(crew.host, 5.0)
+    assert (crew.host, store.port > 0) == ("127.0.0.1", True)

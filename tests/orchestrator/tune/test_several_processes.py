@@ -8,9 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ROOT, wait_for
-from tests.orchestrator.tune.test_drain import Machine, drain, terminate
 from tests.orchestrator.tune.test_faults import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
@@ -155,88 +152,6 @@ def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(
     (result,) = results_of(tmp_path / "test").values()
     assert result.facts["resumed_at"][0] > 0
     assert result.metrics == pytest.approx(undisturbed, abs=1e-3)
-
-
-def slowly(folder: str) -> Train:
-    """`train_run` with a line for each step in each process; workers get it by value."""
-
-    def train(spec, directory, *, on_step, **calls):
-        import os
-        import time
-        from pathlib import Path
-
-        import ray
-
-        from craft.processes import current
-        from craft.trainer.training import train_run
-
-        rank, node = current().rank, ray.get_runtime_context().get_node_id()
-        with (Path(folder) / "pids").open("a") as file:
-            file.write(f"{os.getpid()}\n")
-
-        def end_step(step, total):
-            with (Path(folder) / "log").open("a") as file:
-                file.write(f"{rank} {step} {node}\n")
-            time.sleep(1.0)
-            on_step(step, total)
-
-        return train_run(spec, directory, on_step=end_step, **calls)
-
-    return train
-
-
-def places_of(folder: Path) -> list[list[tuple[int, str]]]:
-    """The steps of each process, by rank, with their machines."""
-    lines = [line.split() for line in (folder / "log").read_text().splitlines()] if (folder / "log").exists() else []
-    return [[(int(step), node) for rank, step, node in lines if int(rank) == place] for place in (0, 1)]
-
-
-@pytest.mark.parametrize("announce", [drain, terminate])
-def test_all_processes_leave_a_machine_that_drains_and_the_trial_continues_elsewhere(
-    tmp_path: Path, tiny_bert: str, announce: Callable[[str, Machine], None]
-) -> None:
-    """Two machines have room for two processes each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    from tests.orchestrator.tune.running import run_sweep
-
-    plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "2", steps=12, cpu=1, heartbeat_minutes=3)))
-    undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed").metrics
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    machines: list[Machine] = []
-
-    def take_away() -> None:
-        wait_for(lambda: len(places_of(tmp_path)[1]) >= 2)
-        machines.sort(key=lambda machine: machine.node != places_of(tmp_path)[1][0][1])
-        announce(cluster.address, machines[0])
-
-    thread = threading.Thread(target=take_away)
-    try:
-        machines += [Machine(cluster.address, 2) for _ in range(2)]
-        thread.start()
-        outcome = run_sweep(
-            plan, tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=0, train=slowly(str(tmp_path))
-        )
-        thread.join()
-        wait_for(lambda: not living(tmp_path), seconds=30)
-        if announce is terminate:
-            machines[0].process.wait(30)
-    finally:
-        ray.shutdown()
-        for machine in machines:
-            machine.end()
-        cluster.shutdown()
-    (result,) = results_of(outcome).values()
-    assert result.status == "finished", result.error
-    assert result.metrics == pytest.approx(undisturbed, abs=1e-3)
-    places = places_of(tmp_path)
-    for steps in places:
-        assert [step for step, _ in steps] == [*range(1, 13)], "no step is lost or done again"
-    (left,) = result.facts["resumed_at"]
-    before, after = ({node for steps in places for step, node in steps if (step > left) == later} for later in (False, True))
-    assert machines[0].node in before - after
-    assert len(before) == len(after) == 1
 
 
 def sharing(log: str) -> Train:

@@ -1,7 +1,8 @@
-"""Screens whose readers leave, and text on its way to them."""
+"""Screens whose readers leave, signals, and text on its way to logs, spreadsheets and narrow places."""
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.tools.filling import write_table
+from orchestrator.tools.markup import shorten
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 
@@ -58,3 +61,29 @@ def test_a_closed_terminal_stops_a_sweep_unless_nohup_says_otherwise(before: sig
         assert stop.signal == (signal.SIGHUP if stops else None)
     finally:
         signal.signal(signal.SIGHUP, kept)
+
+
+@pytest.mark.parametrize(
+    "cell", ["=HYPERLINK(1)", "@SUM(A1)", "+cmd|x", "-1+1", " =A1", "\t=A1", "\r\n@A", "\uff1dA1", "-inf", "-nan"]
+)
+def test_formulas_are_texts(cell: str, tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", [{cell: cell, "n": -1.5}])
+    names, cells = csv.reader((tmp_path / "t.csv").open(newline=""))
+    assert (names, cells) == ([f"'{cell}", "n"], [f"'{cell}", "-1.5"])
+
+
+@pytest.mark.parametrize("cell", ["-1", "+2.5e-3", "a=b", "", "\u2212 1"])
+def test_other_cells_stay(cell: str, tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", [{"a": cell}], ["b"])
+    assert [*csv.DictReader((tmp_path / "t.csv").open(newline=""))] == [{"b": "", "a": cell}]
+
+
+def test_long_names_stay_different() -> None:
+    same = "LoRA r8, q k v o gate up down, learning rate "
+    names = [f"{same}{rate}, epochs {epochs}" for rate in ("1e-3", "3e-3") for epochs in (1, 2, 10)]
+    names += ["short", "x" * 200, f"{'x' * 100}y{'x' * 99}", f"{'x' * 199}y", "another " * 20]
+    for most in (24, 30, 56):
+        cut = shorten(names, most)
+        assert len({*cut}) == len(names)
+        assert all(len(short) <= most and ("…" in short) == (short != name) for name, short in zip(names, cut, strict=True))
+    assert shorten([names[-1]], 10) == ["another a…"]
