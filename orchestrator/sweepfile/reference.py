@@ -192,13 +192,22 @@ Below, each key has its default in parentheses and the first sentence of its mea
 
 def write_page(schema: Schema) -> str:
     """Returns the Markdown page of the sweep file's `schema`."""
-    parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n", "Further keys:\n"]
+    sections = dict(_sections(schema, schema))
+    keys = {key: value for key, value in schema["properties"].items() if key not in sections}
+    parts = [
+        INTRODUCTION,
+        "## Top level\n",
+        "Besides the sections below:\n",
+        _keys({**schema, "properties": keys}),
+        "## Method blocks\n",
+        "Further keys:\n",
+    ]
     parts += [
         _list((key, str(field.description)) for key, field in OwnKeys.model_fields.items()),
         "Distributions:\n",
         _list(DISTRIBUTIONS.items()),
     ]
-    for heading, section in _sections(schema, schema):
+    for heading, section in sections.items():
         parts += [f"## `{heading}`\n", _keys(section)]
         if heading == "search":
             parts += ["Algorithms:\n", _list((name, row.title) for name, row in SEARCHERS.items())]
@@ -267,8 +276,8 @@ def _methods() -> Iterator[str]:
             takers.setdefault((_quote(names), _default(value), _meaning(value)), []).append(name)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
         paper = method.reference.rpartition(", ")[2]
-        rows.append((name, f"{method.title}, {paper}" + (f"; needs {' and '.join(needs)}" if needs else "")))
-    yield _list(rows)
+        rows.append(f"`{name}` ({'; needs '.join([paper, ' and '.join(needs)] if needs else [paper])})")
+    yield textwrap.fill(", ".join(rows), 100, break_on_hyphens=False) + "\n"
     yield "Their keys:\n"
     yield "".join(_line(f"{key} of {_join(names)}", default, meaning) for (key, default, meaning), names in takers.items())
 
