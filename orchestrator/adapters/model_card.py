@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -66,10 +66,6 @@ def served_by(
                 "--lora adapter.gguf"
             )
     return commands
-
-
-def _is_lora(config: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
-    return config is not None and config["peft_type"] == "LORA"
 
 
 CARD_FILE = "README.md"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dashboards.panels.literature import published_rows
+from dashboards.panels.front import published_rows
 
 METHODS = {"full": "full fine-tuning", "bitfit": "BitFit", "lora": "LoRA", "vera": "VeRA", "craft": "CRAFT"}
 """Names of the published table, by method."""

@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.panels import PANELS, spec_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.literature import published_model, published_rows
+from dashboards.panels.front import published_model, published_rows
 from dashboards.panels.table import data as table_data
 from tests.dashboards.synthetic import configuration, grid
 from tests.dashboards.views import full_view, view_of
