@@ -17,8 +17,7 @@ from craft.results import Counts, ModelUnavailable, RunFailed
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration, Dropped, text
-from orchestrator.plan.identity import Identity
-from orchestrator.plan.labels import Labels
+from orchestrator.plan.naming import Identity, Labels
 from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.plan.ways import refusal
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic

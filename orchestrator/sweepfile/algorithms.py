@@ -2,7 +2,7 @@
 
 A searcher's row says what a sweep file must fulfil, and where its code is. That place is a text, `module:name`, imported on
 use: a sweep file is checked without Ray and Optuna, and a grid needs neither to be planned. `auto` is no row:
-`orchestrator.sweepfile.choosing` replaces it with one when the file is read.
+`orchestrator.sweepfile.sections` replaces it with one when the file is read.
 """
 
 from __future__ import annotations

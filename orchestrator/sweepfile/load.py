@@ -1,7 +1,7 @@
 """The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
     yaml_source -> fair (writes `compare: fair` out) -> sweep (each section), blocks (each block)
-                -> choosing, fair, tasks (sections together) -> Sweep
+                -> fair, sections (sections together) -> Sweep
 
 Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
 what was given, what is allowed, the nearest valid name.
@@ -19,14 +19,21 @@ from pydantic import ValidationError
 from craft.models.gguf import is_gguf
 from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
-from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
 from orchestrator.sweepfile.plain_yaml import Source, YamlPath, YamlProblem, read_yaml
+from orchestrator.sweepfile.sections import (
+    check_lengths,
+    check_measures,
+    check_metrics,
+    check_prerequisites,
+    check_search,
+    check_tasks,
+    replace_auto,
+)
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.sweepfile.tasks import check_lengths, check_measures, check_metrics, check_prerequisites, check_tasks
 
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:

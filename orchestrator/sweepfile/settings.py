@@ -1,6 +1,6 @@
 """Checked classes of the file's sections `enough`, `search`, `scheduler`, `replication`, `budget`, `constraints`, `tracking`.
 
-Each class checks its own section. `choosing` checks that the sections fit together.
+Each class checks its own section. `sections` checks that they fit together.
 """
 
 from __future__ import annotations

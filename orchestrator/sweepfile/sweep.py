@@ -159,7 +159,7 @@ class Sweep(Settings):
 
     @property
     def chosen(self) -> str | None:
-        """The searcher that `auto` means, and the reason (`orchestrator.sweepfile.choosing`)."""
+        """The searcher that `auto` means, and the reason (`orchestrator.sweepfile.sections`)."""
         return self._chosen
 
     @cached_property

@@ -15,7 +15,7 @@ from craft.words import format_bytes
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, TrialResult, result_of_cut
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
-from orchestrator.worker.guards import free_memory
+from orchestrator.worker.surroundings import free_memory, train_of
 
 
 def run_job(
@@ -77,15 +77,6 @@ def run_job(
         run = run.model_copy(update={"training": smaller})
         resume_from = find_newest_checkpoint(directory) or resume_from
         free_memory()
-
-
-def train_of(stand_in: Train | None) -> Train:
-    """Returns what runs a training: `craft.trainer.training.train_run` if there is no stand-in."""
-    if stand_in is not None:
-        return stand_in
-    from craft.trainer.training import train_run
-
-    return train_run
 
 
 def size_of(trial: PlannedTrial) -> int:

@@ -36,9 +36,8 @@ from orchestrator.record.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.worker.guards import Heartbeat, process_age
 from orchestrator.worker.run_job import run_job, size_of
-from orchestrator.worker.surroundings import WorkerSettings, guarded, together
+from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, process_age, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""

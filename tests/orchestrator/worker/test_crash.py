@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.worker.crash import describe, machine_lost
-from orchestrator.worker.guards import scratch_folder
+from orchestrator.worker.surroundings import scratch_folder
 
 GUESSES = (
     "The actor died unexpectedly before finishing this task. Worker unexpectedly exits with a connection error code 2. End of "
@@ -68,7 +68,7 @@ Thread 0x00007f03 (most recent call first):
 
 
 HOLD = (
-    "from orchestrator.worker.guards import scratch_folder\n"
+    "from orchestrator.worker.surroundings import scratch_folder\n"
     "with scratch_folder('trial') as folder:\n"
     "    (folder / 'file').write_text('x'); print(folder, flush=True); input()\n"
 )
