@@ -2,7 +2,8 @@
 and the saved views of MLflow's own page.
 
 The page reads a saved view from the experiment's tag `mlflow.sharedViewState.KEY` and opens it at `?viewStateShareKey=KEY`. The
-names in a view are the page's own (MLflow 3.17, `ExperimentPageUIState`). Its scatter has no logarithmic axis.
+names in a view are the page's own (MLflow 3.17, `ExperimentPageUIState`). Its scatter has no logarithmic axis. Cut sizes are
+runs, not LoggedModels of their training's run: the page of models has no search and no saved views, so no front.
 """
 
 from __future__ import annotations
