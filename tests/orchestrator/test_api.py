@@ -16,6 +16,7 @@ from orchestrator import open_sweep, plan, run
 from orchestrator.commands.app import main
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.recorded import over_seeds, record
 
 TINY: dict[str, Any] = {
@@ -85,13 +86,14 @@ def test_a_result_without_a_finished_trial_has_its_columns(tmp_path: Path, label
 @pytest.mark.slow
 def test_a_sweep_runs_and_its_adapter_loads(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(TINY | {"model": tiny_bert}, cpus=2, quiet=True)
+    with without_ray():
+        result = run(TINY | {"model": tiny_bert}, quiet=True)
+        again = run(tmp_path / "runs/tiny.yaml", quiet=True)
+    assert again.trials.equals(result.trials), "nothing was trained again"
     table = pd.read_csv(tmp_path / "runs/tiny/front.csv")
     assert result.front["label"].tolist() == table["label"].tolist()
     assert result.front["score"].tolist() == pytest.approx(table["score"].tolist())
     assert result.answer is not None
-    again = run(tmp_path / "runs/tiny.yaml", cpus=2, quiet=True)
-    assert again.trials.equals(result.trials), "nothing was trained again"
     model, tokenizer = result.pick("LoRA r2, q v").load()
     with torch.no_grad():
         assert model(**tokenizer(["a text"], return_tensors="pt")).logits.shape == (1, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from orchestrator.plan.gpu_costs import (
     PRODUCTS,
     READS,
     START,
-    GpuCost,
     count_operations,
     find_card,
     gpu_cost,
@@ -28,7 +26,7 @@ from orchestrator.plan.gpu_costs import (
 )
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.sweepfile.load import load_sweep
-from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS, FILES
+from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 ROOT = Path(__file__).parents[3]
 H100 = CARDS["H100"]
@@ -172,14 +170,3 @@ def test_the_report_and_python_have_the_cost(tmp_path: Path, capsys: pytest.Capt
     assert (part["memory_bytes"], part["micro_batch"], part["longest_texts"]) == (cost.batches.need, cost.batches.plain, True)
     assert main(["plan", file, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpu"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", FILES)
-def test_the_header_of_a_file_for_gpus_has_the_hours_of_its_plan(model: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]))
-    file = ROOT / "sweeps" / FILES[model][0]
-    cost: GpuCost = gpu_cost(make_plan(load_sweep(file, [f"model={tmp_path}"])), H100)
-    (written,) = re.findall(rf"(?:# On an H100:|{model}) ([\d,]+) h of GPU", file.read_text())
-    assert int(written.replace(",", "")) == round(cost.hours)
-    assert cost.lines[0].startswith(f"H100: {written} h of GPU")

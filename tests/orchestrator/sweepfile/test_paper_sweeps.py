@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from craft.methods import METHODS
+from orchestrator.plan.gpu_costs import CARDS, gpu_cost
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.plans import count
@@ -35,7 +37,7 @@ FILES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FILES)
-def test_every_row_of_the_paper_is_planned_without_weights(model: str, tmp_path: Path) -> None:
+def test_every_row_of_the_paper_is_planned_without_weights_and_the_header_has_the_hours(model: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]))
     file, table = FILES[model]
     plan = make_plan(load_sweep(ROOT / "sweeps" / file, [f"model={tmp_path}"]))
@@ -55,6 +57,10 @@ def test_every_row_of_the_paper_is_planned_without_weights(model: str, tmp_path:
         ]
         assert near, f"{row['method']} with {size:,} parameters; planned: {ours}"
     assert {trial.run.protocol for trial in plan.trials} == {"customary"}
+    cost = gpu_cost(plan, CARDS["H100"])
+    (written,) = re.findall(rf"(?:# On an H100:|{model}) ([\d,]+) h of GPU", (ROOT / "sweeps" / file).read_text())
+    assert int(written.replace(",", "")) == round(cost.hours)
+    assert cost.lines[0].startswith(f"H100: {written} h of GPU")
 
 
 def test_published_runs_start_from_mnli_where_they_did() -> None:
