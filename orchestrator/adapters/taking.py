@@ -13,7 +13,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +60,10 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
     if task is not None and task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")
     wanted = [task] if task is not None else tasks
-    folders, adapters = _folders(wanted, to), []
-    for name in wanted:
+    adapters = []
+    for name, folder in folders_of(wanted).items():
         entry, why = choose_seed(record.trials(chosen.summary.configuration, name), seed)
-        adapters.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), folders[name]))
+        adapters.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), to / folder))
     return adapters
 
 
@@ -169,17 +169,14 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
 
 
-def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
-    """Returns the folder of each task: `to` itself for one task, folders inside it for several. Numbers separate equal folder
-    names."""
-    if len(tasks) == 1:
-        return {tasks[0]: to}
-    folders: dict[str, Path] = {}
-    for task in tasks:
+def folders_of(tasks: Iterable[str]) -> dict[str, str]:
+    """Returns the name of each task's folder, empty for a single task. Numbers separate equal names."""
+    folders = dict.fromkeys(tasks, "")
+    for task in folders if len(folders) > 1 else ():
         name, number = slug(task), 2
-        while to / name in folders.values():
+        while name in folders.values():
             name, number = f"{slug(task)}-{number}", number + 1
-        folders[task] = to / name
+        folders[task] = name
     return folders
 
 
@@ -200,6 +197,7 @@ def cut_adapters(
             "sweep (--resume), or pick a complete one"
         )
     entries = record.trials(trained.configuration)
+    folders, seeds = folders_of(entry.trial.task for entry in entries), {entry.trial.seed for entry in entries}
     with filled(to) as aside, tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
         for cut in dict.fromkeys(read_size(text, trained.method) for text in sizes):
             most = 0.0
@@ -208,15 +206,11 @@ def cut_adapters(
                 place = Path(scratch) / slug(cut) / entry.key
                 _, result = cut_and_score(adapter, cut, place, score=False, base=base)
                 most = max(most, result.counts.trainable_parameters)
-                shutil.copytree(result.adapter, aside.joinpath(slug(cut), *_parts(entry, entries)))
+                of_seed = f"seed-{entry.trial.seed}" if len(seeds) > 1 else ""
+                shutil.copytree(result.adapter, aside / slug(cut) / folders[entry.trial.task] / of_seed)
             size = int(trained.value("trainable_parameters"))
             share = size_labels([int(cut.removeprefix(BUDGET))], size)[0] if cut.startswith(BUDGET) else f"r{cut}"
             yield full_label(trained) + CUT + share, most
-
-
-def _parts(entry: Entry, entries: Sequence[Entry]) -> list[str]:
-    tasks, seeds = ({getattr(entry.trial, name) for entry in entries} for name in ("task", "seed"))
-    return [slug(entry.trial.task)] * (len(tasks) > 1) + [f"seed-{entry.trial.seed}"] * (len(seeds) > 1)
 
 
 class AdapterPart(Part):
@@ -306,6 +300,7 @@ def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, 
     if uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     earned = titles(record.summaries, record.sweep.objectives, record.sweep.enough)
+    names = folders_of(adapter.entry.trial.task for adapter in adapters)
     for adapter in adapters:
         run = read_run(adapter.folder)
         if run["kind"] == "generation":
@@ -313,7 +308,7 @@ def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, 
                 f"{adapter.entry.trial.task} is answered in words; only classification and regression can be served. Leave "
                 "--register out"
             )
-        name = model if len(adapters) == 1 else f"{model}-{slug(adapter.entry.trial.task)}"
+        name = "-".join(filter(None, (model, names[adapter.entry.trial.task])))
         candidate = Candidate(
             adapter.folder,
             name,

@@ -21,7 +21,7 @@ from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.model_card import Origin, model_card
 from orchestrator.adapters.serving import Answerer
-from orchestrator.adapters.taking import take_adapters
+from orchestrator.adapters.taking import folders_of, take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import PastSweep, read_folder
@@ -83,6 +83,15 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
 def test_aliases_are_earned(front: PastSweep) -> None:
     earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
     assert earned == {"champion": 2, "enough": 1, "knee": 1}
+
+
+def test_tasks_of_similar_names_get_folders_of_their_own() -> None:
+    assert folders_of(["custom/a.b", "custom/a-b", "glue/rte"]) == {
+        "custom/a.b": "custom-a-b",
+        "custom/a-b": "custom-a-b-2",
+        "glue/rte": "glue-rte",
+    }
+    assert folders_of(["glue/rte", "glue/rte"]) == {"glue/rte": ""}
 
 
 def test_where_nothing_is_complete_nothing_ranks(tmp_path: Path) -> None:
