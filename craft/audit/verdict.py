@@ -20,7 +20,7 @@ from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
 from craft.scoring.credits import block_credits, draw_luck
 from craft.tasks.metrics import METRICS
-from craft.words import points
+from craft.words import list_some, points
 
 ROW_SHARES = ("accuracy", "exact_match", "cloze")
 """Metrics that are the share of right rows, so that each row is a block."""
@@ -174,6 +174,8 @@ class Audit:
             ranks = sorted(rank for rank in size.ranks.values() if rank)
             method = "CRAFT" if self.folder.peft_type == "CRAFT" else "a LoRA"
             form = f"{method} of rank {ranks[0]}" if ranks[0] == ranks[-1] else f"{method} of ranks {ranks[0]} to {ranks[-1]}"
+            if unchanged := [name for name, rank in size.ranks.items() if not rank]:
+                form += f", and of rank 0 in {list_some(unchanged, 3)}"
             return (
                 f"{size.parameters:,} of its {self.parameters:,} parameters are enough: {gap.mean:+.1f} points "
                 f"({gap.low:+.1f} to {gap.high:+.1f}), P(within {self.within:.3g}) {self.probability(size):.2f}; {form}."

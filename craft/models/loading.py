@@ -159,13 +159,13 @@ def load_model(base: Base, *, device: torch.device | str = "cpu", seed: int = 0)
     if missing:
         raise ModelUnavailable(
             f"model {name}: its files lack {len(missing)} weights of the base model ({', '.join(missing[:3])}, ...), which "
-            "would stay random and frozen. Fetch the model anew, or correct num_hidden_layers and the like in its config.json"
+            "would stay random and frozen. Fetch the model again, or correct num_hidden_layers and the like in its config.json"
         )
     broken = next(
         (key for key, weight in model.named_parameters() if not weight.sum().isfinite() and not weight.isfinite().all()), None
     )
     if broken is not None:
-        raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model anew")
+        raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model again")
     model.craft_notes = gguf_notes(name)
     if PRODUCTS[base.precision] != stored:
         compute_in_bfloat16(model, heads)

@@ -32,7 +32,7 @@ def describe_no_text(path: Path, encoding: str | None, may_name: bool) -> str:
     place, likely = f"{path}, line {line}: not UTF-8 text: byte 0x{data[at]:02x} cannot be read", likely_encoding(data)
     name = likely or "NAME"
     advice = "Save the file as UTF-8"
-    advice += f"; or name the encoding: encoding: {name} beside train, suggest --encoding {name}" if may_name else ""
+    advice += f"; or name the encoding: encoding: {name} next to train, suggest --encoding {name}" if may_name else ""
     if likely is None:
         return f"{place}. {advice}"
     if likely.startswith("utf-16"):

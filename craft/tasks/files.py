@@ -124,7 +124,7 @@ class Faults:
             lines.append(f"and {rest:,} more." if rest else "")
             lines[-1] += f"{' ' if rest else ''}{len(self.rows):,} of {total:,} rows of {self.source} cannot be used ({kinds})"
         if self.skip is not None:
-            lines[-1] += ". Correct the file; or leave such rows out: skip_bad: true beside train, suggest --skip-bad"
+            lines[-1] += ". Correct the file; or leave such rows out: skip_bad: true next to train, suggest --skip-bad"
         raise DataError("\n".join(lines))
 
     def without(self, rows: Rows) -> Rows:

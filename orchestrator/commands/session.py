@@ -284,7 +284,7 @@ def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> 
 
 
 def _page(folder: SweepFolder, uri: str) -> Path | None:
-    """Makes `front.html` by the dashboards in a process of their own: they may not be imported here. None if it fails."""
+    """Writes `front.html` in a separate process, because this package may not import dashboards. None if it fails."""
     page = folder.page
     # The address may hold a password, which a list of processes would show: standard input it is.
     command = [sys.executable, "-m", "orchestrator", "page", folder.path.name, "--tracking-uri", "-", "--to", str(page)]

@@ -30,7 +30,7 @@ class Display:
     """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often.
 
     Attributes:
-        missing: what the trials wait for that no machine has.
+        missing: the resources that no machine has and a trial waits for.
     """
 
     def __init__(

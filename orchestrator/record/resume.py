@@ -153,7 +153,7 @@ def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str
                     [
                         f"{subject.format(name)} what this sweep's finished trials used "
                         f"(SHA-256 {digest[:12]}, then {earlier[:12]})",
-                        "put back what it was, or start afresh with another --name",
+                        "put back what it was, or begin a new sweep with another --name",
                     ]
                 )
 

@@ -356,7 +356,8 @@ def _falls(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
 def _doubt(chosen: Summary, rule: Enough) -> str:
     """Returns why no configuration is enough yet."""
     if chosen.counts[P_ENOUGH] >= rule.sure:
-        return f"Not known: whether it is enough: {chosen.score.n} seeds do not show how seeds spread, {SEEDS} do."
+        few = f"{chosen.score.n} {plural(chosen.score.n, 'seed')} {'does' if chosen.score.n == 1 else 'do'}"
+        return f"Not known: whether it is enough: {few} not show how seeds spread, {SEEDS} do."
     return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
 
 

@@ -106,7 +106,7 @@ def progress(
         alive: whether its driver lives; None where that is not known.
         outlooks: what its running trainings last reported, by key. None where that is not known: what the driver last wrote to
             the log counts.
-        missing: what the trials wait for that no machine has.
+        missing: the resources that no machine has and a trial waits for.
     """
     phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
     if phase == "lost":

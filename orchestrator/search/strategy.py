@@ -119,7 +119,7 @@ class Staged(ABC):
 
     @abstractmethod
     def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        """Returns the stages after the first one, whose trials and configurations these are."""
+        """Returns all stages that the results so far decide; `trials` and `configurations` are those of the first."""
 
     def _has_ended(self, state: State, trials: Iterable[PlannedTrial]) -> bool:
         """Returns whether the first stage is over and none of the trials has anything left to run in this session."""

@@ -93,7 +93,7 @@ def kind_of(cells: Sequence[Any]) -> str:
 
 
 def _are_codes(different: Collection[str], rows: int) -> bool:
-    """Returns whether numbers are names of classes, or of rows: then they are no scale, and an error of classification."""
+    """Returns whether the numbers are codes (of classes or rows): codes are no scale, so no target for regression."""
     values = sorted(map(float, different))
     if not all(value.is_integer() for value in values):
         return False

@@ -268,7 +268,7 @@ def _default(schema: Schema) -> str:
 
 
 def _methods() -> Iterator[str]:
-    """Yields the list of methods, and that of their keys: methods in which a key has one default and meaning share a line."""
+    """Yields the methods, then their keys. Methods that share a key's default and meaning share its line."""
     takers: dict[tuple[str, str, str], list[str]] = {}
     rows = []
     for name, method in METHODS.items():

@@ -122,10 +122,10 @@ def damage(path: Path, offset: int, why: str) -> DamagedLog:
         before, last = stream.read(offset), _checksum_before(stream, offset)
         rest = stream.read()
     if added := _added(rest, last):
-        return DamagedLog(f"{path} was written anew by a program that added {added}. Take that away again: {CLEAN} {file}")
+        return DamagedLog(f"{path} was rewritten by a program that added {added}. Take that away again: {CLEAN} {file}")
     lines, number = rest.splitlines(keepends=True), before.count(b"\n") + 1
     if number == 1 and not any(_follows(line, _stated(previous[-SUFFIX:])) for previous, line in pairwise(lines)):
-        why += ", and so it is with every other line: a program has written the file anew"
+        why += ", and so it is with every other line: a program has rewritten the file"
     events = Counter(name.decode() for name in re.findall(rb'^\{"event": ?"(\w+)"', rest, re.MULTILINE))
     lost = ", ".join(f"{count} {name}" for name, count in events.most_common()) or "no event"
     return DamagedLog(

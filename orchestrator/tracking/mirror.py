@@ -266,7 +266,7 @@ def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | N
     """Returns what the store lacks of a run.
 
     Args:
-        rows: what a trial reported, each row with its time. Points that the store has are left out: those up to the last step
+        rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
             of a metric, or those at its steps if they have been read.
         parent: the id of the parent's run.
     """

@@ -223,7 +223,7 @@ class SweepStore:
 
 
 def batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yields what one request may hold of metrics, and of parameters and tags."""
+    """Splits metrics, and parameters and tags, into requests within MLflow's limits."""
     metrics = [item for item in items if type(item).__name__ == "Metric"]
     texts = [item for item in items if type(item).__name__ != "Metric"]
     for number in range(max(-(-len(metrics) // METRICS_A_BATCH), -(-len(texts) // OTHERS_A_BATCH))):

@@ -236,7 +236,7 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """Returns what Tune places a job by."""
+    """Returns the placement group of a job."""
     return share(resources_of(config))
 
 

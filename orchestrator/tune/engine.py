@@ -50,7 +50,7 @@ NO_CHECKPOINT = -1
 
 
 class Screen(Protocol):
-    """What a person sees of the sweep. `missing` says what the trials wait for that no machine has."""
+    """What a person sees of the sweep. `missing` has the resources that no machine has."""
 
     missing: str
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,13 @@ def test_verdicts_are_right_as_often_as_they_say() -> None:
             assert f"P(within 1) {said[-1]:.2f}" in audit.verdict
     assert len(said) > 60
     assert np.mean(came) == pytest.approx(np.mean(said), abs=0.05)
+
+
+def test_modules_that_keep_no_rank_are_named() -> None:
+    audit = audit_of(np.random.default_rng(7), [0.0], 4000)
+    ranks = {"query": 3, "key": 0, "value": 0}
+    audit = replace(audit, sizes=(replace(audit.sizes[0], ranks=ranks),))
+    assert audit.verdict.endswith("a LoRA of rank 3, and of rank 0 in key, value.")
 
 
 def test_rows_to_decide_would_decide() -> None:

@@ -114,6 +114,12 @@ def test_within_and_sure_say_what_enough_means() -> None:
             {"search.until": "answered"},
         ),
         (
+            [made("small", 1_000, around(70)), made("large", 8_000, [95]), made("l", 9, around(50))],
+            "unsure",
+            ["Not decided: lora large", "1 seed does not show how seeds spread, 3 do"],
+            {"search.until": "answered"},
+        ),
+        (
             [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
             "random guessing",
             ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
