@@ -82,7 +82,9 @@ def test_the_choice_of_a_rate() -> None:
     """The table of the rules, and the figures in the sentences, which are those of the tables that the commands print."""
     record = RECORDS / "fair.csv"
     trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "trust.md").read_text().split())
-    assert " ".join("\n".join(tuned.rules(trials)).split()) in page
+    (by_mean, _, by_task, best_for_all, best_by_task) = (row[1] for row in _cells(tuned.rules(trials)))
+    assert f"the best rate for all tasks has {best_for_all}, the best for each task {best_by_task}." in page
+    assert f"The rates that the search scores choose have {by_mean} and {by_task}" in page
     (search, reported) = _cells(tuned.flattered(trials))
     assert f"by {search[1]} (search) and {reported[1]} (reported)" in page
     tried = _cells(tuned.rates(trials))

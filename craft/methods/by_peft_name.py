@@ -194,7 +194,7 @@ TRAINS_NORMS = "LN_TUNING"
 class PeftParameters(Settings):
     """`projections` stays empty if PEFT's class has no `target_modules`."""
 
-    peft_type: str = Field(description="Required. PEFT's name of the type, such as `LILY`.")
+    peft_type: str = Field(description="PEFT's name of the type, such as `LILY`; required.")
     config: dict[str, Any] = Field(
         {}, description="Parameters of PEFT's configuration class, by PEFT's names; each may be a value, values or a range."
     )

@@ -220,7 +220,7 @@ def write_page(schema: Schema) -> str:
     metrics = {"objectives": _quote(METRICS), "constraints": _quote(PLANNED_METRICS)}
     parts += ["## Tasks and metrics\n", "Suites:\n", _list(suites.items())]
     parts += ["Metrics:\n", _list(metrics.items())]
-    return "\n".join([*parts, "## Methods\n", *_methods()])
+    return "\n".join([*parts, "## Methods\n", *_methods(), ""])
 
 
 def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -268,18 +268,23 @@ def _default(schema: Schema) -> str:
 
 
 def _methods() -> Iterator[str]:
-    """Yields the methods, then their keys. Methods that share a key's default and meaning share its line."""
-    takers: dict[tuple[str, str, str], list[str]] = {}
+    """Yields the methods, then their keys. Methods that share a key's meaning share its line, with the default of each."""
+    takers: dict[tuple[str, str], dict[str, list[str]]] = {}
+    spellings: dict[tuple[str, str], list[str]] = {}
     rows = []
     for name, method in METHODS.items():
         for names, value in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
-            takers.setdefault((_quote(names), _default(value), _meaning(value)), []).append(name)
+            key = names[0], _meaning(value)
+            takers.setdefault(key, {}).setdefault(_default(value), []).append(name)
+            spellings.setdefault(key, []).extend(names)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
         paper = method.reference.rpartition(", ")[2]
         rows.append(f"`{name}` ({'; needs '.join([paper, ' and '.join(needs)] if needs else [paper])})")
     yield textwrap.fill(", ".join(rows), 100, break_on_hyphens=False) + "\n"
     yield "Their keys:\n"
-    yield "".join(_line(f"{key} of {_join(names)}", default, meaning) for (key, default, meaning), names in takers.items())
+    for key, by_default in takers.items():
+        methods = ", ".join(_join(names) + (f" ({default})" if default else "") for default, names in by_default.items())
+        yield _line(f"{_quote(dict.fromkeys(spellings[key]))} of {methods}", "", key[1]).rstrip("\n")
 
 
 def _join(methods: Sequence[str]) -> str:
