@@ -132,6 +132,21 @@ def test_decoders() -> None:
     assert "\n".join([*lines[:2], *(line for line in lines[2:] if line in shown)]) in page
 
 
+@pytest.mark.parametrize(
+    ("record", "title", "craft", "cut"),
+    [
+        ("smollm2-commonsense", "SmolLM2-135M, 1,000 texts", "CRAFT 64, q v", "cut to 1/4"),
+        ("smollm2-mixture", "SmolLM2-135M, 14,400 texts (one seed)", "CRAFT 128, q v, lr 0.006", "cut to 1/15"),
+        ("gemma3-commonsense", "Gemma 3 270M, 1,000 texts", "CRAFT 64, q v", "cut to 24 %"),
+    ],
+)
+def test_what_craft_forgets(record: str, title: str, craft: str, cut: str) -> None:
+    forgets = {row[0]: row[2].split()[0] for row in _cells(means(pd.read_csv(RECORDS / f"{record}.csv"), ["forgetting"]))}
+    rates = {"smollm2-mixture": (", lr 7e-4", ", lr 0.01")}.get(record, ("", ""))
+    labels = (craft, f"{craft}, {cut}", f"LoRA r8, q v{rates[0]}", f"(IA)³ k v down{rates[1]}")
+    assert f"| {title} | {' | '.join(forgets[label] for label in labels)} |" in CRAFT_PAGE.read_text()
+
+
 def test_audits() -> None:
     rows, page = pd.read_csv(RECORDS / "audits.csv"), (MEASUREMENTS / "trust.md").read_text()
     assert rows[rows.kind == "whole"].adapter.nunique() == 34

@@ -34,7 +34,7 @@ CRAFT = ("craft", "craft_star")
 
 def table() -> Iterable[str]:
     """Yields the lines of the table, a row for each task of each record."""
-    yield "| model, task, rows, seeds | CRAFT on the front | CRAFT off the front | others on the front |"
+    yield "| model, task, training rows, seeds | CRAFT on the front | CRAFT off the front | others on the front |"
     yield "| --- " * 4 + "|"
     for sweep, model in SWEEPS.items():
         entries = read_trials(RECORDS / f"{sweep}.csv")
