@@ -19,7 +19,7 @@ from pydantic import ConfigDict, computed_field
 
 from craft.words import list_some, percent, plural, points
 from orchestrator.record.state import State
-from orchestrator.results.front import HEAD, SEEDS, above_guessing, enough_of, judge_state, not_shown_to_beat_head
+from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state, leaders, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
@@ -220,7 +220,7 @@ def _may_score(summary: Summary) -> bool:
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State, scope: str) -> Answer:
     """Returns the answer over complete configurations; its sentences compare "in this sweep" or "among them" (`scope`)."""
-    best = max(complete, key=lambda summary: (summary.counts.get(EXPECTED, summary.score.mean), -summary.value(SIZE)))
+    best, chosen = leaders(complete)
     if not above_guessing(complete):
         return _nothing(complete, best, state, scope)
     idle = {summary.configuration for summary in not_shown_to_beat_head(summaries)}
@@ -229,7 +229,7 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
         return _head_alone(complete, head, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_probabilities(complete, best, state)
-    return _by_probabilities(complete, best, state, scope)
+    return _by_probabilities(complete, best, chosen, state, scope)
 
 
 def _nothing(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
@@ -307,21 +307,16 @@ def _without_probabilities(complete: Sequence[Summary], best: Summary, state: St
     return _proposing(reply, proposal, settings_of(step, complete, state), state)
 
 
-def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
-    by_id = {summary.configuration: summary for summary in complete}
-    p_enough = {name: summary.counts[P_ENOUGH] for name, summary in by_id.items()}
-    name = enough_of(complete, state.sweep.enough)
-    chosen = by_id[name] if name is not None else max(complete, key=lambda row: (p_enough[row.configuration], -row.value(SIZE)))
-    verdict = _verdict(chosen, best, p_enough[chosen.configuration], state.sweep.enough, scope, name is not None)
-    verdict += _falls(complete, chosen, state.sweep.enough) if name is not None else ""
-    doubt = _smaller(complete, p_enough, chosen, state) if name is not None else _doubt(chosen, state.sweep.enough)
+def _by_probabilities(complete: Sequence[Summary], best: Summary, chosen: Summary, state: State, scope: str) -> Answer:
+    rule, better = state.sweep.enough, 1 - chosen.counts[P_ENOUGH]
+    verdict, doubt = _verdict(complete, chosen, best, rule, scope), _doubt(complete, chosen, rule)
     possible, larger, observed = steps(
-        complete, chosen, best, state.sweep, lambda step: not state.again or takes(state, settings_of(step, complete, state))
+        complete, state.sweep, lambda step: not state.again or takes(state, settings_of(step, complete, state))
     )
     step = best_step(possible, least=WORTH)
     unknown = " ".join(filter(None, (doubt, _at_end(complete, best, state, larger))))
-    ids, better = (chosen.configuration, best.configuration), 1 - p_enough[chosen.configuration]
-    reply = Answer("unsure" if name is None else "enough", *ids, better, verdict, unknown)
+    kind: Kind = "enough" if chosen.enough else "unsure"
+    reply = Answer(kind, chosen.configuration, best.configuration, better, verdict, unknown)
     if doubt and (step is None or step.settles < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
         return replace(reply, proposal=rows_help(complete))
     if not unknown or step is None:
@@ -331,45 +326,39 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, state: State, 
     return _proposing(replace(reply, p_decides=step.settles), proposal, settings_of(step, complete, state), state)
 
 
-def _verdict(chosen: Summary, best: Summary, probability: float, rule: Enough, scope: str, sure: bool) -> str:
-    margin = points(rule.within)
-    if sure:
-        more = f" {_compared(best, chosen, best.counts[EXPECTED] - chosen.counts[EXPECTED])}" if best is not chosen else ""
-        return (
-            f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything {scope} is better by more than "
-            f"{margin} is {percent(1 - probability)}.{more}"
-        )
-    likely = f"is the likeliest to be within {margin} of the best ({percent(probability)})"
-    return f"Not decided: {_named(chosen)} {likely}: {_score(chosen)}."
+def _verdict(complete: Sequence[Summary], chosen: Summary, best: Summary, rule: Enough, scope: str) -> str:
+    margin, probability = points(rule.within), chosen.counts[P_ENOUGH]
+    if not chosen.enough:
+        likely = f"is the likeliest to be within {margin} of the best ({percent(probability)})"
+        return f"Not decided: {_named(chosen)} {likely}: {_score(chosen)}."
+    verdict = (
+        f"Enough: {_named(chosen)}: {_score(chosen)}. The probability that anything {scope} is better by more than {margin} "
+    )
+    verdict += f"is {percent(1 - probability)}."
+    if best is not chosen:
+        verdict += f" {_compared(best, chosen, best.counts[EXPECTED] - chosen.counts[EXPECTED])}"
+    far, many = find_falls(complete, 2 * rule.within)  # seeds far behind the others of their configuration
+    if far and chosen.configuration not in far:
+        seeds = [fall for falls in far.values() for fall in falls]
+        verdict += f" {len(seeds)} of {many} seeds fell by {points(round(fmean(seeds)))}; {chosen.score.n} seeds of "
+        verdict += f"{full_label(chosen)} cannot show that it will not."
+    return verdict
 
 
-def _falls(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
-    """Returns a sentence on seeds that fell far behind the others of their configuration; empty if none did."""
-    far, many = find_falls(complete, 2 * rule.within)
-    if not far or chosen.configuration in far:
-        return ""
-    seeds = [fall for falls in far.values() for fall in falls]
-    fell = f"{len(seeds)} of {many} seeds fell by {points(round(fmean(seeds)))}"
-    return f" {fell}; {chosen.score.n} seeds of {full_label(chosen)} cannot show that it will not."
-
-
-def _doubt(chosen: Summary, rule: Enough) -> str:
-    """Returns why no configuration is enough yet."""
-    if chosen.counts[P_ENOUGH] >= rule.sure:
+def _doubt(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
+    """Returns why no configuration is enough yet, or which smaller ones may be enough as well; empty if none may."""
+    if not chosen.enough and chosen.counts[P_ENOUGH] >= rule.sure:
         few = f"{chosen.score.n} {plural(chosen.score.n, 'seed')} {'does' if chosen.score.n == 1 else 'do'}"
         return f"Not known: whether it is enough: {few} not show how seeds spread, {SEEDS} do."
-    return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
-
-
-def _smaller(complete: Sequence[Summary], p_enough: Mapping[str, float], chosen: Summary, state: State) -> str:
-    """Returns which smaller configurations may be enough as well."""
-    size, least = chosen.value(SIZE), 1 - state.sweep.enough.sure
-    doubtful = [summary for summary in complete if summary.value(SIZE) < size and p_enough[summary.configuration] > least]
+    if not chosen.enough:
+        return f"Not known: which one is enough with a probability of {percent(rule.sure)}."
+    smaller = [summary for summary in complete if summary.value(SIZE) < chosen.value(SIZE)]
+    doubtful = [summary for summary in smaller if summary.counts[P_ENOUGH] > 1 - rule.sure]
     if not doubtful:
         return ""
-    likeliest = max(doubtful, key=lambda summary: p_enough[summary.configuration])
+    likeliest = max(doubtful, key=lambda summary: summary.counts[P_ENOUGH])
     more = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
-    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(p_enough[likeliest.configuration])}){more}."
+    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(likeliest.counts[P_ENOUGH])}){more}."
 
 
 def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: float | None = None) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.record.state import State
 from orchestrator.results.intervals import by_seed, compare, suite_interval
-from orchestrator.results.metrics import NORMALIZED, P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.metrics import EXPECTED, NORMALIZED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
@@ -176,6 +176,13 @@ def enough_of(summaries: Sequence[Summary], rule: Enough | None = None) -> str |
         if summary.score.n >= SEEDS and summary.counts.get(P_ENOUGH, 0.0) >= (rule or Enough()).sure
     ]
     return min(sure)[2] if sure and above_guessing([summary for summary in summaries if summary.complete]) else None
+
+
+def leaders(complete: Sequence[Summary]) -> tuple[Summary, Summary]:
+    """Returns the configuration with the highest expected score, and the one that is enough or, without one, is the likeliest
+    to be; of equal ones the smaller."""
+    best = max(complete, key=lambda row: (row.counts.get(EXPECTED, row.score.mean), -row.value(SIZE)))
+    return best, max(complete, key=lambda row: (row.enough, row.counts.get(P_ENOUGH, 0.0), -row.value(SIZE)))
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:

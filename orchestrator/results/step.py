@@ -28,7 +28,7 @@ from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.plan.planner import Planner
 from orchestrator.record.state import State
-from orchestrator.results.front import FULL, HEAD, SEEDS
+from orchestrator.results.front import FULL, HEAD, SEEDS, leaders
 from orchestrator.results.metrics import SIZE, full_label
 from orchestrator.results.posterior import UNTRIED, Evidence, Numbers
 from orchestrator.results.probabilities import evidence
@@ -81,9 +81,7 @@ class Step:
         return self.seeds * len(self.configurations)
 
 
-def steps(
-    complete: Sequence[Summary], chosen: Summary, best: Summary, sweep: Sweep, may: Callable[[Step], bool] = lambda step: True
-) -> tuple[list[Step], float | None, Evidence]:
+def steps(complete: Sequence[Summary], sweep: Sweep, may: Callable[[Step], bool]) -> tuple[list[Step], float | None, Evidence]:
     """Returns what may be run next; the probability that a larger size is better by more than `within`, None without one; and
     the evidence by which that is.
 
@@ -93,7 +91,7 @@ def steps(
     observed, rule, possible = evidence(complete, sweep.objectives, sweep.enough.within), sweep.enough, list[Step]()
     assert observed is not None
     tried, trained, few = len(complete), [row.trained for row in complete], int(max(observed.seeds))
-    sizes = other_sizes(complete, chosen, best, few) if observed.has_trend else []
+    sizes = other_sizes(complete, *leaders(complete), few) if observed.has_trend else []
     extended = _with_sizes(observed, sizes)
     draws = extended.draw()
     better = (draws[:, tried:] > draws[:, :tried].max(axis=1, keepdims=True) + rule.within).mean(axis=0)
@@ -135,7 +133,7 @@ def best(possible: Sequence[Step], least: float = LEAST_PROBABILITY) -> Step | N
     return max(worth, key=lambda step: step.settles / max(step.seconds if timed else step.trainings, 1e-9), default=None)
 
 
-def other_sizes(complete: Sequence[Summary], chosen: Summary, best: Summary, seeds: int = 1) -> list[Step]:
+def other_sizes(complete: Sequence[Summary], best: Summary, chosen: Summary, seeds: int = 1) -> list[Step]:
     """Returns the sizes that could be tried beyond the ends: a larger one than the best's, a smaller one than the taken's."""
     adapters, sizes = [row for row in complete if row.method not in (HEAD, FULL) and row.value(SIZE) > 0], list[Step]()
     ends: tuple[tuple[Literal["larger", "smaller"], Summary, Callable[..., Any]], ...]

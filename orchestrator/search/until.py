@@ -25,8 +25,8 @@ from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
-from orchestrator.results.front import SEEDS, above_guessing, enough_of, mark_front
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, full_label
+from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
+from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
 from orchestrator.results.step import (
     FACTORS,
     LEAST_PROBABILITY,
@@ -91,15 +91,13 @@ class UntilAnswered(Added):
             open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
             return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
         p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
-        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
+        best, candidate = leaders(complete)
         if fits(step := added.rate(best), best):
             return step
-        name = enough_of(complete, sweep.enough)
-        candidate = max(complete, key=lambda row: (row.configuration == name, p_enough[row.configuration], -row.value(SIZE)))
         smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
-        decided = name is not None and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
+        decided = candidate.enough and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
         known = {row.configuration: row for row in complete}
-        proposed, _, _ = steps(complete, candidate, best, sweep, lambda step: added.of(step) is not None)
+        proposed, _, _ = steps(complete, sweep, lambda step: added.of(step) is not None)
         possible = {}
         for each in proposed:
             base = None if each.kind == "seeds" else known[each.configurations[0]]
@@ -113,12 +111,12 @@ class UntilAnswered(Added):
         if decided:
             return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
         likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
-        step = added.another_seed(likely, SEEDS, f"{SEEDS - 1} seeds do not show how seeds spread") if name is None else None
-        if fits(step):
+        why = f"{SEEDS - 1} seeds do not show how seeds spread"
+        if not candidate.enough and fits(step := added.another_seed(likely, SEEDS, why)):
             return step
         allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
         no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
-        if name is not None:
+        if candidate.enough:
             return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
         return f"Not answered: {no_step} which one is enough{failed}"
 

@@ -21,7 +21,7 @@ import numpy as np
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.front import SEEDS, enough_of, mark_front
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE
+from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.step import best as best_step
 from orchestrator.results.step import steps
 from orchestrator.results.summary import Summary
@@ -70,9 +70,7 @@ def until(full: Sequence[Summary]) -> Seeds:
     while True:
         complete = judged(full, seeds)
         chance, name = {row.configuration: row.counts[P_ENOUGH] for row in complete}, enough_of(complete, RULE)
-        best = max(complete, key=lambda row: (row.counts[EXPECTED], -row.value(SIZE)))
-        taken = max(complete, key=lambda row: (row.configuration == name, chance[row.configuration], -row.value(SIZE)))
-        possible, _, _ = steps(complete, taken, best, SWEEP, lambda step: False)
+        possible, _, _ = steps(complete, SWEEP, lambda step: False)
         few = [step for step in possible if max(seeds[name] for name in step.configurations) + step.seeds <= MOST_SEEDS]
         step = best_step(few)
         if step is None:

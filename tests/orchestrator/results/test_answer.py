@@ -261,7 +261,7 @@ def test_every_method_of_square_cores_is_proposed_at_another_size(method: str) -
         made(f"r{rank}", 1e3 * rank**2, around(60 + 8 * place, 0.3 * (-1) ** place), method, ranks=f"all,{rank},{rank}")
         for place, rank in enumerate((2, 4, 8, 16))
     ]
-    larger = other_sizes(growing, growing[0], growing[-1])[0]
+    larger = other_sizes(growing, growing[-1], growing[0])[0]
     assert (larger.kind, larger.size, larger.beyond) == ("larger", 1e3 * 32**2, (3, 2))
     block = {"method": method, "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}}
     assert resized(state_of({"space": [block]}).sweep, growing[-1], 2) == {
