@@ -1,4 +1,4 @@
-"""`TuneThenMeasure`, the strategy of `replication`, which `compare: fair` sets up: tuning seeds choose what others report.
+"""`tune_then_measure`, the stage of `replication`, which `compare: fair` sets up: tuning seeds choose what others report.
 
 Configurations that differ only in the dimensions `tuned` are candidates; those that are the best on a task
 (`orchestrator.plan.tuning.best_of`) make up one tuned configuration, which runs with `replication.seeds`. Each size that is cut
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
@@ -22,8 +23,8 @@ from craft.scoring.credits import SEARCH_CREDITS, read_credits
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
 from orchestrator.record.state import Entry, State
-from orchestrator.search.strategy import Added, Staged, Stages, Strategy, entries_of
-from orchestrator.search.until import UntilAnswered
+from orchestrator.search.strategy import Staged, Stages, Strategy, added, entries_of, is_affordable
+from orchestrator.search.until import until_answered
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -32,35 +33,32 @@ if TYPE_CHECKING:
 SEARCH_SCORE, SEARCH_LOSS = "search_score", "search_loss"
 
 
-class TuneThenMeasure(Staged):
-    """`replication`."""
-
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        plan, seeds = self._plan, self._plan.sweep.reported_seeds
-        trained = [configuration for configuration in configurations if configuration.source is None]
-        families = families_of(plan.planner, trained, transfer=not plan.adaptive)
-        while True:
-            if not self._has_ended(state, trials):
-                return Stages(trials, configurations, False, [])
-            tried = _Tried(plan, families, trials, state)
-            more = tried.more_rates(_families(configurations))
-            if not more:
-                break
-            trials = [*trials, *more]
-        for tuned in tried.tuned([configuration for configuration in configurations if configuration.source is not None]):
-            more = plan.planner.trials(tuned, seeds)
-            if not self._is_affordable([*trials, *more]):
-                break
-            trials, configurations = [*trials, *more], [*configurations, *tuned]
-        return Stages(trials, configurations, True, [line for line in [tried.rates_line()] if line])
+def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
+    """The stage of `replication`."""
+    trained = [configuration for configuration in stages.configurations if configuration.source is None]
+    cuts = [configuration for configuration in stages.configurations if configuration.source is not None]
+    families = families_of(plan.planner, trained, transfer=not plan.adaptive)
+    while True:
+        if not stages.has_ended(state):
+            return replace(stages, over=False)
+        tried = _Tried(plan, families, stages.trials, state)
+        more = tried.more_rates(_families(stages.configurations))
+        if not more:
+            break
+        stages = replace(stages, trials=[*stages.trials, *more])
+    for tuned in tried.tuned(cuts):
+        trials = [*stages.trials, *plan.planner.trials(tuned, plan.sweep.reported_seeds)]
+        if not is_affordable(plan, trials):
+            break
+        stages = replace(stages, trials=trials, configurations=[*stages.configurations, *tuned])
+    return replace(stages, notes=[line for line in [tried.rates_line()] if line])
 
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    strategy = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan))
-    if plan.sweep.tunes:
-        strategy = TuneThenMeasure(strategy, plan)
-    return UntilAnswered(strategy, plan) if plan.sweep.search.until else Added(strategy, plan)
+    first = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan))
+    tuning = [tune_then_measure] if plan.sweep.tunes else []
+    return Staged(first, plan, [*tuning, until_answered if plan.sweep.search.until else added])
 
 
 def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:

@@ -11,9 +11,8 @@ No Ray here, and Optuna only in `orchestrator.search.learned`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from craft.methods import shown_method
@@ -82,15 +81,24 @@ class Stages:
     trials: list[PlannedTrial]
     configurations: list[Configuration]
     over: bool
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
     step: Decided | None = None
 
+    def has_ended(self, state: State) -> bool:
+        """Returns whether no more can come and none of the trials has anything left to run in this session."""
+        entries = (state.entries.get(trial.key) for trial in self.trials)
+        return self.over and all(entry is not None and entry.ended for entry in entries)
 
-class Staged(ABC):
-    """A strategy whose first stage is another one."""
 
-    def __init__(self, first: Strategy, plan: Plan) -> None:
-        self._first, self._plan = first, plan
+Stage = Callable[[Plan, State, Stages], Stages]
+"""Adds what comes after the stages before it."""
+
+
+class Staged:
+    """A strategy, and what comes after it."""
+
+    def __init__(self, first: Strategy, plan: Plan, rest: Sequence[Stage]) -> None:
+        self._first, self._plan, self._rest = first, plan, rest
         self._last: tuple[tuple[Any, ...], Stages] | None = None
 
     def configurations(self, state: State) -> Sequence[Configuration]:
@@ -114,21 +122,18 @@ class Staged(ABC):
     def _stages(self, state: State) -> Stages:
         at = state.entries, state.proposals, state.decisions, state.refused, state.started
         if self._last is None or any(part is not last for part, last in zip(at, self._last[0], strict=True)):
-            self._last = at, self._advance(state, self._first.wanted(state), [*self._first.configurations(state)])
+            first = self._first
+            stages = Stages(first.wanted(state), [*first.configurations(state)], not first.is_open(state))
+            for stage in self._rest:
+                stages = stage(self._plan, state, stages)
+            self._last = at, stages
         return self._last[1]
 
-    @abstractmethod
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        """Returns all stages that the results so far decide; `trials` and `configurations` are those of the first."""
 
-    def _has_ended(self, state: State, trials: Iterable[PlannedTrial]) -> bool:
-        """Returns whether the first stage is over and none of the trials has anything left to run in this session."""
-        entries = (state.entries.get(trial.key) for trial in trials)
-        return not self._first.is_open(state) and all(entry is not None and entry.ended for entry in entries)
-
-    def _is_affordable(self, trials: Sequence[PlannedTrial]) -> bool:
-        allowed = self._plan.sweep.budget.trials
-        return allowed is None or len(jobs_of(trials)) <= allowed
+def is_affordable(plan: Plan, trials: Sequence[PlannedTrial]) -> bool:
+    """Returns whether the budget allows so many trainings."""
+    allowed = plan.sweep.budget.trials
+    return allowed is None or len(jobs_of(trials)) <= allowed
 
 
 def refusal(dropped: Dropped, protocol: str) -> Refused:
@@ -151,40 +156,31 @@ def entries_of(trials: Iterable[PlannedTrial], state: State) -> list[Entry]:
     return [state.entries.get(trial.key) or Entry(trial.trial, wave=state.waves + 1) for trial in trials]
 
 
-class Added(Staged):
-    """A strategy after another one."""
+def added(plan: Plan, state: State, stages: Stages) -> Stages:
+    """The stage of what was decided: for the answer, or by a person."""
+    trials, configurations = stages.trials, stages.configurations
+    for decision in state.decisions:
+        trials, configurations = after(plan, decision, trials, configurations)
+    notes = [f"Added for the answer: {row.why}" for row in state.decisions]
+    return replace(stages, trials=trials, configurations=configurations, notes=[*stages.notes, *notes])
 
-    def __init__(self, first: Strategy, plan: Plan) -> None:
-        super().__init__(first, plan)
-        self._families: dict[str, list[Configuration]] = {}
 
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        for decision in state.decisions:
-            trials, configurations = self._after(decision, trials, configurations)
-        notes = [f"Added for the answer: {row.why}" for row in state.decisions]
-        return Stages(trials, configurations, True, notes)
-
-    def _after(
-        self, decision: Decided, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]
-    ) -> tuple[list[PlannedTrial], list[Configuration]]:
-        """Returns trials and configurations with those that a decision adds."""
-        by_id = {configuration.id: configuration for configuration in [*configurations, *self._family(decision)]}
-        wanted = {trial.key: trial for trial in trials}
-        for name, seeds in decision.seeds.items():
-            family = [configuration for configuration in by_id.values() if (configuration.source or configuration).id == name]
-            for trial in self._plan.planner.trials(family, seeds):
-                wanted.setdefault(trial.key, _because(trial, Why("added", decision.why)))
-        return [*wanted.values()], [*by_id.values()]
-
-    def _family(self, decision: Decided) -> list[Configuration]:
-        """Returns the configuration that a decision adds, after what its adapters are cut to; empty if it adds none, or none
-        that the file allows."""
-        if decision.point is None:
-            return []
-        key = repr(decision.point)
-        if key not in self._families:
-            self._families[key] = build(self._plan, Point(**decision.point))
-        return [row for row in self._families[key] if (row.source or row).id in decision.seeds]
+def after(
+    plan: Plan, decision: Decided, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]
+) -> tuple[list[PlannedTrial], list[Configuration]]:
+    """Returns trials and configurations with those that a decision adds; none that the file does not allow."""
+    new = [] if decision.point is None else build(plan, Point(**decision.point))
+    new = [configuration for configuration in new if (configuration.source or configuration).id in decision.seeds]
+    by_id = {configuration.id: configuration for configuration in [*configurations, *new]}
+    wanted, why = {trial.key: trial for trial in trials}, Why("added", decision.why)
+    for name, seeds in decision.seeds.items():
+        family = [configuration for configuration in by_id.values() if (configuration.source or configuration).id == name]
+        for trial in plan.planner.trials(family, seeds):
+            if not trial.trial.transferred:  # which says whose learning rate it has
+                because = replace(trial.why, training=why) if trial.run.cut_from is not None else why
+                trial = replace(trial, why=because)
+            wanted.setdefault(trial.key, trial)
+    return [*wanted.values()], [*by_id.values()]
 
 
 def build(plan: Plan, point: Point) -> list[Configuration]:
@@ -196,10 +192,3 @@ def build(plan: Plan, point: Point) -> list[Configuration]:
         return plan.planner.allowed(point)[0]
     except SweepError:
         return []
-
-
-def _because(trial: PlannedTrial, why: Why) -> PlannedTrial:
-    """Returns a trial for whose training there is this reason, unless it says whose learning rate it has."""
-    if trial.trial.transferred:
-        return trial
-    return replace(trial, why=replace(trial.why, training=why) if trial.run.cut_from is not None else why)

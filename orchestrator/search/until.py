@@ -1,4 +1,4 @@
-"""`UntilAnswered` (`search.until: answered`): when a strategy wants nothing more, what the answer needs is run, step by step.
+"""`search.until: answered`: when a strategy wants nothing more, what the answer needs is run, step by step.
 
     trials that have ended  -->  decided?  -- no -->  the step that is likeliest to decide for its time  -->  `Decided`
 
@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from craft.words import percent, plural
-from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
-from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
@@ -40,7 +39,7 @@ from orchestrator.results.step import (
 )
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.strategy import Added, Stages, build, entries_of
+from orchestrator.search.strategy import Stages, added, after, build, entries_of, is_affordable
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
@@ -50,101 +49,68 @@ SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.5
 configurations do not share; and the standard errors by which one is clearly behind."""
 
 
-class UntilAnswered(Added):
-    """A strategy after another one."""
+def until_answered(plan: Plan, state: State, stages: Stages) -> Stages:
+    """The stage of `search.until: answered`."""
+    stages = added(plan, state, stages)
+    if not stages.has_ended(state):
+        return replace(stages, over=False)
+    step = _decide(plan, state, stages)
+    if isinstance(step, str):
+        return replace(stages, notes=[*stages.notes, step])
+    return replace(stages, over=False, step=step)
 
-    def _advance(self, state: State, trials: list[PlannedTrial], configurations: list[Configuration]) -> Stages:
-        added = super()._advance(state, trials, configurations)
-        trials, configurations, notes = added.trials, added.configurations, added.notes
-        if not self._has_ended(state, trials):
-            return Stages(trials, configurations, False, notes)
-        step = self._decide(state, trials, configurations)
-        if isinstance(step, str):
-            return Stages(trials, configurations, True, [*notes, step])
-        return Stages(trials, configurations, False, notes, step)
 
-    def _decide(self, state: State, trials: Sequence[PlannedTrial], configurations: Sequence[Configuration]) -> Decided | str:
-        """Returns the next step after trials that have all ended, or why there is none."""
-        sweep = self._plan.sweep
-        entries = entries_of(trials, state)
-        summaries = mark_front(summarize_entries(entries), sweep.objectives, sweep.enough)
-        complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
-        failed = failures(entries)
-        if not complete:
-            return f"Not answered: {failed or 'no configuration is complete'}"
-        if not above_guessing(complete):
-            return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
-        failed = f"; {failed}: --retry-failed runs them again" if failed else ""
-        points = sum(decision.point is not None for decision in state.decisions)
-        added = _Decisions(self._plan, configurations, trials, complete, points < MOST_POINTS)
-
-        def fits(step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:
-            return step is not None and bool(step.seeds) and self._fits(state, step, base, complete, trials, configurations)
-
-        if not any(P_ENOUGH in row.counts for row in complete):
-            if max(row.score.n for row in complete) > 1:
-                return "Not answered: there are probabilities only where every objective but the score is exact"
-            rows = contenders(complete, sweep.enough)
-            for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
-                if fits(step := added.another_seed(rows[:many], 2, "one seed gives no probabilities")):
-                    return step
-            open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
-            return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
-        p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
-        best, candidate = leaders(complete)
-        if fits(step := added.rate(best), best):
-            return step
-        smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
-        decided = candidate.enough and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
-        known = {row.configuration: row for row in complete}
-        proposed, _, _ = steps(complete, sweep, lambda step: added.of(step) is not None)
-        possible = {}
-        for each in proposed:
-            base = None if each.kind == "seeds" else known[each.configurations[0]]
-            seeds = [row.score.n for row in complete if row.trained in each.configurations]
-            few = base is not None or max(seeds) + each.seeds <= MOST_SEEDS
-            # What is decided is so among what was tried: a larger size may be better than all of it.
-            if few and (each.kind == "larger" or not decided) and fits(step := added.of(each), base):
-                possible[each] = step
-        if (chosen := best_step([*possible])) is not None:
-            return possible[chosen]
-        if decided:
-            return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
-        likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
-        why = f"{SEEDS - 1} seeds do not show how seeds spread"
-        if not candidate.enough and fits(step := added.another_seed(likely, SEEDS, why)):
-            return step
-        allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
-        no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
-        if candidate.enough:
-            return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
-        return f"Not answered: {no_step} which one is enough{failed}"
-
-    def _fits(
-        self,
-        state: State,
-        step: Decided,
-        base: Summary | None,
-        complete: Sequence[Summary],
-        trials: Sequence[PlannedTrial],
-        configurations: Sequence[Configuration],
-    ) -> bool:
-        """Returns whether a step keeps to what the budget leaves of trials and, by the events that there are, of time.
-
-        Args:
-            base: the configuration whose training takes as long as that of one that is added.
-        """
-        if not self._is_affordable(self._after(step, trials, configurations)[0]):
-            return False
-        limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
-        if limit is None or started is None:
-            return True
-        passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
-        left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
-        each = {name: (rows.get(name) or base) for name in step.seeds}
-        seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
-        total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
-        return not max(seconds.values(), default=0.0) > left and not total > left * pace_of(state)
+def _decide(plan: Plan, state: State, stages: Stages) -> Decided | str:
+    """Returns the next step after trials that have all ended, or why there is none."""
+    sweep = plan.sweep
+    entries = entries_of(stages.trials, state)
+    summaries = mark_front(summarize_entries(entries), sweep.objectives, sweep.enough)
+    complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
+    failed = failures(entries)
+    if not complete:
+        return f"Not answered: {failed or 'no configuration is complete'}"
+    if not above_guessing(complete):
+        return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
+    failed = f"; {failed}: --retry-failed runs them again" if failed else ""
+    decisions = _Decisions(plan, state, stages, complete)
+    if not any(P_ENOUGH in row.counts for row in complete):
+        if max(row.score.n for row in complete) > 1:
+            return "Not answered: there are probabilities only where every objective but the score is exact"
+        rows = contenders(complete, sweep.enough)
+        for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
+            if decisions.fits(step := decisions.another_seed(rows[:many], 2, "one seed gives no probabilities")):
+                return step
+        open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
+        return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
+    p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
+    best, candidate = leaders(complete)
+    if decisions.fits(step := decisions.rate(best), best):
+        return step
+    smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
+    decided = candidate.enough and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
+    known = {row.configuration: row for row in complete}
+    proposed, _, _ = steps(complete, sweep, lambda step: decisions.of(step) is not None)
+    possible = {}
+    for each in proposed:
+        base = None if each.kind == "seeds" else known[each.configurations[0]]
+        seeds = [row.score.n for row in complete if row.trained in each.configurations]
+        few = base is not None or max(seeds) + each.seeds <= MOST_SEEDS
+        # What is decided is so among what was tried: a larger size may be better than all of it.
+        if few and (each.kind == "larger" or not decided) and decisions.fits(step := decisions.of(each), base):
+            possible[each] = step
+    if (chosen := best_step([*possible])) is not None:
+        return possible[chosen]
+    if decided:
+        return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
+    likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
+    why = f"{SEEDS - 1} seeds do not show how seeds spread"
+    if not candidate.enough and decisions.fits(step := decisions.another_seed(likely, SEEDS, why)):
+        return step
+    allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
+    no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
+    if candidate.enough:
+        return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
+    return f"Not answered: {no_step} which one is enough{failed}"
 
 
 def contenders(complete: Sequence[Summary], rule: Enough) -> list[Summary]:
@@ -173,29 +139,38 @@ def failures(entries: Sequence[Entry]) -> str:
 
 
 class _Decisions:
-    """What may be decided next.
+    """What may be decided next, with `complete`, the judged configurations."""
 
-    Args:
-        configurations: those that are known.
-        trials: those that are wanted.
-        complete: the judged configurations.
-        grows: whether configurations may be added.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        configurations: Sequence[Configuration],
-        trials: Sequence[PlannedTrial],
-        complete: Sequence[Summary],
-        grows: bool,
-    ) -> None:
-        self._plan, self._complete, self._grows = plan, complete, grows
-        self._by_id = {configuration.id: configuration for configuration in configurations}
+    def __init__(self, plan: Plan, state: State, stages: Stages, complete: Sequence[Summary]) -> None:
+        self._plan, self._state, self._stages, self._complete = plan, state, stages, complete
+        self._grows = sum(decision.point is not None for decision in state.decisions) < MOST_POINTS
+        self._by_id = {configuration.id: configuration for configuration in stages.configurations}
         self._seeds: dict[str, list[int]] = {}
-        for trial in trials:
+        for trial in stages.trials:
             seeds = self._seeds.setdefault(trial.configuration, [])
             seeds += [trial.run.seed] if trial.run.seed not in seeds else []
+
+    def fits(self, step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:
+        """Returns whether there is a step that keeps to what the budget leaves of trials and, by the events that there are, of
+        time.
+
+        Args:
+            base: the configuration whose training takes as long as that of one that is added.
+        """
+        if step is None or not step.seeds:
+            return False
+        state, complete = self._state, self._complete
+        if not is_affordable(self._plan, after(self._plan, step, self._stages.trials, self._stages.configurations)[0]):
+            return False
+        limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
+        if limit is None or started is None:
+            return True
+        passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
+        left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
+        each = {name: (rows.get(name) or base) for name in step.seeds}
+        seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
+        total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
+        return not max(seconds.values(), default=0.0) > left and not total > left * pace_of(state)
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
         """Returns the decision that gives a seed to each of these configurations that has fewer than `count`; None if none
