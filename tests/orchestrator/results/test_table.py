@@ -17,7 +17,7 @@ from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import Interval
-from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount
+from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount, unit_of
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_run import desired_configuration
 from orchestrator.review.front_report import front_report, row_model
@@ -126,3 +126,23 @@ def test_a_cell_has_its_interval_where_there_is_one() -> None:
     assert metric_column("score", ends=False).text(widened) == "70.00"
     assert metric_column("forgetting").text(first) == "–"
     assert math.isnan(front_columns([first], {"score": "maximize"})[1].value(first))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown", "unit"),
+    [
+        ("trainable_parameters", 9216.0, "9,216", ""),
+        ("peak_memory_bytes", 844197888.0, "805.1 MiB", "MiB"),
+        ("seconds", 450.7, "7 min 31 s", "min"),
+        ("step_seconds", 0.2248, "225 ms", "ms"),
+        ("energy_kept", 0.1294, "13 %", "%"),
+        ("p_front", 0.9995, "1.00", ""),
+        ("score/rte", -0.001, "0.00", ""),
+        ("an_older_one", 0.123456, "0.1235", ""),
+    ],
+)
+def test_an_amount_is_written_with_its_unit(name: str, value: float, shown: str, unit: str) -> None:
+    assert amount(name, value) == shown
+    factor, word = unit_of(name, [value, None])
+    assert word == unit
+    assert value / factor == pytest.approx(value / {"MiB": 2**20, "min": 60, "ms": 1e-3, "%": 1e-2}.get(unit, 1))

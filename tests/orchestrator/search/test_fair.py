@@ -10,7 +10,7 @@ import pytest
 
 from craft.scoring.credits import SEARCH_CREDITS, credits_of
 from craft.spec import RunSpec
-from orchestrator.plan.trial import PlannedTrial, Why
+from orchestrator.plan.trial import Job, PlannedTrial, Why
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import contradictions
@@ -23,7 +23,18 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.follower import replay
 from tests.orchestrator.logged import runs
-from tests.orchestrator.search.fair_sweeps import FAIR, FIRST_STAGE, HAND, MEASURED, by_rate, chosen, judged, plan_of, run
+from tests.orchestrator.search.fair_sweeps import (
+    FAIR,
+    FIRST_STAGE,
+    HAND,
+    MEASURED,
+    by_rate,
+    chosen,
+    judged,
+    plan_of,
+    printed,
+    run,
+)
 
 CHOICE = {1: [0.01, 0.001], 2: [0.001, 0.001], 4: [0.005]}
 
@@ -266,3 +277,20 @@ def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path
     assert {(trial.run.seed, trial.trial.is_reported) for trial in ran} == {(9, False), (0, True), (1, True)}
     assert chosen(plan) == {1: [0.01, 0.001], 2: [0.001, 0.001]}
     assert run(plan_of(tmp_path, text)) == []
+
+
+def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:
+    text = printed(plan_of(tmp_path, FAIR))
+    assert f"7 configurations x 2 tasks x 1 or 3 seeds = {FIRST_STAGE} trials, 70 optimizer steps" in text
+    assert "then: the best of 2 groups, seeds 0, 1, 2: at most 12 trials more, 30 in all, 130 steps" in text
+    assert "tuned: learning_rate, 3 candidates and 6 trials a configuration, seed 1000 (not reported)" in text
+    assert "not tuned: LoRA r4, q v" in text
+
+
+def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HAND.replace("replication:", "# "))
+    assert {trial.trial.group for trial in plan.trials} == {None}
+    fair = plan_of(tmp_path, FAIR)
+    assert all(Job.from_json(job.to_json()) == job for job in fair.jobs)
+    assert all(trial.trial.group for trial in fair.trials if trial.run.seed == 1000)
+    assert {trial.trial.group for trial in fair.trials if trial.run.seed != 1000} == {None}
