@@ -121,17 +121,15 @@ class GenerationSettings(Settings):
 
     prompt: Literal["alpaca", "llm_adapters", "none"] = Field(
         "alpaca",
-        description="Template of a question: Alpaca's, or that of the published LLM-Adapters code; `none`: the question as it "
-        "is, without the tokenizer's chat template.",
+        description="Template of a question: Alpaca's, that of LLM-Adapters, or `none`, without the tokenizer's chat template.",
     )
     loss: Literal["response", "text"] = Field(
         "response",
-        description="Tokens that the loss sees: the response (the CRAFT paper), or the whole text (the LLM-Adapters trainer).",
+        description="Tokens that the loss sees: the response, or the whole text.",
     )
     score: Literal["generate", "cloze"] = Field(
         "generate",
-        description="Read the answer from what the model writes; or take the option whose own text is the likeliest for each "
-        "of its characters, in training too.",
+        description="Read the answer that the model writes, or take the option whose own text is the likeliest (`cloze`).",
     )
     tests: tuple[CommonsenseTest, ...] = Field(
         get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."

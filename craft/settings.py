@@ -96,14 +96,13 @@ class TrainingSettings(Settings):
     )
     head_start: HeadStart = Field(
         "probe",
-        description="The task head starts as a linear model fitted on the frozen base (`probe`), or with random weights; under "
-        "`labels` its bias is the labels' mean or shares.",
+        description="Start of the task head: a linear model fitted on the frozen base (`probe`), random weights, or these "
+        "with the labels' mean or shares as bias (`labels`).",
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
-        description="AdamW's weight decay: towards 0, or towards the start where zeros would not be the base model "
-        "(CRAFT, DoRA, PiSSA, OLoRA, MiLoRA, LoRA-XS, (IA)³, `peft`).",
+        description="AdamW's weight decay, towards 0 or towards the start where zeros would not be the base model.",
     )
     warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
@@ -113,8 +112,8 @@ class TrainingSettings(Settings):
     max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
     precision: Precision = Field(
         "float32",
-        description="Number formats: base weights and products in `float32`; weights in float32 and products in bfloat16 "
-        "(`bf16-mixed`); frozen weights and products in `bfloat16`. Trained weights are float32 always.",
+        description="Number formats: all `float32`; products in bfloat16 (`bf16-mixed`); frozen weights and products in "
+        "`bfloat16`. Trained weights are float32 always.",
     )
     tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits.")
     gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")

@@ -43,8 +43,8 @@ class Resources(Settings):
     )
     parallel: Way | None = Field(
         None,
-        description="How they share the work: `replicate` (each has the model), `shard` (each has a part of it) or `layers` "
-        "(one process, the layers on several GPUs); chosen by the estimated memory if absent.",
+        description="How they share the work: `replicate` (each has the model), `shard` (each has a part) or `layers` (one "
+        "process, several GPUs).",
     )
     memory: int | None = Field(
         None,
@@ -62,8 +62,7 @@ class Resources(Settings):
         30,
         ge=0,
         le=7 * 24 * 60,
-        description="A trial that makes no step, or loads its model, for this many minutes is ended and tried again. 0 waits "
-        "for ever.",
+        description="Minutes without a step, after which a trial is ended and tried again. 0 waits for ever.",
     )
     custom: dict[str, float] = Field(
         {},

@@ -88,8 +88,8 @@ class SearchSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
     until: Literal["answered"] | None = Field(
         None,
-        description="`answered`: the sweep adds seeds, sizes and rates until it is decided which configuration is enough, or "
-        "nothing is likely to decide it.",
+        description="`answered`: the sweep adds seeds, sizes and rates until the answer is decided, or nothing is likely "
+        "to decide it.",
     )
 
     @property
@@ -251,8 +251,8 @@ class TrackingSettings(Settings):
     )
     adapters: Literal["all", "front", "none"] = Field(
         "all",
-        description="Which adapters the store gets: `front` sends those of configurations on the front or called enough when "
-        "a session ends, and while it runs each that has the best score so far. The sweep's folder has all of them.",
+        description="Which adapters the store gets: `front` sends those that are on the front or enough when a session "
+        "ends, and the best so far while it runs. The sweep's folder has all of them.",
     )
     predictions: bool = Field(True, description="Whether the store gets the answers of trials.")
     tags: dict[str, str] = Field({}, max_length=50, description="Tags of every run, as in `{team: search}`.")

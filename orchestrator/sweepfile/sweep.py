@@ -85,8 +85,8 @@ class Sweep(Settings):
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
     compare: Literal["fair"] | None = Field(
         None,
-        description="`fair`: every configuration is tuned with an equal budget and a seed that is not reported; the best "
-        "runs with `seeds` ([search.md](search.md)).",
+        description="`fair`: every configuration is tuned with an equal budget and a seed that is not reported "
+        "([search.md](search.md)).",
     )
     tuning_seeds: tuple[int, ...] | None = Field(
         None,
