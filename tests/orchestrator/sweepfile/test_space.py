@@ -1,14 +1,28 @@
-"""The search space: enumeration and sampling of method blocks."""
+"""Spaces: what grid and samples draw, and blocks of method: peft, whose config's keys are dimensions that the plan counts."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import Enum
 from itertools import islice, product
+from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
+from peft import LoraConfig
 
+from craft.methods import by_peft_name as installed
+from orchestrator.plan.configuration import flat_parameters
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.reference import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, grid, sample
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, grid, neighbours, sample
+from tests.orchestrator.plans import config_alone
+from tests.orchestrator.recorded import summarize
 
 
 def block(content: dict, index: int = 0) -> Block:
@@ -93,3 +107,143 @@ def test_a_default_that_no_record_holds_may_be_written() -> None:
     """The key of a run with it is the one it had before the setting was known, so its parameters leave it out."""
     written = block({"method": "craft", "rate_scaling": {"values": ["none", "rank"]}})
     assert written.dimensions["rate_scaling"] == Choice(("none", "rank"))
+
+
+SWEEP = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment]
+space:
+  - method: peft
+    peft_type: lily
+    config: {r: {values: [2, 4]}, num_B: 2}
+    projections: [q, k, v, o]
+  - method: peft
+    peft_type: HIRA
+    config:
+      r: 4
+    learning_rate: {values: [1e-3, 1e-2]}
+  - method: peft
+    peft_type: FROD
+    config:
+      sparse_rate: 0.01
+"""
+
+
+@dataclass
+class LorafaxConfig(LoraConfig):
+    """A tuner's configuration as a user's own module defines it."""
+
+
+LILY = block(
+    {
+        "method": "peft",
+        "peft_type": "lily",
+        "config": {"r": {"values": [2, 4, 8]}, "num_B": 3, "scaling": {"min": 0.5, "max": 2.0}, "layers_pattern": None},
+        "learning_rate": {"values": [1e-3, 3e-3]},
+    }
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
+    return path
+
+
+def test_each_key_of_config_is_a_dimension() -> None:
+    assert LILY.dimensions == {
+        "peft_type": Choice(("LILY",)),
+        "config.r": Choice((2, 4, 8)),
+        "config.num_B": Choice((3,)),
+        "config.scaling": Range(0.5, 2.0, "uniform"),
+        "config.layers_pattern": Choice((None,)),
+        "learning_rate": Choice((1e-3, 3e-3)),
+    }
+
+
+def test_points_hold_config_as_peft_takes_it() -> None:
+    for point in islice(sample((LILY,), 0), 20):
+        config = point.parameters["config"]
+        assert point.parameters.keys() == {"peft_type", "config"}
+        assert config.keys() == {"r", "num_B", "scaling", "layers_pattern"}
+        assert config["r"] in (2, 4, 8)
+        assert 0.5 <= config["scaling"] <= 2.0
+        assert point.values.keys() == LILY.dimensions.keys()
+    near = next(sample((LILY,), 0))
+    for other in neighbours((LILY,), near, 1):
+        assert sum(other.values[name] != near.values[name] for name in near.values) == 1
+    small = block({"method": "peft", "peft_type": "LILY", "config": {"r": {"values": [2, 4]}}})
+    assert [point.parameters["config"] for point in grid((small,))] == [{"r": 2}, {"r": 4}]
+    alone = block({"method": "peft", "peft_type": "BEFT"})
+    assert [point.parameters for point in grid((alone,))] == [{"peft_type": "BEFT"}]
+
+
+def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
+    sweep = load_sweep(file)
+    jsonschema.Draft202012Validator(sweep_schema()).validate(yaml.safe_load(sweep.to_yaml()))
+    plan = make_plan(sweep)
+    # 8 modules of 32 x 32 with q, k, v and o: an A each, two B for each of the four, routers. Then 4 modules with q and v.
+    lily = {r: 8 * r * 32 + 4 * 2 * r * 32 + 8 * r * 2 for r in (2, 4)}
+    frod = 4 * (32 + int(0.01 * 32 * 32))
+    counts = {(configuration.label, configuration.counts.trainable_parameters) for configuration in plan.configurations}
+    assert counts == {
+        ("PEFT LILY r 2 num_B 2, q k v o", lily[2]),
+        ("PEFT LILY r 4 num_B 2, q k v o", lily[4]),
+        ("PEFT HIRA r 4, q v, lr 0.001", 4 * 4 * 64),
+        ("PEFT HIRA r 4, q v, lr 0.01", 4 * 4 * 64),
+        ("PEFT FROD sparse_rate 0.01, q v", frod),
+    }
+    assert len({configuration.id for configuration in plan.configurations}) == 5
+    flat = flat_parameters(plan.trials[0].run)
+    assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
+
+
+def test_results_are_grouped_by_type(file: Path) -> None:
+    sweep = load_sweep(file)
+    plan = make_plan(sweep)
+    summaries = summarize(plan.trials, {}, plan.counts)
+    assert {summary.method for summary in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
+    for tuned, together in (("config.r", True), ("projections", False)):
+        tuning = load_sweep(file, [f"replication={{seeds: [9], tuned: [{tuned}]}}"])
+        assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
+
+
+FAIR = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment]
+compare: fair
+seeds: [0, 1]
+tuned: [learning_rate, config.scaling]
+space:
+  - {method: peft, peft_type: LILY, config: {r: {values: [2, 4]}, scaling: {values: [1.0, 2.0, 4.0]}}}
+  - {method: peft, peft_type: PEANUT, config: {r: 4, scaling: {values: [1.0, 2.0, 4.0]}}}
+"""
+
+
+def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
+    file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
+    sweep = load_sweep(file)
+    plan, planner = make_plan(sweep), Planner(sweep)
+    groups = {planner.identity.group(configuration) for configuration in plan.configurations}
+    assert len(groups) == 3, "two sizes of LILY and PEANUT"
+    assert len(plan.configurations) % (3 * len(groups)) == 0
+
+
+def test_a_type_that_only_this_process_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a sweep import PEFT and this project, so none of them would know it."""
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    monkeypatch.setitem(PEFT_TYPE_TO_CONFIG_MAPPING, Enum("Types", {"LORAFAX": "LORAFAX"}).LORAFAX, LorafaxConfig)
+    installed._config_classes.cache_clear()
+    try:
+        parsed, (mistake,) = parse_block({"method": "peft", "peft_type": "lorafax", "config": {"r": 4}}, 0)
+    finally:
+        monkeypatch.undo()
+        installed._config_classes.cache_clear()
+    assert parsed is None
+    assert mistake.path == ("space", 0, "peft_type")
+    assert f"LORAFAX is registered with PEFT by {__name__}" in mistake.message
+    assert "do not import" in mistake.message
