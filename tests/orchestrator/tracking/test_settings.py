@@ -47,13 +47,15 @@ def stored(uri: str, artifact: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("which", "running", "ended"),
-    [("all", [*SIZES], [*SIZES]), ("front", [32], [4, 8, 32]), ("none", [], [])],
+    ("which", "answers", "running", "ended"),
+    [("all", True, [*SIZES], [*SIZES]), ("front", True, [32], [4, 8, 32]), ("none", False, [], [])],
 )
-def test_which_adapters_are_sent(uri: str, tmp_path: Path, which: str, running: list[int], ended: list[int]) -> None:
-    sweep = train(tmp_path, {"adapters": which})
+def test_which_adapters_and_answers_are_sent(
+    uri: str, tmp_path: Path, which: str, answers: bool, running: list[int], ended: list[int]
+) -> None:
+    sweep = train(tmp_path, {"adapters": which, "predictions": answers})
     copy = mirror(tmp_path, uri)
-    assert (stored(uri, "adapter"), stored(uri, "predictions")) == (running, [*SIZES])
+    assert (stored(uri, "adapter"), stored(uri, "predictions")) == (running, [*SIZES] if answers else [])
     sweep.close()
     copy.step()
     assert stored(uri, "adapter") == ended
@@ -61,12 +63,6 @@ def test_which_adapters_are_sent(uri: str, tmp_path: Path, which: str, running: 
     if which != "all":
         with pytest.raises(TrackingError, match=r"adapters: front.*give runs/NAME"):
             find_sweep("demo", uri).adapter(missing, tmp_path / "copy")
-
-
-def test_answers_need_not_be_sent(uri: str, tmp_path: Path) -> None:
-    train(tmp_path, {"predictions": False}).close()
-    mirror(tmp_path, uri)
-    assert (stored(uri, "adapter"), stored(uri, "predictions")) == ([*SIZES], [])
 
 
 def test_several_sweeps_and_other_people_share_an_experiment(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
