@@ -76,7 +76,11 @@ class Display:
             self._outlooks.pop(event.result.key, None)
             self._show_end(state.entries[event.result.key])
         elif isinstance(event, Reported) and self._verbosity == "verbose":
-            self._show_report(state.entries[event.key])
+            entry = state.entries[event.key]
+            if entry.report is not None:
+                score = entry.report.metrics.get("search_score")
+                suffix = "" if score is None else f", search score {score:.1f}"
+                self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
         elif isinstance(event, Applied | Requested):
             self.say(_announcement(event, state), style="bold")
         elif isinstance(event, Interrupted | Paused):
@@ -93,12 +97,6 @@ class Display:
         """Says that a training starts again."""
         self._outlooks.pop(entry.key, None)
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
-
-    def _show_report(self, entry: Entry) -> None:
-        if entry.report is not None:
-            score = entry.report.metrics.get("search_score")
-            suffix = "" if score is None else f", search score {score:.1f}"
-            self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
 
     def _show_end(self, entry: Entry) -> None:
         if entry.trial.is_cut or entry.result is None:

@@ -100,6 +100,8 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     )
     if cuts := len(plan.configurations) - len(plan.trained):
         yield Line("cuts", f"{cuts} {plural(cuts, 'configuration')}, of at most the size shown")
+    if plan.configurations:
+        yield Line("memory", "estimated for a training step; adapter: bytes saved for adapter and head")
 
 
 def choices(plan: Plan) -> list[Line]:

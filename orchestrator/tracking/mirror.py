@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -288,7 +288,10 @@ def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[R
     tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in desired.tags.items()}
     tags[names.RUN_NAME] = cut(desired.name, NAME_LIMIT)
     if desired.charts:
-        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run.id, desired.charts)
+        # MLflow's page shows no picture whose data are in its address, so these are the addresses of artifacts.
+        links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run.id})" for name in desired.charts]
+        note = cut(tags.get(names.NOTE, ""), TAG_LIMIT - sum(len(link) + 2 for link in links))
+        tags[names.NOTE] = "\n\n".join([note, *links])
     for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
         if run.tags.get(name, "") != value:
             yield RunTag(name, value)
@@ -345,12 +348,3 @@ def round_value(value: float) -> float:
     """Returns a value with four digits behind the point, or four in all where that is more: MLflow's page shows all it has."""
     digits = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return round(float(value), max(4, digits))
-
-
-def with_charts(note: str, run_id: str, charts: Iterable[str]) -> str:
-    """Returns a description with pictures under it, by the addresses under which MLflow serves artifacts.
-
-    MLflow's page shows no picture whose data are in its address.
-    """
-    links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run_id})" for name in charts]
-    return "\n\n".join([cut(note, TAG_LIMIT - sum(len(link) + 2 for link in links)), *links])

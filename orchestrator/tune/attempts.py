@@ -101,8 +101,9 @@ class Attempts:
                 self._started = True
                 self._listen()
                 tuner = self._tuner(number, only, self._slots(self.cluster))
-                if not self._began:
-                    self._say_idle()
+                gpus = sum(machine.get("GPU", 0) for machine in machines())
+                if gpus and not self._began and not any(share.gpu for share in self._driver.plan.sweep.shares):
+                    self._driver.display.say(str(idle_line(gpus)), style="yellow")
                 self._began = True
                 tuner.fit()
         except ValueError as error:
@@ -115,16 +116,14 @@ class Attempts:
             self.cluster = None
         return None
 
-    def _say_idle(self) -> None:
-        gpus = sum(machine.get("GPU", 0) for machine in machines())
-        if gpus and not any(share.gpu for share in self._driver.plan.sweep.shares):
-            self._driver.display.say(str(idle_line(gpus)), style="yellow")
-
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         driver = self._driver
+        scratch = None if driver.options.address else str(driver.folder.scratch)
+        shared = self._shared.there if self._shared else None
+        settings = WorkerSettings(storage=driver.storage, scratch=scratch, threads=1, train=self._train, shared=shared)
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._pending(slots))
         return tune.Tuner(
-            tune.with_resources(trainable(self._worker_settings()), share_of),
+            tune.with_resources(trainable(settings), share_of),
             param_space={},
             tune_config=tune.TuneConfig(
                 search_alg=Jobs(driver, 1 if only else self._at_once(slots), only),
@@ -173,9 +172,3 @@ class Attempts:
                 cluster.check(resources)
         slots = max(map(cluster.slots, shares))
         return max(1, min(slots, options.max_concurrent or slots))
-
-    def _worker_settings(self) -> WorkerSettings:
-        driver = self._driver
-        scratch = None if driver.options.address else str(driver.folder.scratch)
-        shared = self._shared.there if self._shared else None
-        return WorkerSettings(storage=driver.storage, scratch=scratch, threads=1, train=self._train, shared=shared)
