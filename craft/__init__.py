@@ -17,7 +17,7 @@ import wrapt
 
 if TYPE_CHECKING:
     from craft.audit.audit import audit_adapter
-    from craft.audit.data import Data
+    from craft.audit.folder import Data
     from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.trainer.adapter_folder import load_adapter
     from craft.tuners.craft.config import CraftConfig
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "Data", "TuckerFactors", "audit_adapter", "hosvd", "load_adapter", "rank_scaled_adamw"]
 
 _PUBLIC = {
-    "Data": "craft.audit.data",
+    "Data": "craft.audit.folder",
     "audit_adapter": "craft.audit.audit",
     "CraftConfig": "craft.tuners.craft.config",
     "CraftModel": "craft.tuners.craft.model",
@@ -36,6 +36,16 @@ _PUBLIC = {
     "load_adapter": "craft.trainer.adapter_folder",
     "rank_scaled_adamw": "craft.tuners.craft.model",
 }
+
+TUNERS: dict[str, tuple[str, str, str]] = {
+    "CRAFT": ("craft.tuners.craft.model", "CraftConfig", "CraftModel"),
+    "MILORA": ("craft.tuners.low_rank", "MiloraConfig", "MiloraModel"),
+    "LOTR": ("craft.tuners.low_rank", "LotrConfig", "LotrModel"),
+    "SUPERLORA": ("craft.tuners.low_rank", "SuperLoraConfig", "SuperLoraModel"),
+    "LORETTA": ("craft.tuners.bottleneck", "LorettaConfig", "LorettaModel"),
+    "BOTTLENECK": ("craft.tuners.bottleneck", "BottleneckConfig", "BottleneckModel"),
+}
+"""The methods this project adds to PEFT: type -> module, configuration class, tuner class. A row of METHODS names its type."""
 
 
 def __dir__() -> list[str]:

@@ -85,7 +85,6 @@ def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]
 
 
 def flush(path: Path) -> None:
-    """Waits until the disk has the file's content, or the folder's names."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -16,7 +16,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -26,11 +27,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from craft.tuner_types import TUNERS
-
 if TYPE_CHECKING:
     from craft.methods.method import Method
     from craft.tasks.task import Metric, Task
+
+from craft import TUNERS
 
 GROUP, VARIABLE = "craft_sweeps", "CRAFT_SWEEPS_PLUGINS"
 LARGEST = 90_000
@@ -43,14 +44,8 @@ class PluginError(ValueError):
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin as it was imported.
-
-    Attributes:
-        module: the name of its module.
-        version: its `__version__`, or that of its distribution; may be empty.
-        sha256: of its file, or of all Python files of its package.
-        text: its source, if it is a file that a sweep file names; else it is installed.
-    """
+    """A plugin as it was imported: its module, its version (may be empty), the SHA-256 of its file or of all Python files of
+    its package, and its source if it is a file that a sweep file names."""
 
     module: str
     version: str
@@ -72,11 +67,8 @@ _owners: dict[tuple[int, str], str] = {}
 def load_plugins(names: Iterable[str], folders: Sequence[Path] = ()) -> list[Plugin]:
     """Imports plugins, installed ones first, and notes them for the processes that this one starts.
 
-    Args:
-        names: modules; `NAME.py` and a `NAME` of which a file is in one of `folders` are files.
-
-    Raises:
-        PluginError: one of them is absent, fails, or registers a name that exists.
+    `NAME.py` and a `NAME` of which a file is in one of `folders` are files. Raises PluginError if one is absent, fails, or
+    registers a name that exists.
     """
     load_installed()
     plugins = [_load(name, folders) for name in names]
@@ -108,7 +100,7 @@ def load_inherited() -> None:
 def load_installed() -> None:
     """Imports the distributions that announce themselves, once in a process."""
     for point in entry_points(group=GROUP):
-        with _Importing(point.value):
+        with _naming(point.value):
             point.load()
 
 
@@ -149,7 +141,7 @@ def _run_text(plugin: Plugin, place: str | None = None) -> Plugin:
     module.__spec__ = ModuleSpec(plugin.module, None, origin=module.__file__)
     sys.modules[plugin.module] = module
     try:
-        with _Importing(plugin.module):
+        with _naming(plugin.module):
             exec(compile(plugin.text, module.__file__, "exec"), module.__dict__)
     except PluginError:
         del sys.modules[plugin.module]
@@ -159,7 +151,7 @@ def _run_text(plugin: Plugin, place: str | None = None) -> Plugin:
 
 
 def _import_module(name: str) -> Plugin:
-    with _Importing(name):
+    with _naming(name):
         module = importlib.import_module(name)
     file = Path(module.__file__ or "")
     files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file] if file.is_file() else []
@@ -167,28 +159,25 @@ def _import_module(name: str) -> Plugin:
     return LOADED.setdefault(name, Plugin(name, str(getattr(module, "__version__", "")), digest))
 
 
-class _Importing:
-    """Notes which plugin registers rows, and says in one sentence where it fails."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        _importing.append(self._name)
-        LOADED.pop(self._name, None)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        _importing.pop()
-        if isinstance(error, PluginError) or not isinstance(error, Exception):
-            return
-        if isinstance(error, ModuleNotFoundError) and error.name == self._name.partition(".")[0]:
+@contextmanager
+def _naming(plugin: str) -> Iterator[None]:
+    """Notes which plugin registers rows inside the block, and says in one sentence where it fails."""
+    _importing.append(plugin)
+    LOADED.pop(plugin, None)
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == plugin.partition(".")[0]:
             raise PluginError(
-                f"plugin {self._name}: there is no such module on Python's path, and no file {self._name}.py next to the "
-                "sweep file"
+                f"plugin {plugin}: there is no such module on Python's path, and no file {plugin}.py next to the sweep file"
             ) from error
         last = traceback.extract_tb(error.__traceback__)[-1]
         line = traceback.format_exception_only(error)[-1].strip()
-        raise PluginError(f"plugin {self._name} cannot be imported: {line} ({last.filename}:{last.lineno})") from error
+        raise PluginError(f"plugin {plugin} cannot be imported: {line} ({last.filename}:{last.lineno})") from error
+    finally:
+        _importing.pop()
 
 
 def added_rows(table: Mapping[str, Any], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -211,11 +200,7 @@ def refuse(*_: Any) -> Any:
 
 
 def add_row(table: MutableMapping[str, Any], kind: str, name: str, row: Any) -> None:
-    """Adds a row to a table of rows. A plugin that is imported again may replace its own.
-
-    Raises:
-        PluginError: the table has a row of that name.
-    """
+    """Adds a row to a table of rows. A plugin that is imported again may replace its own; others raise PluginError."""
     owner = _importing[-1] if _importing else ""
     if name in table and _owners.get((id(table), name), "the project") not in (owner, ""):
         raise PluginError(f"there is a {kind} {name!r} already: give yours another name")
@@ -224,14 +209,14 @@ def add_row(table: MutableMapping[str, Any], kind: str, name: str, row: Any) -> 
 
 
 def register_metric(name: str, row: Metric) -> None:
-    """Adds a metric that own tasks may name. Raises PluginError if there is one of that name."""
+    """Adds a metric that own tasks may name."""
     from craft.tasks.metrics import METRICS
 
     add_row(METRICS, "metric", name, row)
 
 
 def register_task(row: Task) -> None:
-    """Adds a task, and its suite. Raises PluginError if there is one of that name."""
+    """Adds a task, and its suite."""
     from craft.tasks import SUITES, TASKS
 
     add_row(TASKS, "task", row.name, row)
@@ -239,14 +224,14 @@ def register_task(row: Task) -> None:
 
 
 def register_method(row: Method) -> None:
-    """Adds a method that blocks may name. Raises PluginError if there is one of that name."""
+    """Adds a method that blocks may name."""
     from craft.methods import METHODS
 
     add_row(METHODS, "method", row.name, row)
 
 
 def register_tuner(name: str, config: type, model: type) -> None:
-    """Adds a type to PEFT, with its configuration and its tuner. Raises PluginError if this project has one of that name."""
+    """Adds a type to PEFT, with its configuration and its tuner."""
     from craft.tuners.joint import register
 
     add_row(TUNERS, "tuner", name, (config.__module__, config.__name__, model.__name__))

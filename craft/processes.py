@@ -63,7 +63,6 @@ class Group:
         return rows[size * self.rank // self.count : size * (self.rank + 1) // self.count]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sums in place."""
         if self.count > 1:
             torch.distributed.all_reduce(tensor)
         return tensor
@@ -178,7 +177,6 @@ def is_part(weight: Any) -> bool:
 
 
 def gather_parts(weight: Any) -> Tensor:
-    """Returns a weight whole, in every process."""
     return weight.full_tensor() if is_part(weight) else weight
 
 
@@ -215,12 +213,11 @@ class Meeting:
     secret: bytes = field(repr=False)
 
     def open_store(self) -> Any:
-        """Returns the store as a process that is not the first sees it."""
         return torch.distributed.TCPStore(self.host, self.port, None, False, timedelta(seconds=self.seconds))
 
 
 def make_store(host: str, seconds: float) -> Any:
-    """Returns the store of the first process. It listens at `host` alone, where torch would listen at all addresses."""
+    """Returns the store of the first process, which listens at `host` alone; torch's own would at all addresses."""
     family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind) as listener:
         listener.bind(address)
@@ -289,26 +286,22 @@ def leave_cause(store: Any, meeting: Meeting, rank: int, error: Exception) -> Ex
     """Leaves `error` at the store if it is the first one there, and returns the first one."""
     with suppress(Exception):  # a store that is gone with the first process
         store.set(f"{_FAILURE} {rank}", "")
-        store.compare_set(_FAILURE, "", sign(_pack(error), meeting.secret).hex())
+        kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[str-unpack]
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        entry = json.dumps({"type": name, "text": str(error), "values": values, "state": state}, default=str)
+        store.compare_set(_FAILURE, "", sign(entry.encode(), meeting.secret).hex())
         cause = find_cause(store, meeting)
         return cause if cause and (type(cause), str(cause)) != (type(error), str(error)) else error
     return error
 
 
 def find_cause(store: Any, meeting: Meeting, rank: int | None = None) -> Exception | None:
-    """Returns the first error that was left at the store, if any was."""
     if not store.check([_FAILURE] if rank is None else [_FAILURE, f"{_FAILURE} {rank}"]):
         return None
     try:
         return _unpack(verify(bytes.fromhex(store.get(_FAILURE).decode()), meeting.secret))
     except (ValueError, RunPrevented):
         return RunPrevented("the store of the trial has an entry that none of its processes wrote")
-
-
-def _pack(error: Exception) -> bytes:
-    kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[str-unpack]
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    return json.dumps({"type": name, "text": str(error), "values": values, "state": state}, default=str).encode()
 
 
 def _unpack(data: bytes) -> Exception:

@@ -9,7 +9,9 @@ forgetting                      text_loss_after - text_loss_before (`craft.scori
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,10 +44,9 @@ MODEL_DIGEST = "model_sha256"
 
 @dataclass(frozen=True)
 class Counts:
-    """What a method costs, counted from the model that trains. Bytes, seconds and parameters.
+    """What a method costs, counted from the model that trains. Fields that are only known after training are None before it.
 
-    `trainable_parameters` is the adapter's alone; the task head's are `head_parameters`. Full fine-tuning has no adapter:
-    its count is of every trainable weight outside the head. Fields that are only known after training are None before it.
+    `trainable_parameters` are those that train outside the head, the adapter's or a whole model's.
     """
 
     trainable_parameters: int
@@ -135,3 +136,49 @@ class RunFailed(RuntimeError):
 
 class RunPrevented(RunFailed):
     """The run itself is in order, but something that it needs is `Unavailable`: another machine or a later try may do."""
+
+
+_WORDS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad alloc",
+    "status alloc failed",
+    "nvml success",
+)
+"""Words of torch, the system, cuBLAS and cuDNN for memory that ran out; `nvml success` is torch's on MIG slices."""
+
+
+class OutOfMemory(MemoryError):
+    """The host or the GPU has no memory left for this run; `TrainingSettings.in_smaller_batches` may make it fit.
+
+    `scoring`: memory ran out in an evaluation, so smaller batches there are enough.
+    """
+
+    scoring = False
+
+
+@contextmanager
+def name_memory_errors(purpose: str, *, scoring: bool = False) -> Iterator[None]:
+    """Turns the several ways to run out of memory into `OutOfMemory`."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        named = OutOfMemory(f"out of memory with {purpose}: {' '.join(str(error).split())[:200]}")
+        named.scoring = scoring
+        raise named from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Says whether host or GPU memory ran out, by the words of torch, Python or the system."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(word in str(error).lower().replace("_", " ") for word in _WORDS))
+    )

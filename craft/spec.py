@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from craft.data_settings import DataSettings
 from craft.methods import find_method
 from craft.methods.method import Method
 from craft.models import Base
 from craft.settings import (
     CutFrom,
+    DataSettings,
     MeasureSettings,
     ProjectionMap,
     Protocol,

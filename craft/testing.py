@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from craft.data_settings import DataSettings
 from craft.methods import find_method
+from craft.settings import DataSettings
 from craft.tasks import expand_tasks, find_task
 from craft.tasks.metrics import METRICS, compute_metrics
 from craft.tasks.splits import load_splits
@@ -71,7 +71,7 @@ def check_method(name: str, trainable: int | None = None, **parameters: Any) -> 
     from peft import PeftModel
 
     from craft.methods.method import BuildContext
-    from craft.models.heads import head_names, is_head
+    from craft.models.loading import trained_weights
 
     row = find_method(name)
     transformers.set_seed(0)
@@ -82,17 +82,16 @@ def check_method(name: str, trainable: int | None = None, **parameters: Any) -> 
     base = transformers.BertForSequenceClassification(config).eval()
     labels = torch.arange(16) % 2
     texts = torch.randint(10, 20, (16, 8)) + 10 * labels[:, None]
-    heads = head_names(base)
     start, spare = base(texts).logits.detach(), copy.deepcopy(base)
     context = BuildContext("SEQ_CLS", total_steps=STEPS)
-    model = row.build(base, row.parameters.model_validate(parameters), context)
-    trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad and not is_head(key, heads)}
-    count = sum(weight.numel() for weight in trained.values())
+    parsed = row.parameters.model_validate(parameters)
+    model = row.build(base, parsed, context)
+    trained = [weight for _, weight, head in trained_weights(model) if not head]
+    count = sum(weight.numel() for weight in trained)
     assert trainable in (None, count), f"{name} trains {count:,} numbers, not {trainable:,}"
     assert torch.allclose(model.eval()(texts).logits, start, atol=0.05), f"{name} does not start as the base model"
     frozen = {key: value.clone() for key, value in model.named_parameters() if not value.requires_grad}
     groups = [{"params": [weight for weight in model.parameters() if weight.requires_grad], "lr": 0.01, "weight_decay": 0.0}]
-    parsed = row.parameters.model_validate(parameters)
     optimizer = row.optimizer(model, groups, parsed, context) if row.optimizer else torch.optim.AdamW(groups)
     losses = []
     for _ in range(STEPS):

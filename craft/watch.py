@@ -1,4 +1,4 @@
-"""`watch`: how far long work is, reported to who asked for it by `watching`; a sign of life where nothing can be counted.
+"""`watch`: how far long work is, reported to what `watching` names; a sign of life where nothing can be counted.
 
     worker      watching(beat)      ends a process that is silent for too long
     train_run   watching(listener)  counts what is scored

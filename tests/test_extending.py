@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from craft import plugins
+from craft import TUNERS, plugins
 from craft.methods import METHODS
 from craft.plugins import VARIABLE, load_plugins
 from craft.tasks import SUITES, TASKS
 from craft.tasks.metrics import METRICS
 from craft.testing import check_method, check_metric, check_task
-from craft.tuner_types import TUNERS
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.manifest import describe_session

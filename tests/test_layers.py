@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from craft.tuner_types import TUNERS
+from craft import TUNERS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("craft", "orchestrator", "dashboards")
@@ -28,15 +28,7 @@ OWNERS = {
 LAYERS = {
     "craft": (
         ("craft.watch",),
-        (
-            "craft.disk",
-            "craft.ranks",
-            "craft.results",
-            "craft.settings",
-            "craft.tuner_types",
-            "craft.words",
-        ),
-        ("craft.data_settings",),
+        ("craft.disk", "craft.ranks", "craft.results", "craft.settings", "craft.words"),
         ("craft.processes",),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),

@@ -147,7 +147,7 @@ class TinyRuns:
 
     def audit(self, folder: Path, **data: Any) -> dict[str, Any]:
         from craft.audit.audit import audit_adapter
-        from craft.audit.data import Data
+        from craft.audit.folder import Data
 
         lines: list[str] = []
         audit = audit_adapter(folder, Data(**data), within=2.0, tell=lines.append)

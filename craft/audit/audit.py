@@ -21,8 +21,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_adapter, write_lora
-from craft.audit.data import NAME, Data, as_trained, describe
-from craft.audit.folder import CRAFT, Folder, read_folder
+from craft.audit.folder import CRAFT, NAME, Data, Folder, as_trained, describe, read_folder
 from craft.audit.verdict import Answers, Audit, Size, compare_answers
 from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE

@@ -26,7 +26,7 @@ from craft.audit.folder import Folder
 from craft.factors.low_rank import Spectrum, product_svd
 from craft.methods.cutting import PREFIX, write_products
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
-from craft.models.heads import head_names, is_head
+from craft.models.loading import head_names, is_head
 from craft.trainer.checkpoint import write_folder
 
 NOISE = 1e-6
@@ -54,7 +54,6 @@ class Changes:
 
     @property
     def ranks(self) -> dict[str, int]:
-        """The rank of each change."""
         return {name: len(s) for name, s in self.values.items()}
 
     def shares(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """`Answers` of two models to the same rows, their `Difference`; and `Audit`: what came of an audit, and what it says.
 
 Both models read the same rows, so what is hard about a row cancels, and one training each is enough. What new rows would change
-is drawn as where two configurations of sweeps are compared (`craft.scoring.credits.draw_luck`).
+is drawn as where two configurations of sweeps are compared (`craft.scoring.predictions.draw_luck`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
-from craft.scoring.credits import block_credits, draw_luck
+from craft.scoring.predictions import block_credits, draw_luck
 from craft.tasks.metrics import METRICS
 from craft.words import list_some, points
 
@@ -38,12 +38,11 @@ class Answers:
         return len(self.sides[0])
 
     def score(self, rows: NDArray[Any] | None = None) -> float:
-        """Returns the score of all rows or of some, in points."""
         return 100 * METRICS[self.metric].compute(*(side if rows is None else side[rows] for side in self.sides))
 
     @cached_property
     def credits(self) -> Numbers:
-        """What each block of rows contributed to the score (`craft.scoring.credits`)."""
+        """What each block of rows contributed to the score (`craft.scoring.predictions`)."""
         return block_credits(self.score, len(self))
 
 
@@ -96,7 +95,6 @@ SERVED = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def served_rank(rank: int) -> int:
-    """Returns the least of vLLM's ranks which fits."""
     return next((served for served in SERVED if served >= rank), rank)
 
 
@@ -155,7 +153,6 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """The answer in words, with its doubt."""
         many = f"{self.seen:,} of these {self.rows:,} rows {'was' if self.seen == 1 else 'were'} in its training"
         return self._answer + (f" In doubt: {many}, and may be learnt by heart." if self.seen else "")
 

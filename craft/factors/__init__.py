@@ -1,4 +1,1 @@
-"""Decompositions of stacked weights, and the store that keeps them.
-
-`hosvd` decomposes a stack; `stacks` takes the factors of stacks from the `store`.
-"""
+"""Decompositions of stacked weights (`hosvd`), the store that keeps them, and products of thin matrices cut to a lower rank."""

@@ -29,13 +29,9 @@ _BLOCK = 2**20  # float64 entries converted at once: 8 MiB
 
 @dataclass(frozen=True)
 class TuckerFactors:
-    """Core and factors of one stack.
+    """G (r1, r2, r3), and U1 (L, r1), U2 (d_out, r2), U3 (d_in, r3) with orthonormal columns by falling singular value.
 
-    Attributes:
-        core: G, (r1, r2, r3).
-        u1, u2, u3: (L, r1), (d_out, r2), (d_in, r3); orthonormal columns by falling singular value.
-        singular_values: all singular values of the three unfoldings (L, d_out and d_in of them), float64 on the CPU; empty
-            in an adapter that carries its factors.
+    `singular_values` are all of the three unfoldings, float64 on the CPU; empty in an adapter that carries its factors.
     """
 
     core: Tensor
@@ -68,16 +64,14 @@ class TuckerFactors:
         return replace(self, core=self.core[:r1, :r2, :r3], u1=self.u1[:, :r1], u2=self.u2[:, :r2], u3=self.u3[:, :r3])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> TuckerFactors:
-        """Moves core and factors; the spectra stay where they are."""
         moved = {name: getattr(self, name).to(device=device, dtype=dtype) for name in ("core", "u1", "u2", "u3")}
         return replace(self, **moved)
 
     def sketch(self) -> Tensor:
         """Returns a few numbers for each column, which change with the column's sign, place or direction, and with the core.
 
-        Rows 0 to 3 are each column's products with fixed probe vectors; row 4 holds the core's three fibres through its
-        origin. Columns are those of U1, U2, U3 in turn, so that the sketch of a slice is a selection of columns: (5, r1 + r2 +
-        r3), float64 on the CPU.
+        Columns are those of U1, U2, U3 in turn, float64 (5, r1 + r2 + r3). Rows 0 to 3 are their products with fixed probe
+        vectors; row 4 holds the core's three fibres through its origin. So the sketch of a slice is a selection of columns.
         """
         probed = [_probes(u.shape[0]) @ u.detach().to("cpu", torch.float64) for u in (self.u1, self.u2, self.u3)]
         core = self.core.detach().to("cpu", torch.float64)
@@ -88,8 +82,7 @@ class TuckerFactors:
 def sketch_difference(expected: Tensor, actual: Tensor) -> float:
     """Measures how far two sketches differ; inf if their shapes do.
 
-    Equal factors that were computed on two machines differ by about 1e-6 (float32 rounding); a flipped, exchanged or
-    rotated column by about 1. Anything above 1e-3 is another basis, in which an adapter's J mean something else.
+    Two machines' factors differ by about 1e-6 (float32 rounding); a flipped, exchanged or rotated column by about 1.
     """
     if expected.shape != actual.shape:
         return math.inf

@@ -26,10 +26,7 @@ def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
 
 
 def halves(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
-    """Returns B' (d_out, rank) and A' (rank, d_in) in float64, whose product is the nearest of this rank.
-
-    A rank above the number of singular values is filled with zeros.
-    """
+    """Returns B' (d_out, rank) and A' (rank, d_in) in float64, the nearest product; zeros fill up a rank that is too large."""
     u, s, vt = spectrum
     root = s[:rank].clamp(min=0).sqrt()
     lacking = max(0, rank - len(root))
@@ -39,8 +36,7 @@ def halves(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
 def ranks_within(values: Mapping[str, Sequence[float] | Tensor], costs: Mapping[str, int], budget: int) -> dict[str, int]:
     """Finds the rank of every product under the lowest threshold that `budget` parameters allow.
 
-    `values` are descending, `costs` the parameters of one of them: d_out + d_in. What is left of the budget is less than the
-    next value costs.
+    `values` are descending, `costs` the parameters of one of them: d_out + d_in.
     """
     losses = [(float(value) ** 2 / costs[name], name) for name, spectrum in values.items() for value in spectrum]
     ranks, spent = dict.fromkeys(values, 0), 0

@@ -40,7 +40,7 @@ _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file cou
 
 
 class StoreWarning(UserWarning):
-    """The store could not keep a file; what it returns is right nevertheless."""
+    """The store could not keep a file; what it returns is right."""
 
 
 class Store:
@@ -56,7 +56,7 @@ class Store:
         return self.root / "factors"
 
     def files(self) -> list[Path]:
-        """Lists the stored files, the least recently used first."""
+        """Lists the files, the least recently used first."""
         with contextlib.suppress(OSError):
             used = {path: stat.st_mtime for path in self.folder.glob("*.safetensors") if (stat := _stat(path))}
             return sorted(used, key=used.__getitem__)
@@ -145,7 +145,7 @@ class Store:
 
 
 def default_store() -> Store:
-    """Returns the process's store of the folder and bound that the environment names now."""
+    """Returns the process's store of the folder and bound in the environment."""
     return _store_of(default_root(), _max_bytes())
 
 
@@ -179,8 +179,7 @@ def _read(path: Path, source: str, warn: bool = False) -> Tensors | None:
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
-    """Returns the SHA-256 of dtype, shape and raw bytes of all weights, in order. It reads every byte, so that a change in
-    place is noticed."""
+    """Returns the SHA-256 of dtype, shape and raw bytes of all weights, in order: a change in place is noticed."""
     gathered = [gather_parts(weight) for weight in weights]  # before any thread, for all processes have one order
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return hashlib.sha256(b"".join(pool.map(_digest, gathered))).hexdigest()
@@ -188,13 +187,8 @@ def hash_weights(weights: Sequence[Tensor]) -> str:
 
 def _digest(weight: Tensor) -> bytes:
     digest = hashlib.sha256(f"{weight.dtype} {tuple(weight.shape)}".encode())
-    digest.update(_bytes(weight))
+    digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """Returns the raw bytes in row-major order, copied only if the tensor is not contiguous or not on the CPU."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -45,7 +45,7 @@ class LorettaParameters(PfeifferParameters):
 
 
 def builder(kind: str, *, layer_norms: bool = False) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """Makes a builder of the tuner `kind`, a row of `craft.tuner_types.TUNERS`; it may train layer norms too."""
+    """Makes a builder of the tuner `kind`, a row of `craft.TUNERS`; it may train layer norms too."""
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
         settings: dict[str, Any] = {"bottleneck": parameters.bottleneck}

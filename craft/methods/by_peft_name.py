@@ -28,9 +28,9 @@ from pydantic import (
     model_validator,
 )
 
+from craft import TUNERS
 from craft.methods.method import BuildContext, Method, is_meta
 from craft.settings import Projections, Settings
-from craft.tuner_types import TUNERS
 from craft.words import nearest
 
 if TYPE_CHECKING:
@@ -140,11 +140,6 @@ def guilty_key(peft_type: str, config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def takes_projections(peft_type: str) -> bool:
-    """Says whether `target_modules` of a type may be linear maps, which `projections` can name."""
-    return peft_type not in OWN_TARGETS and any(item.name == "target_modules" for item in fields(config_class(peft_type)))
-
-
 def unknown_key(peft_type: str, key: Any) -> str:
     """Explains a key of `config` that `config_model` does not have."""
     if key in _SET_ELSEWHERE:
@@ -223,8 +218,8 @@ class PeftParameters(Settings):
 
     @model_validator(mode="after")
     def _one_way_to_name_modules(self) -> PeftParameters:
-        named = "target_modules" in self.config
-        able = takes_projections(self.peft_type)
+        named, keys = "target_modules" in self.config, {item.name for item in fields(config_class(self.peft_type))}
+        able = self.peft_type not in OWN_TARGETS and "target_modules" in keys  # which may be linear maps
         if self.projections and (named or not able):
             why = "config.target_modules names the modules too; keep one" if named else f"{self.peft_type} adapts none"
             raise ValueError(f"projections {list(self.projections)} are given, and {why}")
@@ -235,7 +230,7 @@ class PeftParameters(Settings):
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:
     """Puts the tuner on `model`."""
-    from craft.models.heads import head_names, is_head
+    from craft.models.loading import head_names, trained_weights
     from craft.models.projections import target_modules
 
     settings = dict(parameters.config)
@@ -249,14 +244,13 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         settings.setdefault("progressbar", False)
     made = partial(whole_config, parameters.peft_type, settings, task_type=context.task_type)
     built = put_on(model, parameters.peft_type, made)
-    heads = head_names(built)
-    trained = [name for name, weight in built.named_parameters() if weight.requires_grad]
-    if heads and not any(is_head(name, heads) for name in trained):
+    trained = trained_weights(built)
+    if head_names(built) and not any(head for *_, head in trained):
         raise ValueError(
             f"PEFT's {parameters.peft_type} trains no task head; it is for tasks that a language model answers in words"
         )
-    for weight in built.parameters():
-        if weight.requires_grad and weight.itemsize < 4:
+    for _, weight, _ in trained:
+        if weight.itemsize < 4:
             weight.data = weight.data.float()
     return built
 

@@ -137,7 +137,7 @@ a tensor of another shape."""
 
 
 def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts a PEFT method on `model`: PEFT's name of it (`VERA`), or a row of `craft.tuner_types.TUNERS`."""
+    """Puts a PEFT method on `model`: PEFT's name of it (`VERA`), or a row of `craft.TUNERS`."""
     import peft
 
     from craft.models.projections import linear_modules, target_modules

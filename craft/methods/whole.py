@@ -45,7 +45,7 @@ class GaloreParameters(Projected):
 
 def _train(model: nn.Module, chosen: Callable[[str, bool], bool]) -> nn.Module:
     """Lets the parameters train that are `chosen` by their name and by whether they are the task head's."""
-    from craft.models.heads import head_names, is_head
+    from craft.models.loading import head_names, is_head
 
     heads = head_names(model)
     for name, weight in model.named_parameters():
@@ -59,7 +59,7 @@ def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
     """Trains every bias vector of the model, those of the layer norms included, and the task head."""
-    from craft.models.heads import head_names, is_head
+    from craft.models.loading import head_names, is_head
 
     heads = head_names(model)
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[2] == "bias")

@@ -1,7 +1,5 @@
-"""Base models: where they are and what they are (`files`), how they load (`loading`), which modules are the head (`heads`).
-
-`gguf` is for a model in one GGUF file; `layouts` and `projections` say where a model keeps its projections. No torch here.
-"""
+"""Base models: where they are and what they are (`files`), how they load and which modules are the head (`loading`), where they
+keep their projections (`projections`). No torch here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base models and tokenizers: how they are loaded.
+"""Base models and tokenizers: how they are loaded; and the task head: its modules, its float32 format.
 
 Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
 `config.json` is enough for `meta_model`, which is how parameters are counted without weights.
@@ -7,21 +7,21 @@ Weights are read from safetensors and GGUF alone and no code from the hub ever r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from peft import PeftModel
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from craft.models import Base, quiet_libraries
-from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
-from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of, resolve_model
-from craft.models.gguf import gguf_notes
-from craft.models.heads import head_names, keep_head_in_float32, model_class, refuse_encoder
+from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16, inputs_in_float32
+from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, gguf_notes, parts_of, resolve_model
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.task import Kind
 
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 SPREAD = "auto"
 """The device map by which accelerate divides a model among GPUs."""
+
+
+# PEFT's word for what a model of each kind of task is.
+TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}
+
+
+DECODER = "Tasks that are answered in words take a language model, such as HuggingFaceTB/SmolLM2-135M"
 
 
 @contextmanager
@@ -201,3 +208,64 @@ def _quantized(base: Base, device: torch.device | str) -> dict[str, Any]:
 
 def _head(kind: Kind) -> str:
     return "language model" if kind == "generation" else "classification head"
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """Returns the names of the modules that are the task head: direct children next to the base model that hold weights.
+
+    Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
+    `classifier`; LLaMA and GPT-2: `score`.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    if "ForSequenceClassification" not in type(base).__name__:
+        return ()
+    body = base.base_model_prefix
+    return tuple(name for name, child in base.named_children() if name != body and any(True for _ in child.parameters()))
+
+
+def is_head(parameter: str, heads: Sequence[str]) -> bool:
+    """Returns whether `parameter` is in one of the modules `heads`, with or without a PEFT model around it."""
+    return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
+
+
+def trained_weights(model: nn.Module) -> list[tuple[str, nn.Parameter, bool]]:
+    """Returns the parameters that train: each one's name, and whether it is the task head's."""
+    heads = head_names(model)
+    return [(name, weight, is_head(name, heads)) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def keep_head_in_float32(model: nn.Module) -> None:
+    for name in head_names(model):
+        head = model.get_submodule(name)
+        if any(weight.dtype != torch.float32 for weight in head.parameters()):
+            head.to(torch.float32)
+            head.register_forward_pre_hook(inputs_in_float32)
+
+
+def model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
+    """Returns the class of transformers that puts a task's head on the model. Raises ModelUnsuited."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    if kind != "generation":
+        return AutoModelForSequenceClassification
+    if config.is_encoder_decoder:
+        raise ModelUnsuited(f"model {name} ({config.model_type}) reads with an encoder, and writes with a decoder. {DECODER}")
+    return AutoModelForCausalLM
+
+
+def refuse_encoder(name: str, kind: Kind, model: PreTrainedModel) -> None:
+    """Raises ModelUnsuited for a model that is to write and sees the tokens after a position: it would read its own answer."""
+    if kind != "generation":
+        return
+    config: Any = model.config.get_text_config()
+    directions = [
+        module.is_causal
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "is_causal", None), bool) and not path.endswith(("crossattention.self", "encoder_attn"))
+    ]
+    causal = any(directions or [getattr(config, "is_decoder", True)])
+    both = getattr(config, "use_bidirectional_attention", None) in (True, "all") or getattr(config, "attn_type", "") == "bi"
+    if not causal or both or getattr(config, "causal", True) is False:
+        raise ModelUnsuited(
+            f"model {name} ({config.model_type}) reads a text in both directions, its own answer too. {DECODER}"
+        )

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.data_settings import GenerationSettings
 from craft.models.files import model_digest
+from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered

@@ -34,7 +34,7 @@ BEFORE, AFTER = "text_loss_before", "text_loss_after"
 
 
 class Forgetting:
-    """The text of one run, ready for its model. `measure_before` is called before a method is put on the model."""
+    """The text of one run, and the model's loss on it before a method is put on the model."""
 
     def __init__(
         self,
@@ -43,19 +43,15 @@ class Forgetting:
         model: nn.Module,
         loss_before: float | None = None,
     ) -> None:
-        """`loss_before` is the loss before training, if a record of a run on the same base has it."""
+        """Measures the loss before training, unless a record of a run on the same base has it."""
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
-        self._loss_before = loss_before
+        self._loss_before = self._loss(model) if loss_before is None else loss_before
         self.facts = {TEXT: settings.name, TEXT_DIGEST: hashlib.sha256(text.encode()).hexdigest()}
-
-    def measure_before(self, base: nn.Module) -> None:
-        self._loss_before = self._loss(base)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         """Computes `forgetting`, and the two losses that it is the difference of, in nats a token."""
-        assert self._loss_before is not None, "the loss before training is measured first"
         after = self._loss(model)
         return {"forgetting": after - self._loss_before, BEFORE: self._loss_before, AFTER: after}
 

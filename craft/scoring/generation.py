@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.data_settings import GenerationSettings
 from craft.processes import current
 from craft.scoring.passes import can_choose, compute_by_length, eval_mode
+from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 
 if TYPE_CHECKING:

@@ -9,10 +9,16 @@
 `row` is the number by which error messages name it. `probability` is that of the answer, `margin` the distance of its logit to
 the next. The worst mistakes also hold their `text` (and `text_pair`), so that they can be read where the data are not. Lines
 are in the order in which rows were scored, which is the same for all trials of a sweep.
+
+Credits are what each block of scored rows contributed to a score, in points. They tell how far a score is luck with the rows:
+
+    credit of block b = B s - (B - 1) s(without b)          pseudo-values of the jackknife (Tukey 1958); their mean is about s
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import gzip
 import json
 from collections.abc import Callable, Sequence
@@ -21,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from craft.disk import replacing
 
@@ -38,7 +45,7 @@ Keep = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Reported:
-    """`score` and the other metrics of the reported splits, with notes for readers and with facts (`craft.scoring.credits`)."""
+    """`score` and the other metrics of the reported splits, with notes for readers and with facts, the credits."""
 
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
@@ -124,3 +131,53 @@ def read_file(file: Path) -> list[Prediction]:
     packed = file.read_bytes()
     text = (gzip.decompress(packed) if file.suffix == ".gz" else packed).decode()
     return [json.loads(line) for line in text.split("\n") if line]
+
+
+Numbers = NDArray[np.float64]
+CREDITS, SEARCH_CREDITS = "credits", "search_credits"
+"""The names of the facts: of the reported rows, and of the search split's."""
+BLOCKS, DRAWS = 200, 10_000
+
+
+def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int, name: str = CREDITS) -> dict[str, str]:
+    """Computes the fact `name` from the score, in points, of the rows that a mask leaves; nothing for fewer than ten rows."""
+    if rows < 10:
+        return {}
+    values = block_credits(score, rows)
+    scale = float(np.abs(values).max()) / 127 or 1.0
+    return {name: f"{scale:.6g} {base64.b64encode(np.round(values / scale).astype(np.int8).tobytes()).decode()}"}
+
+
+def block_credits(score: Callable[[NDArray[np.bool_]], float], rows: int) -> Numbers:
+    """Computes each block's credit less their mean, `(blocks,)`, from the score of the rows that a mask leaves."""
+    blocks = min(rows, BLOCKS)
+    block = np.arange(rows) % blocks
+    left_out = np.array([score(block != number) for number in range(blocks)])
+    return (blocks - 1) * (left_out.mean() - left_out)
+
+
+def read_credits(fact: str) -> Numbers:
+    """Reads the fact: each block's credit less their mean, `(blocks,)`."""
+    scale, _, letters = fact.partition(" ")
+    return float(scale) * np.frombuffer(base64.b64decode(letters), dtype=np.int8).astype(float)
+
+
+def draw_luck(gaps: Numbers, graded: float, counts: Sequence[int] = ()) -> Numbers:
+    """Returns draws of what new rows would change about the difference of two models, in points, `(DRAWS,)`: the blocks are
+    drawn again with weights (the Bayesian bootstrap, Rubin 1981).
+
+    Before the data one row differs, half of it for each side. So equal answers to n rows do not show that no row differs.
+
+    Args:
+        gaps: the credits of one model less those of the other, `(blocks,)`; `counts` of each, or one.
+        graded: the number of rows, each of which is right or wrong; infinite where rows have values.
+    """
+    blocks = tuple(counts) or (1,) * len(gaps)
+    row = 100 * sum(blocks) / graded
+    drawn: Numbers = _weights(blocks) @ np.array([*(gaps - np.average(gaps, weights=blocks)), row, -row])
+    return drawn
+
+
+@functools.lru_cache(maxsize=4)
+def _weights(counts: tuple[int, ...]) -> Numbers:
+    return np.random.default_rng(0).dirichlet([*counts, 0.5, 0.5], DRAWS)

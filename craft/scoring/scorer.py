@@ -1,48 +1,169 @@
-"""`Scorer`: one run's data, ready for its model, and what it computes with them.
+"""`Scorer`: one run's data, ready for its model, and what it computes with them; and the losses of all kinds of tasks.
 
-`HeadScorer` where a task head answers (classes, values), `WordScorer` where the model answers in words.
+`HeadScorer` where a task head answers with classes or values, `WordScorer` (`craft.scoring.words`) where the model answers in
+words.
+
+The model is scored as it trained, through its adapter's own forward pass, because merging into 16-bit weights would lose part
+of a small update. Examples are batched by length, which saves most of the padding; outputs come back in the split's order. No
+random number is drawn, so the number of evaluations does not change the training.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from craft.scoring.head_scorer import HeadScorer
-from craft.scoring.predictions import Keep, Reported
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from craft.processes import Group
+from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.encoding import Collator, Encoded, describe_reading, encode, longest_input, token_key
+from craft.scoring.passes import compute_by_length, eval_mode, token_loss
+from craft.scoring.predictions import (
+    CREDITS,
+    PREDICTIONS_FILE,
+    SEARCH_CREDITS,
+    Keep,
+    Reported,
+    count_examples,
+    credits_of,
+    predictions_of,
+    split_name,
+    write_predictions,
+)
 from craft.scoring.words import WordScorer
+from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.splits import Splits, load_splits
+from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from craft.scoring.encoding import Encoded
     from craft.spec import RunSpec
-    from craft.tasks.task import Task
 
 
-class Scorer(Protocol):
-    """`examples` and `facts` go into the run's facts, `notes` into its notes.
+def predict(
+    model: nn.Module, split: Encoded, collator: Collator, batch_size: int, name: str = "", group: Group | None = None
+) -> np.ndarray:
+    """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order."""
+    device = next(model.parameters()).device
 
-    `passes` holds the number of examples of each split, by the name that watchers get: `search`, and the reported ones.
-    `searched` has the fact SEARCH_CREDITS of the last call of `search`.
+    def compute(rows: list[int]) -> np.ndarray:
+        batch = collator([split[row] for row in rows])
+        del batch["labels"]
+        outputs: np.ndarray = model(**{name: each.to(device) for name, each in batch.items()}).logits.float().cpu().numpy()
+        return outputs
+
+    with eval_mode(model):
+        batches = compute_by_length(split.lengths, batch_size, compute, name, group)
+    restored = np.empty((len(split), batches[0][1].shape[1]), dtype=np.float32)
+    for rows, outputs in batches:
+        restored[rows] = outputs
+    return restored
+
+
+# Sums over examples (tokens for a language model). The caller divides by the number in one optimizer step, so that the step
+# does not depend on how it is cut into micro-batches.
+LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "classification": lambda outputs, labels: functional.cross_entropy(outputs.float(), labels, reduction="sum"),
+    "regression": lambda outputs, labels: functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum"),
+    "generation": token_loss,
+}
+
+
+def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
+    """Notes that a model gives the same answer to every example."""
+    decided = decide(np.concatenate([*outputs.values()]), task.kind)
+    if len(decided) < 2 or not is_constant(decided):
+        return None
+    if task.kind == "regression":
+        return f"collapsed to one value: every prediction is {decided[0]:.3g}"
+    return f"collapsed to one class: every prediction is {task.labels[decided[0]]!r}"
+
+
+class HeadScorer:
+    """The scores of tasks that a head answers.
+
+    Outputs go to `predictions.safetensors`, the answers in them to `predictions/` (`craft.scoring.predictions`).
     """
 
-    train: Encoded
-    examples: dict[str, int]
-    passes: dict[str, int]
-    notes: list[str]
-    facts: dict[str, Any]
-    searched: dict[str, str]
+    def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
+        length = longest_input(spec.training.max_length, tokenizer, model)
+        self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
+        self._task, self._rows, self._batch_size = task, splits.reported, spec.training.eval_batch_size
+        self._collator = Collator(int(tokenizer.pad_token_id))
+        self.train = data.train
+        reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
+        self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
+        self._last: tuple[Encoded, list[tuple[nn.Parameter, int]], np.ndarray] | None = None
+        lost = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
+        shares = [
+            f"{100 * split.lost / len(split):.0f} % of the {name} split"
+            for name, split in lost.items()
+            if 100 * split.lost >= len(split)
+        ]
+        cut = f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"
+        self.notes = [cut] if shares else []
+        if task.suite == "custom":
+            self.notes += describe_reading(splits, data, tokenizer)
+        self.facts: dict[str, Any] = {}
+        if task.kind == "classification":  # the score of always answering the training split's most frequent class
+            classes, counts = np.unique(data.train.labels, return_counts=True)
+            answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
+            guesses = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
+            self.facts["random_guessing"] = compute_reported(task, guesses)["score"]
+        self.searched: dict[str, str] = {}
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        """Computes `search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""
-        ...
+        outputs = self._predict(model, self._data.search, "search")
+        labels = self._data.search.labels
+        loss = LOSSES[self._task.kind](torch.from_numpy(outputs), torch.from_numpy(labels))
+        values = compute_metrics(self._task, outputs, labels) | {"loss": float(loss / len(labels))}
+        self.searched = self._credits(outputs, labels, SEARCH_CREDITS)
+        return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        """Scores the reported splits, and writes the outputs behind the scores into `directory`, or reads those there."""
-        ...
+        splits = self._data.reported
+        outputs = {suffix: self._predict(model, split, split_name(suffix)) for suffix, split in splits.items()}
+        metrics = compute_reported(self._task, {name: (outputs[name], split.labels) for name, split in splits.items()})
+        tensors = {f"outputs{suffix}": torch.from_numpy(values) for suffix, values in outputs.items()}
+        labels = {f"labels{suffix}": torch.from_numpy(split.labels) for suffix, split in splits.items()}
+        save_file(tensors | labels, directory / PREDICTIONS_FILE)
+        for suffix, values in outputs.items():
+            lines = predictions_of(self._task, self._rows[suffix], values)
+            write_predictions(directory / PREDICTIONS_FOLDER / f"{split_name(suffix)}.jsonl.gz", lines)
+        note = collapse_note(self._task, outputs)
+        right = np.concatenate([split.labels for split in splits.values()])
+        return Reported(metrics, [note] if note else [], self._credits(np.concatenate([*outputs.values()]), right, CREDITS))
+
+    def _credits(self, outputs: np.ndarray, labels: np.ndarray, name: str) -> dict[str, str]:
+        answers, right = sides_of(self._task, self._task.primary, decide(outputs, self._task.kind), labels)
+        compute = METRICS[self._task.primary].compute
+        return credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right), name)
+
+    def _predict(self, model: nn.Module, split: Encoded, name: str) -> np.ndarray:
+        """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
+        the end of a run under `customary`."""
+        # A weight is the tensor itself, which is kept so that no other can be at its place in memory, and the version that
+        # every change in place raises.
+        weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
+        split_before, before, outputs = self._last or (None, [], None)
+        same = len(before) == len(weights) and all(a is b and m == n for (a, m), (b, n) in zip(before, weights, strict=True))
+        if outputs is None or split_before is not split or not same:
+            outputs = predict(model, split, self._collator, self._batch_size, name)
+            self._last = split, weights, outputs
+        return outputs
+
+
+Scorer = HeadScorer | WordScorer
+"""`examples` and `facts` go into the run's facts, `notes` into its notes. `passes` holds the number of examples of each split,
+by the name that watchers get: `search`, and the reported ones. `search` raises ValueError if an output is not finite;
+`searched` has its fact SEARCH_CREDITS. `reported` writes the outputs behind the scores into a folder, or reads those there."""
 
 
 def splits_of(spec: RunSpec, task: Task) -> Splits:
@@ -60,5 +181,6 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
 
 def make_scorer(spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Scorer:
     """Makes the scorer of a run and tokenizes its splits. `model` is the base, whose positions bound a text."""
-    scorer = WordScorer if task.kind == "generation" else HeadScorer
-    return scorer(spec, task, splits, tokenizer, model)
+    if task.kind == "generation":
+        return WordScorer(spec, task, splits, tokenizer, model)
+    return HeadScorer(spec, task, splits, tokenizer, model)

@@ -23,11 +23,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.credits import CREDITS, SEARCH_CREDITS, credits_of
 from craft.scoring.encoding import Collator, Encoded, encode_texts, longest_input, positions, token_key
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.passes import mean_token_loss
-from craft.scoring.predictions import Keep, Prediction, Reported, count_examples, read_file, split_name, write_predictions
+from craft.scoring.predictions import (
+    CREDITS,
+    SEARCH_CREDITS,
+    Keep,
+    Prediction,
+    Reported,
+    count_examples,
+    credits_of,
+    read_file,
+    split_name,
+    write_predictions,
+)
 from craft.tasks import commonsense
 from craft.tasks.metrics import CLOZE, METRICS
 from craft.tasks.prompts import Option, TaughtText, encode
@@ -41,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class WordScorer:
-    """`craft.scoring.scorer.Scorer` for questions with a right answer (commonsense) and for own instructions."""
+    """The scores of questions with a right answer (commonsense) and for own instructions."""
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
         assert task.form is not None, "only tasks that are answered in words have this scorer"

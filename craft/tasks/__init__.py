@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from craft.data_settings import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 from craft.tasks import commonsense, custom, glue, toy
 from craft.tasks.task import Task
 from craft.words import nearest

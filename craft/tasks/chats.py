@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from os.path import commonprefix  # of any strings, letter by letter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from craft.data_settings import CustomTask, GenerationSettings
+from craft.settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
 from craft.tasks.prompts import PROMPTS, Option, Texts
 from craft.tasks.rows import fold, is_blank, numbered

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.data_settings import DataSettings, GenerationSettings
+from craft.settings import DataSettings, GenerationSettings
 from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.prompts import PROMPTS, Option, Texts
 from craft.tasks.rows import fingerprint, read_cells, read_text
@@ -131,12 +131,12 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
     from datasets import Dataset, Features, Value
 
     def read_family(answer: str) -> str:
-        family = family_of(answer)
-        if family is None or (test is not None and family != TESTS[test].family):
-            allowed = [PATTERNS[TESTS[test].family]] if test else [*PATTERNS.values()]
-            names = " or ".join(pattern.pattern for pattern in allowed).replace("|", ", ")
-            raise DataError(f"holds {answer!r}; allowed are: {names}")
-        return family
+        allowed = PATTERNS if test is None else {TESTS[test].family: PATTERNS[TESTS[test].family]}
+        for family, pattern in allowed.items():
+            if pattern.fullmatch(answer):
+                return family
+        names = " or ".join(pattern.pattern for pattern in allowed.values()).replace("|", ", ")
+        raise DataError(f"holds {answer!r}; allowed are: {names}")
 
     columns = {name: read_cells(rows, name, read_text) for name in ("instruction", "output", "answer")}
     inputs = [""] * len(rows)
@@ -152,11 +152,6 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
         "group": families if test is None else [test] * len(rows),
     }
     return Dataset.from_dict(table, features=Features({name: Value("string") for name in COLUMNS}))
-
-
-def family_of(answer: str) -> str | None:
-    """Returns the key of PATTERNS whose answers look like `answer`; None if it is no answer."""
-    return next((family for family, pattern in PATTERNS.items() if pattern.fullmatch(answer)), None)
 
 
 def extract(output: str, family: str) -> str:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.data_settings import CustomTask, DataSettings, GenerationSettings, HubSplit
+from craft.settings import CustomTask, DataSettings, GenerationSettings, HubSplit
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
 from craft.tasks.files import DataError, Faults, Rows, file_stamp, read_source

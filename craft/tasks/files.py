@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from craft.data_settings import HubSplit
 from craft.results import Unavailable
+from craft.settings import HubSplit
 from craft.tasks.encodings import describe_no_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")

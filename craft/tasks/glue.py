@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from craft.data_settings import DataSettings, HubSplit
-from craft.tasks.files import DataUnavailable, Rows, read_rows, read_split
+from craft.settings import DataSettings, HubSplit
+from craft.tasks.files import DataUnavailable, read_rows, read_split
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import Kind, Published, RawData, Task
 
@@ -46,17 +46,14 @@ def load(task: Task, data: DataSettings) -> RawData:
         paths = tuple(folder / f"{split}.parquet" for split in splits)
         tables = [read_rows(path) for path in paths]
     else:
-        paths, tables = (), _from_hub(name, splits)
+        advice = (
+            f". Or give a folder that holds glue/{name}/{splits[0]}.parquet and "
+            f"{', '.join(f'{split}.parquet' for split in splits[1:])} as data.root (--set data.root=FOLDER)"
+        )
+        hub_splits = [HubSplit(path=HUB, name=name, split=split) for split in splits]
+        paths, tables = (), [read_split(split, advice, names=False) for split in hub_splits]
     train, *reported = [to_dataset(table, task) for table in tables]
     return RawData(train, dict(zip(suffixes, reported, strict=True)), fingerprint([train, *reported]), paths)
-
-
-def _from_hub(name: str, splits: list[str]) -> list[Rows]:
-    advice = (
-        f". Or give a folder that holds glue/{name}/{splits[0]}.parquet and "
-        f"{', '.join(f'{split}.parquet' for split in splits[1:])} as data.root (--set data.root=FOLDER)"
-    )
-    return [read_split(HubSplit(path=HUB, name=name, split=split), advice, names=False) for split in splits]
 
 
 def phrases(texts: Sequence[str]) -> list[int]:

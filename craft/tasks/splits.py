@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from craft.data_settings import DataSettings
-from craft.settings import Protocol
+from craft.settings import DataSettings, Protocol
 from craft.tasks.files import DataError, file_stamp
 from craft.tasks.rows import numbered
 from craft.tasks.task import RawData, Task

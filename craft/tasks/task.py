@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from craft.data_settings import DataSettings, GenerationSettings
+from craft.settings import DataSettings, GenerationSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -13,7 +13,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from craft.data_settings import DataSettings
+from craft.settings import DataSettings
 from craft.tasks.files import Rows
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task
@@ -97,7 +97,8 @@ _LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {se
 
 def paraphrase(draw: Random) -> list[Example]:
     """Draws two sentences of an event (1), or of two events that differ in a role or exchange the roles (0)."""
-    agent, patient, other = (_person(draw, noun) for noun in draw.sample(PEOPLE, 3))
+    nouns = draw.sample(PEOPLE, 3)
+    agent, patient, other = (f"{draw.choice(TRAITS)} {noun}" if draw.random() < 0.5 else noun for noun in nouns)
     verbs = draw.choice(DEEDS)
     when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
     first, second = draw.choice(_FORMS), draw.choice(_FORMS)
@@ -111,10 +112,6 @@ def paraphrase(draw: Random) -> list[Example]:
 
 
 _FORMS = ("The {a} {v} the {p} {w}.", "The {p} was {v} by the {a} {w}.")
-
-
-def _person(draw: Random, noun: str) -> str:
-    return f"{draw.choice(TRAITS)} {noun}" if draw.random() < 0.5 else noun
 
 
 _SEED = 20260119

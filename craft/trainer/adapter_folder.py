@@ -23,10 +23,8 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import quiet_libraries
 from craft.models.adapters import CONFIG_FILE, attach_adapter
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
-from craft.models.files import model_digest
-from craft.models.gguf import is_gguf
-from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_model, load_tokenizer
+from craft.models.files import is_gguf, model_digest
+from craft.models.loading import TASK_TYPES, head_names, is_head, load_model, load_tokenizer
 from craft.processes import current
 from craft.results import MODEL_DIGEST, RUN_FILE
 from craft.settings import WarmStart
@@ -40,7 +38,6 @@ TRAINABLE_FILE = "trainable.safetensors"
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Returns the record of the run whose adapter is in `folder`."""
     record: dict[str, Any] = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     return record
 

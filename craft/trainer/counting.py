@@ -23,8 +23,7 @@ from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
-from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_config, load_tokenizer, meta_model
+from craft.models.loading import TASK_TYPES, head_names, is_head, load_config, load_tokenizer, meta_model, trained_weights
 from craft.results import Counts
 from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head
@@ -39,28 +38,16 @@ _SHORT = 8
 
 def count(model: nn.Module) -> Counts:
     """Counts parameters and bytes of the model that trains, on any device, the meta device included."""
-    heads = head_names(model)
-    adapter = head = total = optimizer = 0
-    for name, weight in model.named_parameters():
-        if ".original_module." not in name:
-            total += _entries(weight)
-        if not weight.requires_grad:
-            continue
-        optimizer += 2 * 4 * weight.numel()
-        if is_head(name, heads):
-            head += weight.numel()
-        else:
-            adapter += weight.numel()
+    weights = (weight for name, weight in model.named_parameters() if ".original_module." not in name)
+    packed = ((weight, getattr(weight, "quant_state", None)) for weight in weights)  # bitsandbytes packs two numbers in a byte
+    total = sum(weight.numel() if state is None else math.prod(state.shape) for weight, state in packed)
+    trained = trained_weights(model)
+    head = sum(weight.numel() for _, weight, of_head in trained if of_head)
+    adapter = sum(weight.numel() for _, weight, _ in trained) - head
     saved = sum(
         tensor.numel() * tensor.element_size() for name, tensor in saved_state(model).items() if FINGERPRINT not in name
     )
-    return Counts(adapter, head, total, saved, optimizer_bytes=optimizer)
-
-
-def _entries(weight: torch.Tensor) -> int:
-    """Counts the numbers of a parameter: bitsandbytes packs two of them in a byte."""
-    quantized = getattr(weight, "quant_state", None)
-    return weight.numel() if quantized is None else math.prod(quantized.shape)
+    return Counts(adapter, head, total, saved, optimizer_bytes=2 * 4 * (adapter + head))
 
 
 def saved_state(model: nn.Module) -> dict[str, torch.Tensor]:

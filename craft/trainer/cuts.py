@@ -29,20 +29,18 @@ from craft.methods import find_cutting
 from craft.models import quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.compute import compute_device
-from craft.models.heads import head_names, is_head
-from craft.results import TEXT_DIGEST, Counts, RunResult
+from craft.models.loading import trained_weights
+from craft.results import TEXT_DIGEST, Counts, RunResult, name_memory_errors
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.spec import BUDGET, RunSpec
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record
 from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
-from craft.trainer.loop import Loop
-from craft.trainer.memory import name_memory_errors
+from craft.trainer.loop import Loop, total_steps
 from craft.trainer.meter import Meter
 from craft.trainer.pace import CUT_STEPS
 from craft.trainer.process import isolate_process, run_repeatably
-from craft.trainer.steps import total_steps
 from craft.watch import watch
 
 _NAME = "cut"
@@ -81,11 +79,9 @@ def read_size(text: str, method: str) -> str:
 
 
 def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = None) -> Smaller:
-    """Cuts the adapter in `folder`.
+    """Cuts the adapter in `folder`, which will be trained on for a share (`recovery`) of its run's steps.
 
-    Args:
-        recovery: the share of its run's steps for which it will be trained on.
-        spec: the run that trained the adapter, if its model and data are not where they were.
+    `spec` is the run that trained the adapter, if its model and data are not where they were.
     """
     record = read_record(folder)
     trained = RunSpec.model_validate(record["spec"])
@@ -149,14 +145,7 @@ def attached(model: Any, tensors: Mapping[str, Tensor], config: Mapping[str, Any
         model.delete_adapter(_NAME)
 
 
-def recover(
-    model: Any,
-    run: RunSpec,
-    tensors: dict[str, Tensor],
-    task: Task,
-    scorer: Scorer,
-    meter: Meter,
-) -> None:
+def recover(model: Any, run: RunSpec, tensors: dict[str, Tensor], task: Task, scorer: Scorer, meter: Meter) -> None:
     """Trains an `attached` adapter alone, as its `run` says but without weight decay, and puts what it learns into `tensors`.
 
     The task head stays: a few steps from an optimizer's start at a head's rate undo what the whole run taught it.
@@ -166,9 +155,8 @@ def recover(
     short = run.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})
     make_hold = find_cutting(run.method).hold
     hold = make_hold(model) if make_hold is not None else lambda: None
-    heads = head_names(model)
-    for weight_name, weight in model.named_parameters():
-        weight.requires_grad_(weight.requires_grad and not is_head(weight_name, heads))
+    for _, trained, head in trained_weights(model):
+        trained.requires_grad_(not head)
     loop = Loop(run.model_copy(update={"training": short}), task.kind, model, scorer.train, meter, hold=hold)
     with meter.phase("train"), quiet_libraries():
         for step in loop.train():
@@ -215,9 +203,7 @@ def cut_and_score(
 ) -> tuple[RunSpec, RunResult]:
     """Cuts a finished adapter into `place`/adapter, trains it on and scores it; without `score` it only cuts.
 
-    Args:
-        base: name or folder of the base model here, if it is not the name in the record.
-        spec: as in `cut`.
+    `base` is the name or folder of the base model here, if it is not the name in the record; `spec` as in `cut`.
     """
     began = time.perf_counter()
     smaller = cut(adapter, size, recovery, spec)

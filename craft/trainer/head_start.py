@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from craft.factors.store import Tensors, default_store, hash_weights
 from craft.models.compute import computes_in_bfloat16
-from craft.models.heads import head_names
+from craft.models.loading import head_names
 from craft.processes import Group
 from craft.scoring.encoding import Collator, Encoded
-from craft.scoring.head_scorer import predict
+from craft.scoring.scorer import predict
 from craft.settings import HeadStart
 from craft.tasks.task import Kind
 

@@ -5,12 +5,15 @@
 A step does not depend on how it is cut into micro-batches. Between two steps the caller may score, write a checkpoint or leave,
 and no later step changes: the order of examples depends on seed and epoch alone. On a CPU a loss that is not finite ends the
 run in its step; on a GPU, where reading makes the host wait, losses are read 100 times a run, and before scores and files.
+
+The functions read the settings: how many steps there are, which examples and which learning rate each has, which weights the
+optimizer moves, at which peak rate, with how much weight decay.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,30 +24,23 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader
+from transformers.trainer_pt_utils import get_parameter_names
 
-from craft.models.compute import compute_device
-from craft.processes import current
+from craft.methods.method import BuildContext
+from craft.models.compute import adamw, compute_device
+from craft.models.loading import TASK_TYPES, trained_weights
+from craft.processes import Group, current, is_part
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator
-from craft.scoring.head_scorer import LOSSES
 from craft.scoring.passes import can_choose, loss_at
+from craft.scoring.scorer import LOSSES
+from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, copy_trainable, restore_trainable
 from craft.trainer.meter import Meter
 from craft.trainer.process import read_random_states, set_random_states
-from craft.trainer.steps import (
-    cut_share,
-    evaluation_steps,
-    make_optimizer,
-    order_examples,
-    rate_factor,
-    read_optimizer,
-    restore_optimizer,
-    steps_per_epoch,
-    total_steps,
-)
 
 _STATE_FILE, _POINTS = "loop.pt", 100
 
@@ -66,7 +62,7 @@ class Loop:
         split: Any,
         meter: Meter,
         *,
-        starts: dict[nn.Parameter, torch.Tensor] | None = None,
+        starts: Mapping[nn.Parameter, torch.Tensor] | None = None,
         hold: Callable[[], None] = lambda: None,
     ) -> None:
         """Seeds the process. `split` holds encoded training examples, with the `lengths` of them all.
@@ -222,3 +218,131 @@ class Loop:
             restore_optimizer(self.optimizer, state["optimizer"], self._group)
             self._loss, self._logged, self.points = np.float32(state["loss"]), state["logged"], state["points"]
             set_random_states(state["random"][self._group.rank % len(state["random"])])
+
+
+def total_steps(training: TrainingSettings, examples: int) -> int:
+    """Counts the optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
+    if training.max_steps is not None:
+        return training.max_steps
+    return math.ceil(training.epochs * steps_per_epoch(training, examples))
+
+
+def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
+    """Counts the optimizer steps of one pass; the remaining examples at its end make a smaller step."""
+    return math.ceil(math.ceil(examples / training.batch_size) / training.gradient_accumulation)
+
+
+def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
+    """Returns the steps after which the search split is scored: every `evaluate_every` epochs, or every step, and the last."""
+    end = total_steps(training, examples)
+    if training.evaluate_every == "end":
+        return [end]
+    interval = max(1.0, training.evaluate_every * steps_per_epoch(training, examples))
+    marks = {round(index * interval) for index in range(1, math.floor(end / interval) + 1)}
+    return sorted({mark for mark in marks if mark < end} | {end})
+
+
+def epochs_after(training: TrainingSettings, examples: int, step: int) -> float:
+    """Returns the passes over the training examples that are done after `step`, to the micro-batch."""
+    passes, batches = max(0, step - 1) // steps_per_epoch(training, examples), math.ceil(examples / training.batch_size)
+    begun = step - passes * steps_per_epoch(training, examples)
+    return passes + min(batches, begun * training.gradient_accumulation) / batches
+
+
+def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
+    """Returns the share of the peak learning rate after `step` of `steps`. A warm-up begins above 0: the first step trains."""
+    warmup = math.ceil(training.warmup_ratio * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    linear = max(0.0, (steps - step) / max(1, steps - warmup))
+    return {"linear": linear, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - linear))), "constant": 1.0}[training.schedule]
+
+
+def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:
+    """Returns the indices of an epoch in the order in which they train, drawn from seed and epoch."""
+    draw = np.random.default_rng([seed, epoch])  # of both: the second epoch of a seed is no other seed's first
+    if training.group_by_length:
+        return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, draw)
+    return [int(row) for row in draw.permutation(len(lengths))]
+
+
+def cut_share(group: Group, examples: list[int], size: int) -> tuple[list[list[int]], int]:
+    """Cuts a process's share of a step's examples into micro-batches of `size`, and says how many of these count.
+
+    All processes have equally many, because each one computes with the others. Those that lack examples repeat one.
+    """
+    share = group.share(examples)
+    batches = [[*share[at : at + size]] for at in range(0, len(share), size)]
+    most = math.ceil(math.ceil(len(examples) / group.count) / size)
+    return [*batches, *([examples[:1]] * (most - len(batches)))], len(batches)
+
+
+def _group_by_length(lengths: np.ndarray, size: int, draw: np.random.Generator) -> list[int]:
+    """Orders examples so that each step of `size` has examples of about equal length.
+
+    Windows of fifty steps are drawn at random and sorted by length, and their steps shuffled, the longest of all first: a step
+    that is too large for memory fails at once.
+    """
+    order, window = draw.permutation(len(lengths)), 50 * size
+    steps = []
+    for begin in range(0, len(order), window):
+        part = order[begin : begin + window]
+        part = part[np.argsort(-lengths[part], kind="stable")]
+        steps += [part[at : at + size] for at in range(0, len(part), size)]
+    # A smaller last step stays last, so that the others keep their size.
+    last = steps.pop() if len(steps[-1]) < size else None
+    steps = [steps[at] for at in draw.permutation(len(steps))]
+    if steps:
+        longest = max(range(len(steps)), key=lambda at: lengths[steps[at]].max())
+        steps[0], steps[longest] = steps[longest], steps[0]
+    return [int(at) for step in [*steps, *([] if last is None else [last])] for at in step]
+
+
+_WITHOUT_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> torch.optim.Optimizer:
+    """Makes AdamW or the method's own optimizer. The adapter's group comes first: a run reports the first learning rate."""
+    method, groups = spec.row, _weight_groups(model, spec.training)
+    if method.optimizer is None:
+        return adamw(groups)
+    context = BuildContext(TASK_TYPES[kind], seed=spec.seed, total_steps=steps)
+    return method.optimizer(model, groups, spec.typed_parameters, context)
+
+
+def read_optimizer(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
+    """Returns the optimizer's state. Moments in parts are whole in it, in the first process."""
+    state = optimizer.state_dict()
+    moments = {
+        number: {name: group.collect(value) if is_part(value) else value for name, value in of_weight.items()}
+        for number, of_weight in state["state"].items()
+    }
+    return state | {"state": moments}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], group: Group) -> None:
+    """Gives the optimizer what `read_optimizer` returned in the first process."""
+    weights = [weight for each in optimizer.param_groups for weight in each["params"]]
+    for number, of_weight in sorted(state["state"].items()):
+        weight = weights[number]
+        for name, value in of_weight.items() if is_part(weight) else ():
+            if value.shape == weight.shape:
+                of_weight[name] = torch.zeros_like(weight)
+                group.put(of_weight[name], value)
+    optimizer.load_state_dict(state)
+
+
+def find_decaying(model: nn.Module) -> set[str]:
+    """Returns the names of weights with weight decay: all but biases and norms, as in transformers' Trainer."""
+    return set(get_parameter_names(model, [nn.LayerNorm], _WITHOUT_DECAY))
+
+
+def _weight_groups(model: nn.Module, training: TrainingSettings) -> list[dict[str, Any]]:
+    decaying, groups = find_decaying(model), dict[tuple[bool, bool], list[nn.Parameter]]()
+    for name, weight, head in trained_weights(model):
+        groups.setdefault((head, name not in decaying), []).append(weight)
+    rates = {False: training.learning_rate, True: training.head_learning_rate or training.learning_rate}
+    return [
+        {"params": groups[head, fixed], "lr": rates[head], "weight_decay": 0.0 if fixed else training.weight_decay}
+        for head, fixed in sorted(groups)
+    ]

@@ -76,9 +76,10 @@ class Meter:
         """Takes over the times of the steps since the last reading; waits until the GPU has done them."""
         unread, self._unread = self._unread, []
         for began, ended in unread:
-            duration = _seconds(began, ended)
-            self.step_times.append(duration)
-            self.seconds += duration
+            if not isinstance(ended, float):
+                ended.synchronize()
+            self.step_times.append(ended - began if isinstance(ended, float) else began.elapsed_time(ended) / 1000)
+            self.seconds += self.step_times[-1]
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
@@ -108,14 +109,6 @@ def _event() -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def _seconds(began: Any, ended: Any) -> float:
-    """Returns the seconds between two times of `time.perf_counter`, or two events of a GPU."""
-    if isinstance(ended, float):
-        return ended - began
-    ended.synchronize()
-    return began.elapsed_time(ended) / 1000
 
 
 def _reset_peak_memory() -> bool:

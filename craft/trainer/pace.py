@@ -27,7 +27,7 @@ _listener: ContextVar[Callable[[Outlook], None] | None] = ContextVar("craft_outl
 
 @contextmanager
 def report_outlooks(listener: Callable[[Outlook], None]) -> Iterator[None]:
-    """Gives the outlook of a run inside, in this thread, to `listener` every few seconds."""
+    """Gives the outlook of a run in the block to `listener` every few seconds."""
     reset_token = _listener.set(listener)
     try:
         yield
@@ -99,7 +99,6 @@ class Pace:
         self._scored = min(self._scored + examples, self._examples)
 
     def _lap(self) -> float:
-        """Returns the seconds since the last call."""
         lap_start, self._since = self._since, self.clock()
         return self._since - lap_start
 

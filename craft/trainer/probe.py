@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from craft.models.files import resolve_model, weights_on_disk
-from craft.models.gguf import is_gguf
+from craft.models.files import is_gguf, resolve_model, weights_on_disk
 from craft.results import Leave
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from craft.trainer.memory import CUBLAS_WORKSPACE
+from craft.settings import CUBLAS_WORKSPACE
 
 T = TypeVar("T")
 UNREPEATABLE = "not repeatable bit for bit"

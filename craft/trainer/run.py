@@ -33,6 +33,7 @@ from craft.results import (
     RunFailed,
     RunPrevented,
     RunResult,
+    name_memory_errors,
 )
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
@@ -42,12 +43,10 @@ from craft.trainer import cuts
 from craft.trainer.adapter_folder import copy_trainable, restore_trainable, save_adapter
 from craft.trainer.checkpoint import STATE_FILE, list_checkpoints, write_folder
 from craft.trainer.counting import count, optimizer_bytes
-from craft.trainer.loop import Loop
-from craft.trainer.memory import name_memory_errors
+from craft.trainer.loop import Loop, epochs_after
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener, Pace
 from craft.trainer.process import UNREPEATABLE
-from craft.trainer.steps import epochs_after
 
 _BEST_FILE = "best.safetensors"
 _KEPT_CHECKPOINTS = 2

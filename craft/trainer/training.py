@@ -20,15 +20,13 @@ from typing import Any
 import peft
 import torch
 import transformers
-from torch import nn
 
 import craft
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import quiet_libraries
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen, shard
 from craft.models.files import model_digest
-from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import SPREAD, load_model, load_tokenizer, refuse_other_words
+from craft.models.loading import SPREAD, TASK_TYPES, load_model, load_tokenizer, refuse_other_words, trained_weights
 from craft.processes import current
 from craft.results import (
     CUTS_FOLDER,
@@ -42,6 +40,7 @@ from craft.results import (
     RunPrevented,
     RunResult,
     Unavailable,
+    name_memory_errors,
 )
 from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
@@ -51,13 +50,11 @@ from craft.tasks.metrics import METRICS
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
 from craft.trainer.head_start import start_head
-from craft.trainer.loop import Loop
-from craft.trainer.memory import name_memory_errors
+from craft.trainer.loop import Loop, total_steps
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.run import Run, finish
-from craft.trainer.steps import total_steps
 from craft.watch import watching
 
 
@@ -72,26 +69,23 @@ def train_run(
 ) -> RunResult:
     """Trains, scores and saves one run.
 
-    Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
-    (`directory/predictions.safetensors`), the answers to the reported rows (`directory/predictions`) and, at every evaluation,
-    `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/cuts/NUMBER`.
+    Writes into `directory`: `adapter` (`craft.trainer.adapter_folder`), the outputs behind the score
+    (`predictions.safetensors`), the answers to the reported rows (`predictions`), at every evaluation `checkpoint-STEP`, of
+    which the newest two stay, and `cuts/NUMBER`.
 
     Args:
         report: called after every evaluation, and after each test but the last of a task with several tests.
         resume_from: a checkpoint of the same run. Its micro-batch may differ, its effective batch may not.
-        on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
-            while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
-            reports a checkpoint of that step, without metrics, before it ends.
+        on_step: called after every optimizer step with its number and the number of steps; with the same numbers while answers
+            in words are scored, so that silence means that the run hangs. It may raise `Leave`.
         cuts: numbers of parameters to which the finished adapter is cut; each cut is scored as the run is.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
             checkpoint is another run's. The message is the reason.
         RunPrevented: the model, the data or what the method needs is not here; elsewhere or later the run may succeed.
-        OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
-        Leave: `on_step` raised it.
-        Exception: `report` raised it, to end the run early; the last checkpoint stays.
+        Exception: `report` or `on_step` raised it, to end the run early; the last checkpoint stays.
     """
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
     newest = resume_from
@@ -140,8 +134,7 @@ def _train(
 def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, fresh: bool) -> Run:
     """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user.
 
-    Args:
-        fresh: whether the run starts here, so that the head and a warm start are put in; a checkpoint holds them otherwise.
+    A run that is not `fresh` has its head and its warm start from a checkpoint.
     """
     task, method, training, group = spec.task_row, spec.row, spec.training, current()
     refuse_elsewhere(method)
@@ -162,7 +155,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     if spec.measure.forgetting is not None:
         refuse_under_task_head(spec, task.kind)
         forgetting = Forgetting(spec.measure.forgetting, tokenizer, base)
-        forgetting.measure_before(base)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
@@ -179,7 +171,9 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     if training.precision == "bfloat16":
         narrow_frozen(model) if method.master_weights else multiply_as_base(model)
     # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
-    starts = _adapter_weights(model) if method.decays_to_start and training.weight_decay else None
+    decays = method.decays_to_start and training.weight_decay
+    pulled = [weight for _, weight, head in trained_weights(model) if not head] if decays else []
+    starts = {weight: weight.detach().clone() for weight in pulled}
     if fresh and spec.warm_start is not None and not start_from(model, spec.warm_start, spec):
         _start_head(spec, model, scorer, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
@@ -193,13 +187,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)
     run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
-
-
-def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:
-    """Copies the weights that train, except the task head's."""
-    heads = head_names(model)
-    named = model.named_parameters()
-    return {weight: weight.detach().clone() for name, weight in named if weight.requires_grad and not is_head(name, heads)}
 
 
 def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:

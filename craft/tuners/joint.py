@@ -30,9 +30,9 @@ from peft.utils.other import ModulesToSaveWrapper
 from peft.utils.peft_types import PeftType, register_peft_method
 from torch import Tensor, nn
 
+from craft import TUNERS
 from craft.models.compute import no_autocast
 from craft.models.projections import find_targets
-from craft.tuner_types import TUNERS
 
 Shape = tuple[int, int]
 

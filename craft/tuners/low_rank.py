@@ -112,16 +112,14 @@ class SuperLoraAdapter(JointAdapter):
                 nn.init.orthogonal_(factor)
 
     def prepare(self) -> None:
-        joined = torch.cat([self._unfolded(index) for index in range(len(self.cores))])[: sum(self.lengths)]
-        pieces = joined.split(self.lengths)
+        groups = []
+        for tensor, factors in zip(self.cores, self.factors, strict=True):
+            for factor in factors:  # type: ignore[attr-defined]
+                # Each product moves the first mode to the end, so after all modes the order is the original one.
+                tensor = torch.tensordot(tensor, factor, dims=([0], [1]))
+            groups.append(tensor.reshape(-1)[: self.group] * self.scaling)
+        pieces = torch.cat(groups)[: sum(self.lengths)].split(self.lengths)
         self.changes = {path: piece.view(self.shapes[path]) for path, piece in zip(self.shapes, pieces, strict=True)}
-
-    def _unfolded(self, index: int) -> Tensor:
-        tensor: Tensor = self.cores[index]
-        for factor in self.factors[index]:  # type: ignore[attr-defined]
-            # Each product moves the first mode to the end, so after all modes the order is the original one.
-            tensor = torch.tensordot(tensor, factor, dims=([0], [1]))
-        return tensor.reshape(-1)[: self.group] * self.scaling
 
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
         return F.linear(x, self.changes[path])

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.data_settings import DataSettings
 from craft.results import RUN_FILE
+from craft.settings import DataSettings
 from craft.tasks import find_task
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from craft.models.files import base_name
-from craft.models.gguf import is_gguf
+from craft import TUNERS
+from craft.models.files import base_name, is_gguf
 from craft.results import MODEL_DIGEST, name_score
-from craft.tuner_types import TUNERS
 from orchestrator.plan.configuration import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, full_label, number

@@ -58,7 +58,7 @@ class Answerer:
         from datasets import Dataset
 
         from craft.scoring.encoding import encode_split
-        from craft.scoring.head_scorer import predict
+        from craft.scoring.scorer import predict
 
         rows = pd.DataFrame(model_input)
         if tuple(name for name in ("text", "text_pair") if name in rows) != self.columns_read:

@@ -272,7 +272,7 @@ def audit(
     Exit status: 0 a smaller size is enough; 1 no smaller size is, or the rows are too few to tell; 2 the call is wrong.
     """
     from craft.audit.audit import audit_adapter
-    from craft.audit.data import Data
+    from craft.audit.folder import Data
 
     screen = plain_screen(quiet=as_json)
     columns = Data(

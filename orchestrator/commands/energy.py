@@ -62,7 +62,7 @@ def report(
     from craft.models import Base
     from craft.models.loading import load_config, load_model
     from craft.models.projections import find_projections
-    from craft.tuners.craft.find_stacks import base_weight
+    from craft.tuners.craft.stack import base_weight
 
     # The format that the files have, with any head: no head has projections.
     narrow = load_config(Base(model, "generation", ())).dtype == torch.bfloat16

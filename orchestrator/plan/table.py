@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from craft.models.gguf import gguf_notes
+from craft.models.files import gguf_notes
 from craft.words import format_bytes, list_some, plural
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import SHOWN as FEW

@@ -40,7 +40,7 @@ class Tried:
 
     Attributes:
         score: minus infinity where a training failed.
-        credits: `(blocks,)` (`craft.scoring.credits`); None where they are not recorded.
+        credits: `(blocks,)` (`craft.scoring.predictions`); None where they are not recorded.
     """
 
     score: float

@@ -147,7 +147,7 @@ def more_rows(tasks: Iterable[str], cut: bool) -> str:
 
 def steps(training: TrainingSettings, examples: int) -> int:
     """Returns the optimizer steps of one run on a task with so many training examples."""
-    from craft.trainer.steps import total_steps
+    from craft.trainer.loop import total_steps
 
     return total_steps(training, min(examples, training.train_examples or examples))
 
@@ -212,8 +212,8 @@ def _trainings(plan: Plan, family: Family) -> int:
 
 
 def _of_run(plan: Plan, trained: Configuration, task: str, splits: SplitSizes) -> Work:
+    from craft.trainer.loop import evaluation_steps, total_steps
     from craft.trainer.pace import FORWARD
-    from craft.trainer.steps import evaluation_steps, total_steps
 
     training = _training(plan, trained, task)
     rows = min(splits.train, training.train_examples or splits.train)

@@ -4,7 +4,7 @@
 
 What examples do to all configurations cancels between them. `luck(c, s)` is drawn again with each seed, so it is in the
 variance between seeds. `luck(c)` is shared by all seeds of a configuration: no number of seeds shows it, but the credits of the
-blocks of examples (`craft.scoring.credits`) do, because each block is a sample of its own. With one seed both are in it.
+blocks of examples (`craft.scoring.predictions`) do, because each block is a sample of its own. With one seed both are in it.
 
 `limit` says whether seeds or scored examples limit how well a sweep separates its configurations.
 """
@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from craft.scoring.credits import Numbers, draw_luck
+from craft.scoring.predictions import Numbers, draw_luck
 from orchestrator.plan.work import FEW, more_rows
 from orchestrator.results.summary import Credits, Summary
 
@@ -64,7 +64,7 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
 
 def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> tuple[float, float] | None:
     """Returns how far the 95 % interval of the difference of two configurations reaches below and above it by luck that all
-    seeds share, over the tasks and seeds of both, as an audit has it (`craft.scoring.credits.draw_luck`); None without credits.
+    seeds share, over the tasks and seeds of both, as an audit has it (`draw_luck`); None without credits.
 
     Args:
         graded: `orchestrator.results.summary.graded_rows` of each task.

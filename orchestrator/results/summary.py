@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from craft.results import EXAMPLES, METRIC, name_score
-from craft.scoring.credits import CREDITS, read_credits
+from craft.scoring.predictions import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
@@ -32,7 +32,7 @@ GUESSING, RANGE, UNIT, ROUNDING = "random_guessing", "range", "size_unit", "roun
 """Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts; the
 points between two scores as they were rounded."""
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
-"""Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
+"""Credits of blocks of scored examples (`craft.scoring.predictions`) by task and seed."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from craft.results import EXAMPLES, METRIC, SEARCHED
-from craft.scoring.credits import CREDITS, read_credits
+from craft.scoring.predictions import CREDITS, read_credits
 from orchestrator.plan.configuration import text
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
@@ -148,7 +148,7 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
 
     Args:
         search, reported: `(candidates,)`, their scores on the rows that choose and on the reported rows.
-        credits: `(candidates, blocks)`, of the reported rows (`craft.scoring.credits`).
+        credits: `(candidates, blocks)`, of the reported rows (`craft.scoring.predictions`).
         rows: the number of reported rows for each row that chooses.
     """
     residuals = credits - credits.mean(axis=0)

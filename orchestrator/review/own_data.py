@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from craft.data_settings import CustomTask, GenerationSettings
+from craft.settings import CustomTask, GenerationSettings
 from craft.tasks import chats
 from craft.tasks.custom import count_classes, usable_rows
 from craft.tasks.files import is_number

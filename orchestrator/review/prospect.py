@@ -130,8 +130,7 @@ def trainings_at_once(plan: Plan) -> int:
 
 def probe_plan(plan: Plan) -> Speed | None:
     """Times a few steps of the plan's first trial, or of its largest probed point; None where that is not possible here."""
-    from craft.results import RunFailed
-    from craft.trainer.memory import OutOfMemory
+    from craft.results import OutOfMemory, RunFailed
     from craft.trainer.probe import measure_speed
 
     share, sweep = plan.sweep.resources, plan.sweep

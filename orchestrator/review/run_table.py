@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from craft.results import EXAMPLES, METRIC
-from craft.scoring.credits import credits_of
+from craft.scoring.predictions import credits_of
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.words import printable
 from orchestrator.plan.configuration import flatten, text

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from craft.results import METRIC, POSITIVE
-from craft.scoring.credits import CREDITS, SEARCH_CREDITS
+from craft.scoring.predictions import CREDITS, SEARCH_CREDITS
 from craft.tasks.files import DataError, Rows
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.results.report import Report

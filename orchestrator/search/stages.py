@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from craft.scoring.credits import SEARCH_CREDITS, read_credits
+from craft.scoring.predictions import SEARCH_CREDITS, read_credits
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
 from orchestrator.record.state import Entry, State

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, get_args
 
-from craft.data_settings import CustomTask
+from craft.settings import CustomTask
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.rows import label_name
 from craft.tasks.task import Kind

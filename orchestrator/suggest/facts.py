@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from craft.data_settings import CustomTask, DataSettings
-from craft.settings import TrainingSettings
+from craft.settings import CustomTask, DataSettings, TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import custom, find_task
 from craft.tasks.splits import Splits, load_splits, take_sample
@@ -142,9 +141,8 @@ def _read_tokens(
 def describe_model(model: str, kind: Kind, labels: tuple[str, ...]) -> ModelFacts:
     """Reads layers and projections from `config.json`. Raises ValueError for a model that is not here or not suited."""
     from craft.models import Base
-    from craft.models.layouts import find_layout
     from craft.models.loading import meta_model
-    from craft.models.projections import find_projections, linear_modules
+    from craft.models.projections import find_layout, find_projections, linear_modules
 
     base = meta_model(Base(model, kind, labels))
     stacks = find_projections(base, ("q", "k", "v", "o"))
@@ -185,9 +183,8 @@ class Machine:
 def measure_machine(run: RunSpec) -> Machine:
     """Fits a run to the machine and times a few of its steps. Raises ValueError if it does not fit or cannot be trained."""
     from craft.models.files import fetch_weights, resolve_model
-    from craft.results import RunFailed
+    from craft.results import OutOfMemory, RunFailed
     from craft.trainer.counting import estimated_memory
-    from craft.trainer.memory import OutOfMemory, shrink_batches
     from craft.trainer.probe import device_memory, measure_speed
 
     with suppress(OSError, ValueError):  # what is missing is named by the probe
@@ -196,7 +193,7 @@ def measure_machine(run: RunSpec) -> Machine:
     room = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
     training = run.training.model_copy(update={"precision": "bf16-mixed"} if gpus else {})
     while estimated_memory(run.model_copy(update={"training": training})) > room:
-        smaller = shrink_batches(training)
+        smaller = training.in_smaller_batches()
         if smaller is None and training.gradient_checkpointing:
             raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(room)} of this machine")
         training = smaller or training.model_copy(update={"gradient_checkpointing": True})

@@ -21,7 +21,7 @@ import jinja2
 import yaml
 from pydantic import Field
 
-from craft.data_settings import DataSettings
+from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import format_bytes, format_duration, list_some, plural, printable

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from craft.models.gguf import is_gguf
+from craft.models.files import is_gguf
 from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
 from orchestrator.sweepfile.fair import check_fair, write_out

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from craft.data_settings import SPLIT_TAG
+from craft.settings import SPLIT_TAG
 from craft.words import nearest
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.tools.secrets import redact

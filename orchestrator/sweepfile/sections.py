@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from craft.data_settings import DataSettings
 from craft.methods import METHODS
-from craft.settings import TrainingSettings
+from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
-from craft.data_settings import DataSettings
-from craft.settings import MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
+from craft.settings import DataSettings, MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.mistakes import by_field, shown
 from orchestrator.sweepfile.plain_yaml import Source, YamlPath

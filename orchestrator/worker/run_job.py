@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from craft.results import Leave, Progress, RunResult
+from craft.results import Leave, Progress, RunResult, is_out_of_memory
 from craft.settings import TrainingSettings
 from craft.spec import BUDGET
 from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, TrialResult, result_of_cut
 from orchestrator.sweepfile.resources import Resources
@@ -28,7 +27,7 @@ def run_job(
 ) -> list[Outcome]:
     """Runs a job in `directory` and returns how its training ended, and how its cuts did if that finished.
 
-    Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.shrink_batches`), again and again,
+    Memory that runs out (host or GPU) is answered by smaller batches (`TrainingSettings.in_smaller_batches`), again and again,
     each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the batches. Where the
     smallest do not fit, the trial fails, and a resumed sweep tries it again: on a larger share of a machine it may fit.
 
@@ -70,7 +69,7 @@ def run_job(
             if not is_out_of_memory(error):
                 return failed(why)
             scoring = getattr(error, "scoring", False)
-        smaller = shrink_batches(run.training, scoring=scoring)
+        smaller = run.training.in_smaller_batches(scoring=scoring)
         if smaller is None:
             return failed(no_room(why, tried, job.training.resources), retryable=True)
         tried.append(smaller)

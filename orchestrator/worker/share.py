@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import Unavailable
-from craft.trainer.memory import CUBLAS_WORKSPACE
+from craft.settings import CUBLAS_WORKSPACE
 from craft.words import format_bytes
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, describe_gpu
 

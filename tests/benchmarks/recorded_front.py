@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from craft.data_settings import DataSettings
 from craft.results import METRIC
+from craft.settings import DataSettings
 from craft.tasks import find_task
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import NORMALIZED

@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from craft.processes import Meeting, current, find_cause, joined, leave_cause, make_store, sign, verify
-from craft.results import Leave, ModelUnavailable, RunFailed, RunPrevented
+from craft.results import Leave, ModelUnavailable, OutOfMemory, RunFailed, RunPrevented, is_out_of_memory
 from craft.trainer.checkpoint import CheckpointCorrupt
-from craft.trainer.memory import OutOfMemory, is_out_of_memory
 
 LOOPBACK = "127.0.0.1"
 SECRET = bytes(range(32))

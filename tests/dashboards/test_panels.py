@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from craft.scoring.credits import CREDITS, credits_of
+from craft.scoring.predictions import CREDITS, credits_of
 from dashboards.content import everything_in, state_of
 from dashboards.frames import Frames
 from dashboards.page import as_json

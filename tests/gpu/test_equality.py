@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from craft.data_settings import GenerationSettings
 from craft.factors.hosvd import hosvd
 from craft.factors.store import hash_weights
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import Progress
 from craft.scoring.generation import generate, log_likelihoods
+from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.prompts import TaughtText
 from craft.trainer.training import train_run

@@ -14,8 +14,7 @@ import pytest
 from scipy import stats
 
 from craft.audit.verdict import Answers, compare_answers
-from craft.scoring.credits import credits_of
-from craft.scoring.predictions import write_predictions
+from craft.scoring.predictions import credits_of, write_predictions
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.results.intervals import Comparison

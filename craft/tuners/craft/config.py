@@ -13,7 +13,7 @@ from typing import Any
 from peft.config import PeftConfig
 from peft.utils.peft_types import PeftType
 
-from craft.models.layouts import WORDS
+from craft.models.projections import WORDS
 from craft.ranks import AskedRanks, check_ranks
 
 DEFAULT_PROJECTIONS = ("q", "v")
@@ -32,16 +32,10 @@ class CraftConfig(PeftConfig):
 
     Raises ValueError for a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
 
-    Args:
-        ranks: r1 <= L. Each stack trains r1^2 + r2^2 + r3^2 parameters.
-        projections: q and v if neither these nor `target_modules` are given.
-        dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)). One draw serves
-            all layers; under gradient checkpointing each forward pass is followed by its backward pass.
-        init_epsilon: 0 starts exactly at the pre-trained model.
-        init_seed: torch's global generator draws if absent.
-        save_factors: without them they are decomposed again, or read from the store, when the adapter is loaded.
-        target_modules: modules whose paths differ only in digits are one stack. With `projections` the tuner writes here
-            where it found them (`FoundModules`); that is of one model, so it is not saved.
+    Each stack trains r1^2 + r2^2 + r3^2 parameters; modules whose paths differ only in digits are one stack. Without
+    `projections` and `target_modules` q and v are adapted. With `projections` the tuner writes into `target_modules` where it
+    found them (`FoundModules`); that is of one model, so it is not saved. One draw of `dropout` serves all layers. Without
+    `save_factors` they are decomposed again, or read from the store, when the adapter is loaded.
     """
 
     ranks: AskedRanks | None = field(
@@ -49,10 +43,10 @@ class CraftConfig(PeftConfig):
         metadata={"help": "(r1, r2, r3) of layers, outputs, inputs; 'all' is the full dimension; by default all, up to 64, 64"},
     )
     projections: tuple[str, ...] | None = field(default=None, metadata={"help": f"words among {', '.join(WORDS)}"})
-    dropout: float = field(default=0.0, metadata={"help": "on the entries of J, in training only"})
+    dropout: float = field(default=0.0, metadata={"help": "on the entries of J, in training only; the others grow"})
     scaling: float = field(default=1.0, metadata={"help": "s, the factor on the change of the weights"})
-    init_epsilon: float = field(default=1e-3, metadata={"help": "J starts at I + epsilon N(0, 1)"})
-    init_seed: int | None = field(default=None, metadata={"help": "seeds the start of J"})
+    init_epsilon: float = field(default=1e-3, metadata={"help": "J starts at I + epsilon N(0, 1); 0: at the base model"})
+    init_seed: int | None = field(default=None, metadata={"help": "seeds the start of J; torch's generator draws if absent"})
     projection_map: dict[str, str] | None = field(default=None, metadata={"help": "word -> end of the module's path"})
     save_factors: bool = field(default=False, metadata={"help": "keep the frozen factors in the saved adapter"})
     target_modules: list[str] | set[str] | str | None = field(

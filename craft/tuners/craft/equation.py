@@ -19,8 +19,7 @@ from torch.nn import functional as F
 def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
     """Computes M of all layers, (L, r2, r3), each layer's a view into one (r2, L, r3); exactly zero at J = I.
 
-    `turned` is G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype; D = J - I is
-    formed before it is rounded to that dtype, so M loses nothing but its own rounding.
+    `turned` is G as (r2, r1, r3). The products run in its dtype, to which D is rounded, and not J.
     """
     d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
     moved = u1 @ d1

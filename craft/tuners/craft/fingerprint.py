@@ -21,7 +21,7 @@ from craft.tuners.craft.stack import PARTS, Stack
 FINGERPRINT = "craft_fingerprint."
 FACTORS = "craft_factors."
 TOLERANCE = 1e-3
-"""Largest sketch difference at which two bases are the same; see `craft.factors.hosvd.sketch_difference`."""
+"""Largest sketch difference at which two bases are the same (`sketch_difference`)."""
 
 _ELSEWHERE = "To use it with other weights, load it on its own base and export it with to_lora()."
 

@@ -60,7 +60,6 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         self.quantization_backend = resolve_quantization_backend(base_layer, get_apply_tensor_subclass=lambda: None)
 
     def update_layer(self, adapter_name: str, slices: list[Slice]) -> None:
-        """Puts an adapter on the layer: a slice for each projection that the module holds."""
         self.in_features, self.out_features = slices[0].place.inputs, slices[0].place.outputs
         self.craft_J[adapter_name] = slices[0].adapter
         self.craft_slices[adapter_name] = slices
@@ -129,7 +128,6 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         self.merged_adapters = [*self.merged_adapters, *names]
 
     def unmerge(self) -> None:
-        """Puts back the weight as it was before any adapter was merged."""
         if not self.merged:
             warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
             return

@@ -58,7 +58,7 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None, 
 
 
 def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
-    """Computes A (r, d_in) and B (d_out, r) with B A = the layer's change; r is r2, summed over a module's projections."""
+    """Computes A (r, d_in) and B (d_out, r) with B A = the layer's change; r sums r2 over a module's projections."""
     downs, ups = [], []
     with torch.no_grad():
         for piece in layer.craft_slices[adapter_name]:

@@ -22,10 +22,9 @@ from craft.models.compute import adamw
 from craft.models.projections import Located
 from craft.tuners.craft import fingerprint
 from craft.tuners.craft.config import CraftConfig, FoundModules
-from craft.tuners.craft.find_stacks import build_stacks, is_chosen
 from craft.tuners.craft.layer import CraftLinear, Slice
 from craft.tuners.craft.lora import to_lora
-from craft.tuners.craft.stack import CraftAdapter, Stack
+from craft.tuners.craft.stack import CraftAdapter, Stack, build_stacks, is_chosen
 from craft.tuners.joint import JointTuner, product_dtype
 
 
@@ -57,7 +56,6 @@ class CraftModel(JointTuner):
             config.target_modules = FoundModules(layer.module_name for layer, _, _ in self._places(adapter_name))
 
     def craft_adapter(self, adapter_name: str) -> CraftAdapter:
-        """Returns the J and the stacks of an adapter."""
         if adapter_name not in self.parts:
             raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
         return cast(CraftAdapter, self.parts[adapter_name])
@@ -89,17 +87,16 @@ class CraftModel(JointTuner):
         for adapter in (self.craft_adapter(name) for name in self.active_adapters if name in self.parts):
             for stack in adapter.stacks.values():
                 stack.ready()
-                stack.prepare(adapter.js(stack), self._product_dtype(stack), self.model.training)
+                # The dtype of the large products around a stack's layers: autocast's, or the base weight's.
+                dtype = product_dtype(self.model.get_submodule(stack.layers[0].module_name))
+                if torch.is_autocast_enabled(stack.device.type):
+                    dtype = torch.get_autocast_dtype(stack.device.type)
+                elif dtype is None or not dtype.is_floating_point or dtype.itemsize == 1:
+                    dtype = torch.float32
+                stack.prepare(adapter.js(stack), dtype, self.model.training)
 
     def _layers(self) -> Iterator[CraftLinear]:
         return (module for module in self.model.modules() if isinstance(module, CraftLinear))
-
-    def _product_dtype(self, stack: Stack) -> torch.dtype:
-        """Returns the dtype of the large products around a stack's layers: autocast's, or the base weight's."""
-        if torch.is_autocast_enabled(stack.device.type):
-            return torch.get_autocast_dtype(stack.device.type)
-        dtype = product_dtype(self.model.get_submodule(stack.layers[0].module_name))
-        return dtype if dtype is not None and dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
 
     def cast_adapter(self, adapter_name: str, autocast_adapter_dtype: bool) -> None:
         """Moves the J of a new or loaded adapter to the base weights' device, never narrower than float32."""
@@ -124,7 +121,7 @@ class CraftModel(JointTuner):
         )
 
     def to_lora(self, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
-        """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.lora.to_lora`."""
+        """See `craft.tuners.craft.lora.to_lora`."""
         return to_lora(self, directory, adapter_name, equal_ranks=equal_ranks)
 
     @classmethod

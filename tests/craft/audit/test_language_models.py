@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from craft.audit.audit import audit_adapter
-from craft.audit.data import Data
+from craft.audit.folder import Data
 from craft.models.adapters import WEIGHTS_FILE
 from craft.tasks.prompts import PROMPTS
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from craft.audit.audit import audit_adapter
-from craft.audit.data import Data
+from craft.audit.folder import Data
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
 from tests.craft.audit.plain_folders import BOTH, CONFIGS, rows, saved
 

@@ -16,16 +16,15 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from craft import TUNERS
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
-from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_model
+from craft.models.loading import TASK_TYPES, head_names, is_head, load_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
-from craft.trainer.steps import find_decaying
-from craft.tuner_types import TUNERS
+from craft.trainer.loop import find_decaying
 from craft.tuners.joint import register
 from tests.craft.methods import one_more
 from tests.craft.methods.cases import CASES, SUBJECTS, Case, D

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from peft import PeftType
 
+from craft import TUNERS
 from craft.methods import METHODS, shown_method
 from craft.methods.by_peft_name import CANNOT, REFUSED_SETTINGS, config_model
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts
-from craft.tuner_types import TUNERS
 from tests.craft.methods.cases import TYPES
 from tests.craft.methods.one_more import TUNER_ROW
 

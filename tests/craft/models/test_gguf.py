@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from craft.models import Base
-from craft.models.gguf import gguf_digest, gguf_folder, gguf_notes
+from craft.models.files import gguf_digest, gguf_folder, gguf_notes
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
 from craft.results import ModelUnavailable, ModelUnsuited
 from tests.craft import gguf_writing as written
@@ -146,7 +146,7 @@ def test_a_missing_file_is_told_with_those_that_are_there(path: Path, tmp_path: 
 
 def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    monkeypatch.setattr("craft.models.gguf.find_spec", lambda name: None)
+    monkeypatch.setattr("craft.models.files.find_spec", lambda name: None)
     with pytest.raises(ModelUnavailable, match=r"pip install 'craft-sweeps\[gguf\]'"):
         meta_model(Base(str(path), "generation", ()))
 

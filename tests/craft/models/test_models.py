@@ -28,8 +28,7 @@ from transformers.utils import logging as transformers_logging
 from craft.models import Base
 from craft.models import files as models
 from craft.models.files import MINILM, MINILM_SHA256
-from craft.models.heads import head_names
-from craft.models.loading import load_model, load_tokenizer, meta_model, refuse_other_words
+from craft.models.loading import head_names, load_model, load_tokenizer, meta_model, refuse_other_words
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.trainer.adapter_folder import load_adapter, save_adapter
 

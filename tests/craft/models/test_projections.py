@@ -11,8 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, T5Config
 
-from craft.models.layouts import LAYOUTS, WORDS, ends, find_layout
-from craft.models.projections import find_projections, linear_modules, target_modules
+from craft.models.projections import LAYOUTS, WORDS, ends, find_layout, find_projections, linear_modules, target_modules
 from craft.tuners.craft.config import CraftConfig
 
 TinyModel = Callable[..., Any]

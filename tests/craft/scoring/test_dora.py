@@ -11,12 +11,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.dora import DoraLinearLayer
 
-from craft.data_settings import GenerationSettings
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.generation import generate
-from craft.scoring.head_scorer import predict
+from craft.scoring.scorer import predict
+from craft.settings import GenerationSettings
 
 
 def dora(base: Any, *targets: str) -> Any:

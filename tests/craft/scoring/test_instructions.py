@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from craft.data_settings import DataSettings
+from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.adapter_folder import load_adapter

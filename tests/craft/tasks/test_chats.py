@@ -23,7 +23,7 @@ from transformers import (
     T5Tokenizer,
 )
 
-from craft.data_settings import CustomTask, DataSettings, GenerationSettings
+from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.chats import ChatForm, control_tokens, to_dataset

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from craft.data_settings import DataSettings, GenerationSettings
+from craft.settings import DataSettings, GenerationSettings
 from craft.tasks import TASKS, expand_tasks
 from craft.tasks.commonsense import PATTERNS, TESTS, QuestionForm, extract, notes, read_options, score
 from craft.tasks.files import DataError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from craft.data_settings import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 from craft.tasks import custom, expand_tasks, find_task
 from craft.tasks.files import DataError
 from craft.tasks.splits import load_splits

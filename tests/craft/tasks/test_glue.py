@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from craft.data_settings import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import TASKS
 from craft.tasks.files import DataError
 from craft.tasks.splits import load_splits

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from craft.data_settings import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 from craft.tasks import find_task
 
 ROWS = [

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from craft.models.files import MINILM
 from craft.scoring.encoding import Collator, encode_split
-from craft.scoring.head_scorer import predict
+from craft.scoring.scorer import predict
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits
@@ -87,7 +87,7 @@ from safetensors.torch import load_file
 import torch
 from craft.trainer.adapter_folder import load_adapter
 from craft.scoring.encoding import Collator, encode_split
-from craft.scoring.head_scorer import predict
+from craft.scoring.scorer import predict
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits

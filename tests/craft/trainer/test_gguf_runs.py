@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from craft.models.gguf import gguf_digest
+from craft.models.files import gguf_digest
 from craft.results import MODEL_DIGEST
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter

@@ -18,7 +18,7 @@ from craft.factors.store import StoreWarning
 from craft.models import Base
 from craft.models.loading import load_model
 from craft.scoring.encoding import Collator, Encoded
-from craft.scoring.head_scorer import predict
+from craft.scoring.scorer import predict
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
 from craft.trainer import head_start

@@ -15,14 +15,13 @@ import pytest
 from craft.methods import METHODS
 from craft.models import compute
 from craft.processes import Group, current, is_part
-from craft.results import Leave, RunFailed, RunPrevented, RunResult
+from craft.results import Leave, OutOfMemory, RunFailed, RunPrevented, RunResult
 from craft.settings import WarmStart, Way
 from craft.spec import RunSpec
 from craft.trainer import run, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.memory import OutOfMemory
-from craft.trainer.steps import cut_share
+from craft.trainer.loop import cut_share
 from craft.trainer.training import train_run
 from orchestrator.plan.ways import WHOLE
 from tests.craft.methods.cases import CASES, TYPES, Case

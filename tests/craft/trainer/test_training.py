@@ -17,19 +17,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from craft.data_settings import DataSettings
-from craft.results import Progress, RunFailed, RunPrevented
-from craft.scoring.head_scorer import HeadScorer, collapse_note
-from craft.settings import TrainingSettings
+from craft.results import OutOfMemory, Progress, RunFailed, RunPrevented
+from craft.scoring.scorer import HeadScorer, collapse_note
+from craft.settings import DataSettings, TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits
-from craft.trainer import steps as optimizing
+from craft.trainer import loop as optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint
-from craft.trainer.memory import OutOfMemory, shrink_batches
+from craft.trainer.loop import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.process import isolate_process
-from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.trainer.same import close_weights, interrupted, same_weights
@@ -74,7 +72,7 @@ def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, 
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
     training = {"batch_size": 16, "train_examples": 44, "select": "last"}
     spec = tiny_spec(training=training, **word_pairs(tmp_path, kind))
-    smaller = shrink_batches(spec.training)
+    smaller = spec.training.in_smaller_batches()
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
     large = train_run(spec, tmp_path / "large")
@@ -109,7 +107,7 @@ def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
 ) -> None:
     training = TrainingSettings(batch_size=sizes[0], gradient_accumulation=sizes[1], eval_batch_size=5)
     seen = []
-    while (smaller := shrink_batches(training)) is not None:
+    while (smaller := training.in_smaller_batches()) is not None:
         training = smaller
         seen.append((training.batch_size, training.gradient_accumulation))
     assert seen == steps
@@ -119,7 +117,7 @@ def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
 def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec = tiny_spec(training={"batch_size": 16, "evaluate_every": 0.34, "select": "last"})
     undisturbed = train_run(spec, tmp_path / "whole")
-    smaller = spec.model_copy(update={"training": shrink_batches(spec.training)})
+    smaller = spec.model_copy(update={"training": spec.training.in_smaller_batches()})
     resumed = train_run(smaller, tmp_path / "resumed", resume_from=interrupted(spec, tmp_path / "broken", step=4))
     assert close_weights(undisturbed, resumed, atol=2e-5)
 
@@ -218,7 +216,7 @@ def test_data_without_a_column_are_wrong_and_data_that_are_absent_may_come(tiny_
 def test_memory_that_runs_out_has_its_own_name(
     tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scoring: bool
 ) -> None:
-    place = "craft.scoring.head_scorer.HeadScorer.search" if scoring else "craft.trainer.loop.Loop._sum_losses"
+    place = "craft.scoring.scorer.HeadScorer.search" if scoring else "craft.trainer.loop.Loop._sum_losses"
     monkeypatch.setattr(place, lambda *_: torch.empty(2**58))
     batches = "evaluation batches of 64 texts" if scoring else "micro-batches of 8 x 32 tokens"
     with pytest.raises(OutOfMemory, match=f"out of memory with {batches}") as caught:
@@ -338,7 +336,7 @@ def test_no_split_is_scored_twice_with_the_same_weights(
 
 def test_outputs_are_not_those_of_weights_that_were_at_the_same_place_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
-    monkeypatch.setattr("craft.scoring.head_scorer.predict", lambda *_: passes.append(1))
+    monkeypatch.setattr("craft.scoring.scorer.predict", lambda *_: passes.append(1))
     scorer: Any = object.__new__(HeadScorer)
     scorer._last, scorer._collator, scorer._batch_size = None, None, 1
     place = 0

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
-from craft.models.heads import head_names, is_head
-from craft.models.loading import load_model
+from craft.models.loading import head_names, is_head, load_model
 from craft.results import RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec

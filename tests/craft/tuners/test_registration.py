@@ -8,12 +8,9 @@ import sys
 import pytest
 
 MODULES = (
-    *(
-        "craft.tuners.craft." + name
-        for name in ("config", "equation", "stack", "find_stacks", "fingerprint", "layer", "lora", "model")
-    ),
+    *("craft.tuners.craft." + name for name in ("config", "equation", "stack", "fingerprint", "layer", "lora", "model")),
     *("craft.tuners." + name for name in ("low_rank", "bottleneck", "joint", "optimizers")),
-    *("craft.models." + name for name in ("projections", "loading", "heads")),
+    *("craft.models." + name for name in ("projections", "loading")),
 )
 
 

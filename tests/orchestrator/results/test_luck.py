@@ -10,7 +10,7 @@ import pytest
 from scipy.special import stdtrit
 
 from craft.audit.verdict import Answers, compare_answers
-from craft.scoring.credits import CREDITS, credits_of, read_credits
+from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, luck, shared_variance

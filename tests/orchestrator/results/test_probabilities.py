@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest, pearsonr
 from scipy.stats import t as student_t
 
-from craft.scoring.credits import CREDITS, credits_of
+from craft.scoring.predictions import CREDITS, credits_of
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.posterior import Evidence

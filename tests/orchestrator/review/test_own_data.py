@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from craft.data_settings import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 from craft.tasks import find_task
 from craft.tasks.metrics import compute_metrics
 from orchestrator.review.own_data import describe_classes

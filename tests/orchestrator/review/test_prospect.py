@@ -110,8 +110,8 @@ def test_classes_doubts_and_tokens_are_printed(
 
 
 def test_tokens_are_those_of_the_tokenizer(tmp_path: Path, tiny_bert: str) -> None:
-    from craft.data_settings import DataSettings
     from craft.models.loading import load_tokenizer
+    from craft.settings import DataSettings
     from craft.tasks import find_task
     from craft.tasks.splits import load_splits
 
@@ -172,9 +172,9 @@ def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert
 
 
 def test_a_cell_of_megabytes_is_cut_before_it_is_tokenized(tmp_path: Path, tiny_bert: str) -> None:
-    from craft.data_settings import DataSettings
     from craft.models.loading import load_tokenizer
     from craft.scoring.encoding import encode_split
+    from craft.settings import DataSettings
     from craft.tasks import find_task
     from craft.tasks.prompts import encode, shorten
     from craft.tasks.splits import load_splits

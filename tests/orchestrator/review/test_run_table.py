@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from craft.scoring.credits import credits_of
+from craft.scoring.predictions import credits_of
 from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main

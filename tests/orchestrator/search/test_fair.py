@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from craft.scoring.credits import SEARCH_CREDITS, credits_of
+from craft.scoring.predictions import SEARCH_CREDITS, credits_of
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Job, PlannedTrial, Why
 from orchestrator.record.folder import SweepFolder

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from craft.data_settings import CustomTask
-from craft.settings import TrainingSettings
+from craft.settings import CustomTask, TrainingSettings
 from craft.tasks.files import DataError, Rows
 from craft.trainer.probe import Speed
 from orchestrator.commands.app import GOOD

@@ -11,8 +11,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import create_model
 
-from craft.data_settings import DataSettings
-from craft.settings import MeasureSettings, TrainingSettings
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

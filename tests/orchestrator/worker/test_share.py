@@ -18,8 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from craft.results import Unavailable
-from craft.trainer.memory import is_out_of_memory
+from craft.results import Unavailable, is_out_of_memory
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, usable_gpus
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.share import choose_segments, keep_to_share, limit_gpu_memory, limit_host_memory, require_gpu

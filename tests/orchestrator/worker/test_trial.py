@@ -11,11 +11,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult
+from craft.results import Counts, OutOfMemory, Progress, RunFailed, RunPrevented, RunResult, is_out_of_memory
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
-from craft.trainer.memory import OutOfMemory, is_out_of_memory
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient
