@@ -22,7 +22,6 @@ from orchestrator.record.state import Entry
 
 ROOT = Path(__file__).parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
-USER_PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/architecture.md", ROOT / "docs/sweep-file.md"})
 DOCUMENTS = sorted([README, CONTRIBUTING, *(ROOT / "docs").rglob("*.md")])
 
 NOT_RUN = {

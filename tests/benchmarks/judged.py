@@ -48,7 +48,7 @@ and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` o
 of August 2026, under Apache-2.0. The second has negative log-likelihoods of a token, so a point is
 0.01 nats. Nothing was trained. Enough is the smallest that is at most a point below the best.
 
-- **Which is enough is known for {known} of the {all} models**, because no configuration has three runs.
+- **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three runs.
   What the rows alone call enough is right only if other seeds score the same.
 - {repeats} configurations of the LoRA table have two runs. Their scores spread by {spread:.2f} points, so a few
   more seeds would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of
