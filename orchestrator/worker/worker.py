@@ -68,11 +68,11 @@ def work(
     except (ValueError, KeyError, TypeError) as error:
         why = str(error)
     if why:
-        error = (
+        reason = (
             f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then "
             "resume. Own methods, tasks and metrics are known to workers if the sweep file names their module under `plugins`"
         )
-        report({"results": [TrialResult(key, "failed", error=error, retryable=True).to_json()]}, None)
+        report({"results": [TrialResult(key, "failed", error=reason, retryable=True).to_json()]}, None)
         return
     with guarded(settings, key) as (scratch, heartbeat):
         _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
