@@ -16,7 +16,7 @@ from dashboards.content import everything_in, state_of
 from dashboards.frames import Frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, View, spec_of
-from dashboards.panels.base import moving_together, parameters_that_differ
+from dashboards.panels.base import moving_together, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
 from dashboards.panels.table import data as table_data
@@ -244,6 +244,10 @@ def test_what_was_evaluated_once_or_cut_is_no_curve() -> None:
         run.curve = {"search_score": [80.0], "train_loss": [0.5, 0.1]}
     lines = curves_data(view_of(("ranks", [*trained, *cut])))["lines"]
     assert {name: [line["id"] for line in rows] for name, rows in lines.items()} == {"train_loss": ["a"]}
+
+
+def test_names_cannot_become_markup() -> None:
+    assert text("<b>x</b> & <a href='http://x'>") == "&lt;b&gt;x&lt;/b&gt; &amp; &lt;a href='http://x'&gt;"
 
 
 def test_methods_keep_their_colours() -> None:

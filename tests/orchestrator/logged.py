@@ -62,7 +62,6 @@ def entry(
     label: str | None = None,
     why: Why | None = None,
     parameters: Mapping[str, Any] | None = None,
-    suffix: str = "",
     planned: Mapping[str, float] | None = None,
 ) -> Entry:
     flat = {
@@ -74,7 +73,7 @@ def entry(
         "learning_rate": 3e-4,
         **(parameters or {}),
     }
-    key = f"{rank:x}-{seed}-{task.replace('/', '-')}{suffix}"
+    key = f"{rank:x}-{seed}-{task.replace('/', '-')}"
     label = label or f"6·{rank}·{rank} qv lr 3e-4"
     planned = planned or {"trainable_parameters": 2.0 * rank * rank}
     return Entry(Trial(key, f"{rank:010x}", label, "craft", task, seed, "honest", flat, why or Why(), planned))

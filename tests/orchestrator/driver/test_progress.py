@@ -13,7 +13,7 @@ from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
-from orchestrator.record.state import Entry, State
+from orchestrator.record.state import State
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
 from orchestrator.sweepfile.resources import Resources
@@ -21,17 +21,15 @@ from orchestrator.tune.cluster import missing
 from tests.orchestrator.logged import started
 
 
-def entry(seed: int, score: float | None = None, status: str = "finished", **fields: Any) -> Entry:
-    result = TrialResult(f"k{seed}", status, {} if score is None else {"score": score}, **fields)  # type: ignore[arg-type]
-    ended = score is not None or status == "failed"
-    return Entry(Trial(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {}), result if ended else None)
+def trial(seed: int) -> Trial:
+    return Trial(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {})
 
 
 def show(display: Display, *events: Event) -> State:
     """Shows events of a sweep of four trials."""
     state = display.state
     if not state.entries:
-        state = state.after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[entry(seed).trial for seed in range(4)]))
+        state = state.after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[trial(seed) for seed in range(4)]))
     for event in events:
         state = state.after(event)
         display.show(event, state)
@@ -57,7 +55,7 @@ class Sweep:
         self.display = Display(io.StringIO(), clock=lambda: self.now)
         fields = {key: value for key, value in started(trainings=total).items() if key != "time"}
         keys = [f"k{seed}" for seed in range(asked or total)]
-        self.does(SessionStarted(**fields), Wanted(keys=keys, trials=[entry(seed).trial for seed in range(asked or total)]))
+        self.does(SessionStarted(**fields), Wanted(keys=keys, trials=[trial(seed) for seed in range(asked or total)]))
 
     def does(self, *events: Event) -> None:
         for event in events:
@@ -94,7 +92,7 @@ def test_cuts_of_finished_adapters_are_seen() -> None:
     """Sizes that are added to a file are cut on a resume, while nothing trains."""
     sweep = Sweep(1)
     sweep.ends(0, 1.0)
-    cuts = [replace(entry(seed).trial, why=Why("cut", "k0")) for seed in (1, 2)]
+    cuts = [replace(trial(seed), why=Why("cut", "k0")) for seed in (1, 2)]
     for event, doing in (
         (Wanted(keys=["k1", "k2"], trials=cuts), ""),
         (Started(keys=["k1", "k2"]), " (making 2 cuts of finished adapters)"),
