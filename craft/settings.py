@@ -211,9 +211,7 @@ class CustomTask(Settings):
         description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first. Or a split of a "
         "dataset, as in `{path: org/name, split: train}`."
     )
-    validation: Source | None = Field(
-        None, description="File or split that is scored; if absent, a seeded share of `train` is held out for this."
-    )
+    validation: Source | None = Field(None, description="File or split that is scored; if absent, a share of `train`.")
     reported: float | None = Field(
         None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
     )
@@ -237,8 +235,7 @@ class CustomTask(Settings):
     prompt: Columns = Field(
         (),
         exclude_if=not_,
-        description="Under `kind: generation`, the column of what is asked, or two: an instruction and its input, which may be "
-        "empty (Alpaca's `[instruction, input]`).",
+        description="The column of what is asked, or two, as in Alpaca's `[instruction, input]`.",
     )
     response: str | None = Field(None, exclude_if=not_, description="The column of the answer.")
     messages: str | None = Field(
@@ -316,8 +313,7 @@ class DataSettings(Settings):
     search_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the training split that is the search split.")
     search_groups: bool = Field(
         True,
-        description="Keep rows together that belong together (equal texts, SST-2's phrases of a sentence); `false`: each row "
-        "by itself.",
+        description="Keep equal texts, and SST-2's phrases of a sentence, in one split.",
     )
 
 

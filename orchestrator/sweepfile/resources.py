@@ -32,8 +32,8 @@ class Resources(Settings):
         0,
         ge=0,
         le=1024,
-        description="A share of one GPU, such as 0.5 or 0.333, or a number of GPUs that train the trial together. A trial "
-        "with 0 sees no GPU.",
+        description="A share of one GPU, such as 0.5, or a number of GPUs that train the trial together. A trial with 0 "
+        "sees no GPU.",
     )
     processes: int | None = Field(
         None,

@@ -251,8 +251,8 @@ class TrackingSettings(Settings):
     )
     adapters: Literal["all", "front", "none"] = Field(
         "all",
-        description="Which adapters the store gets: `front` sends those that are on the front or enough when a session "
-        "ends, and the best so far while it runs. The sweep's folder has all of them.",
+        description="Which adapters the store gets; `front` sends those on the front or enough, and the best so far. The "
+        "sweep's folder has all.",
     )
     predictions: bool = Field(True, description="Whether the store gets the answers of trials.")
     tags: dict[str, str] = Field({}, max_length=50, description="Tags of every run, as in `{team: search}`.")

@@ -53,8 +53,8 @@ class Sweep(Settings):
     revision: str | None = Field(None, max_length=100, description="Revision of a hub model.")
     projection_map: ProjectionMap = Field(
         {},
-        description="For a model family that is not known: word -> end of a linear module's path (a regular expression, with "
-        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq, v: attention.wv}`.",
+        description="For an unknown model family: word -> end of a linear module's path (a regular expression, with "
+        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq}`.",
     )
     tasks: tuple[str, ...] = Field(min_length=1, description="Tasks and suites.")
     seeds: tuple[int, ...] = Field(
@@ -67,8 +67,8 @@ class Sweep(Settings):
     plugins: tuple[str, ...] = Field(
         (),
         max_length=100,
-        description="Modules with own metrics, tasks, methods and searchers ([extending.md](extending.md)): names on Python's "
-        "path, or files next to this one, as in `[kappa.py]`.",
+        description="Modules with own metrics, tasks, methods and searchers ([extending.md](extending.md)), or files next "
+        "to this one.",
     )
     objectives: dict[str, Direction] = Field(
         DEFAULT_OBJECTIVES,
@@ -95,8 +95,7 @@ class Sweep(Settings):
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,
-        description="With `compare: fair`: the settings to tune, as names, or as name: values; `[learning_rate]` if absent, "
-        "over five values that fit the method.",
+        description="With `compare: fair`: the settings to tune, as names, or as name: values; `[learning_rate]` if absent.",
         json_schema_extra={"anyOf": TUNED_FORMS},
     )
     search: SearchSettings = Field(default_factory=SearchSettings)
@@ -110,8 +109,7 @@ class Sweep(Settings):
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
     protocol: Protocol = Field(
         "honest",
-        description="What selection sees: a split held out of the training data (`honest`), or the reported split itself "
-        "(`customary`).",
+        description="What selection sees: rows held out of training (`honest`), or the reported ones (`customary`).",
     )
     warm_start: dict[str, str] = Field({}, description="For a task, the task from whose adapters its trials start.")
     storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder that gets a folder for each sweep.")
