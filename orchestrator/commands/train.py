@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from orchestrator.commands.options import Changes, SweepFile, screen
 from orchestrator.record.options import Options
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.tools.quiet import write_report
 
 if TYPE_CHECKING:
     from craft.results import Progress
     from orchestrator.plan.plan import Plan
     from orchestrator.plan.trial import Job
 
+USUAL_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 USE = """
 {steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it as a model of transformers:
 
@@ -132,10 +137,53 @@ def energy(
 ) -> None:
     """Show how much of a model's weights CRAFT's ranks keep.
 
-    The table has the share of the squared norm, by rank."""
-    from orchestrator.commands.energy import print_report
+    The table has the share of the squared norm, by rank. The decompositions go into the cache, where later runs find them."""
+    from craft.ranks import parse_ranks
 
-    print_report(model, projections.replace(",", " ").split(), ranks or (), device, as_json)
+    rows = [*_energy_kept(model, projections.replace(",", " ").split(), [parse_ranks(text) for text in ranks or ()], device)]
+    if as_json:
+        write_report(json.dumps(rows))
+        return
+    table = Table("projection", "r1, r2, r3", "trains", "energy kept", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        triple, parameters = ", ".join(map(str, row["ranks"])), f"{row['parameters']:,}"
+        table.add_row(row["projection"], triple, parameters, f"{row['energy_kept']:.1%}")
+    Console(emoji=False).print(table)
+
+
+def _energy_kept(
+    model: str, projections: Sequence[str], ranks: Sequence[Sequence[int | str]], device: str | None
+) -> Iterator[dict[str, Any]]:
+    """Yields what each of `ranks`, or usual ones if there are none, keeps of each of the model's projections: the share
+    ||R||^2 / ||W||^2 of a stack's squared norm. The factors are orthonormal, so ||R|| = ||G||, and one decomposition gives the
+    share of every smaller rank triple."""
+    import torch
+
+    from craft.factors.hosvd import stack_factors
+    from craft.models import Base
+    from craft.models.loading import load_config, load_model
+    from craft.models.projections import find_projections
+    from craft.ranks import resolve_ranks
+    from craft.tuners.craft.stack import base_weight
+
+    # The format that the files have, with any head: no head has projections.
+    narrow = load_config(Base(model, "generation", ())).dtype == torch.bfloat16
+    base = load_model(Base(model, "classification", ("no", "yes"), precision="bfloat16" if narrow else "float32"))
+    for name, layers in find_projections(base, projections).items():
+        shape = (len(layers), *layers[0].shape)
+        least = min(shape[1:])
+        usual = [(shape[0], rank, rank) for rank in USUAL_RANKS if rank <= least] or [(shape[0], least, least)]
+        triples = [resolve_ranks(triple, shape, name=f"projection {name!r}") for triple in ranks] or usual
+        weights = [base_weight(base.get_submodule(layer.module_name), layer) for layer in layers]
+        largest = [max(triple[mode] for triple in triples) for mode in range(3)]
+        factors = stack_factors(weights, largest, name=name, device=device)
+        total = factors.squared_norm
+        for triple in triples:
+            kept = float(factors.slice(triple).core.double().square().sum()) / total if total else 1.0
+            parameters = sum(rank * rank for rank in triple)
+            yield {"projection": name, "ranks": triple, "parameters": parameters, "energy_kept": kept}
 
 
 def cache(
