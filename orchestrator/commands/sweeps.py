@@ -110,7 +110,7 @@ def remove(
     agreed = yes or (not as_json and typer.confirm(f"Remove {removal.sweep}?"))
     failed = remove_sweep(removal) if agreed else []
     if as_json:
-        write_report(RemoveReport.of(removal, removed=agreed, failed=failed).to_json())
+        write_report(RemoveReport.fill(removal, removed=agreed, failed=failed).to_json())
     elif agreed:
         console.print(f"{removal.sweep} is removed")
     for line in failed:

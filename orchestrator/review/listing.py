@@ -81,10 +81,6 @@ class RemoveReport(Report):
     stays: list[str] = Field(description="What is left, in sentences.")
     failed: list[str] = Field(description="What could not be deleted, in sentences.")
 
-    @classmethod
-    def of(cls, removal: Removal, *, removed: bool, failed: list[str]) -> RemoveReport:
-        return cls(sweep=removal.sweep, removed=removed, goes=removal.goes, stays=[*removal.stays], failed=failed)
-
 
 def list_sweeps(tracking_uri: str | None = None, storage: str | None = None) -> ListReport:
     """Returns the sweeps of a store if its address is given, else those of the folder `storage` (runs)."""

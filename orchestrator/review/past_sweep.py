@@ -91,7 +91,7 @@ class PastSweep:
     def answer(self) -> Answer:
         """Which configuration is enough, and what to run next; of a running sweep the answer so far."""
         answer = find_answer(self.summaries, self.state)
-        if self.within is not None and answer.changes:
+        if self.within is not None and answer.command and answer.command != self.state.again:
             answer = replace(answer, command=f"{answer.command} --within {self.within:g}")
         return answer.running(describe_running(self.state, time.time())) if self.is_running else answer
 

@@ -21,7 +21,7 @@ from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, b
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer
 from orchestrator.review import front_report as reports_of_fronts
-from orchestrator.review.past_sweep import PastSweep
+from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import over_seeds, record
 from tests.test_documents import ROOT
@@ -210,6 +210,14 @@ def test_more_runs_what_the_answer_proposes(
     monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))
     assert main(["more", str(folder), "--yes"]) == NO
     assert "Nothing is proposed that a command could run" in capsys.readouterr().err
+
+
+def test_the_command_of_an_answer_judges_by_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "again", AGAIN)
+    both = {"LoRA r1": (100, over_seeds(70)), "LoRA r8": (800, over_seeds(90))}
+    sweep = read_folder(record(tmp_path / "runs" / "two", both, seeds=(0,)))
+    assert (sweep.answer.command, sweep.answer.changes) == ("craft-sweeps more two", {"seeds": [0, 1, 2]})
+    assert sweep.with_within(2).answer.command == "craft-sweeps more two --within 2"
 
 
 class _Finished:
