@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -190,18 +189,6 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
     front = [summary for summary in summaries if summary.on_front]
     chosen = judge_summaries(front, objectives).knee
     return next((summary for summary in front if summary.configuration == chosen), None)
-
-
-def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any]:
-    """Returns the ids of the configurations marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there is
-    one."""
-    best = knee(summaries, objectives)
-    marked: dict[str, Any] = {
-        "on_front": [summary.configuration for summary in summaries if summary.on_front],
-        "may_be_on_front": [summary.configuration for summary in summaries if summary.may_be_on_front],
-        "enough": [summary.configuration for summary in summaries if summary.enough],
-    }
-    return marked | ({"knee": best.configuration} if best else {})
 
 
 def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:

@@ -23,7 +23,7 @@ from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
 from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import answer_of
-from orchestrator.results.front import marks
+from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.front_tables import markdown
@@ -57,15 +57,17 @@ class Verdict:
         """Judges a state in which a session has ended."""
         objectives = state.sweep.objectives
         summaries, answer = answer_of(state)
-        marked = marks(summaries, objectives)
         table = markdown(summaries, objectives, state.sweep.enough.within)
-        knee = str(marked.pop("knee", ""))
-        members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
+        chosen = knee(summaries, objectives)
+        members = {
+            tag: frozenset(row.configuration for row in summaries if getattr(row, tag.removeprefix(names.PREFIX)))
+            for tag in (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH)
+        } | {names.KNEE: frozenset([chosen.configuration] if chosen else [])}
         return cls(
             group(state),
             {summary.configuration: summary for summary in summaries},
-            members | {names.KNEE: frozenset([knee] if knee else [])},
-            knee,
+            members,
+            chosen.configuration if chosen else "",
             "\n\n".join((answer.markdown, table)),
             answer.text,
             _closing_numbers(state),

@@ -19,7 +19,7 @@ from craft.spec import RunSpec
 from orchestrator.plan.configuration import flat_parameters, text
 from orchestrator.plan.trial import PlannedTrial, TrialResult, Why
 from orchestrator.record.state import Entry
-from orchestrator.results.front import knee, mark_front, marks, not_shown_to_beat_head
+from orchestrator.results.front import knee, mark_front, not_shown_to_beat_head
 from orchestrator.results.intervals import Interval
 from orchestrator.results.luck import limit
 from orchestrator.results.metrics import flat_cells, full_label
@@ -279,7 +279,7 @@ def test_the_caption_says_what_the_intervals_are_over(
 
 def test_one_row_is_enough(four: list[Summary]) -> None:
     """The others are 2 points and more below the best; with seeds a point apart nothing smaller is within 1."""
-    assert marks(four, OBJECTIVES)["enough"] == ["lora16"]
+    assert [summary.configuration for summary in four if summary.enough] == ["lora16"]
     for form in (rendered(four), markdown(four, OBJECTIVES)):
         assert form.index("P(front): the probability") < form.index("configuration"), "explained before it is shown"
 
