@@ -100,6 +100,6 @@ def without_ray() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "run", run)
-        for module in ("guards", "run_job", "surroundings"):  # a process of tests is large, and has no next trial
+        for module in ("run_job", "surroundings"):  # a process of tests is large, and has no next trial
             patch.setattr(f"orchestrator.worker.{module}.free_memory", lambda: None)
         yield
