@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -101,35 +100,24 @@ SWEEP = """
 name: t
 model: {model}
 tasks: [toy/sentiment]
-seeds: {seeds}
+seeds: [0]
 training: {{epochs: 4, batch_size: 8, max_length: 16, train_examples: 64, eval_examples: 40, search_examples: 40}}
 space:
   # The second ranks are the same on this model of three layers; the constraint drops a size.
-  - {{method: craft, ranks: {{values: [[all, 8, 8], [3, 8, 8]]}}, learning_rate: {{values: {rates}}}, sizes: [40, 120]}}
+  - method: craft
+    ranks: {{values: [[all, 8, 8], [3, 8, 8]]}}
+    learning_rate: {{values: [1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]}}
+    sizes: [40, 120]
 constraints: {{trainable_parameters: {{min: 60}}}}
+scheduler: {{name: promotion, factor: 2}}
 {rules}
 """
-GRID = "[1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]"
 
 
-@pytest.mark.parametrize(
-    ("rules", "seeds", "rates", "statuses"),
-    [
-        ("scheduler: {name: promotion, factor: 2}\nbudget: {trials: 6}", [0], GRID, {"finished", "stopped"}),
-        (
-            "search: {algorithm: tpe, configurations: 4}\nscheduler: {name: promotion, factor: 2}",
-            [0],
-            GRID,
-            {"finished", "stopped"},
-        ),
-    ],
-    ids=["promotion", "searcher"],
-)
-def test_outputs_follow_their_training_under_every_rule(
-    tmp_path: Path, tiny_bert: str, rules: str, seeds: Sequence[int], rates: str, statuses: set[str]
-) -> None:
+@pytest.mark.parametrize("rules", ["budget: {trials: 6}", "search: {algorithm: tpe, configurations: 4}"])
+def test_outputs_follow_their_training_under_every_rule(tmp_path: Path, tiny_bert: str, rules: str) -> None:
     file, runs = tmp_path / "t.yaml", tmp_path / "runs"
-    file.write_text(SWEEP.format(model=tiny_bert, seeds=seeds, rates=rates, rules=rules))
+    file.write_text(SWEEP.format(model=tiny_bert, rules=rules))
     flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
     with without_ray():
         assert main([str(file), *flags]) == 0
@@ -153,19 +141,13 @@ def test_outputs_follow_their_training_under_every_rule(
         elif whole.stopped:
             assert "score" not in cut.metrics, "what was stopped is not cut"
     ended = {how for one in by_label.values() for how in _statuses(one)}
-    assert ended == statuses
+    assert ended == {"finished", "stopped"}
     with without_ray():
         assert main([str(file), *flags, "--resume"]) == 0
     assert results_of(runs / "t") == results
     best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
     assert app.main(["take", *best]) == 0
     assert (tmp_path / "adapter" / "adapter_config.json").exists()
-    if len(seeds) > 1:
-        assert {len(one.scores) for one in cuts.values()} <= {2, 3}
-        assert 3 in {len(one.scores) for one in cuts.values()}
-        label, cut = next(iter(cuts.items()))
-        pair = ["--configuration-a", cut.configuration, "--configuration-b", by_label[label].configuration]
-        assert app.main(["compare", str(runs / "t"), str(runs / "t"), *pair]) == 0
 
 
 def _statuses(one: Summary) -> set[str]:
