@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from orchestrator.record.events import Filed, Underway
+from orchestrator.record.events import Filed, Paused, Underway
 from tests.orchestrator.logged import SweepLog, entry, finished, history, mirror, runs, story
 
 
@@ -107,6 +107,17 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     for name, value in (("search_score", "nan"), ("search_loss", "inf")):
         assert run.data.tags[f"craft.nonfinite.{name}"] == f"{value} at step 20"
     assert "search_loss" not in run.data.metrics
+
+
+def test_a_paused_trial_does_not_run_and_its_configuration_does(uri: str, tmp_path: Path) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    sweep.add(Paused, keys=[trial.key])
+    mirror(tmp_path, uri)
+    run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
+    states = (run.info.status, run.data.tags["craft.status"], configuration.data.tags["craft.status"])
+    assert states == ("KILLED", "interrupted", "running")
 
 
 def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(uri: str, tmp_path: Path) -> None:
