@@ -17,6 +17,7 @@ from orchestrator.results.intervals import compare
 from orchestrator.results.luck import difference
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
+from orchestrator.results.tuning import Tuning
 from tests.benchmarks.answer import COMMON, MOST_SEEDS, Simulation
 
 WORLDS = ("equal", "unequal", "larger ones scatter", "failing seeds", "t seeds")
@@ -43,7 +44,7 @@ def found(world: str, sweeps: int, seed: int = 5) -> list[tuple[float, float]]:
         for number, level in enumerate(levels):
             name, noise = f"9 {number + 1}", sweep.spread * random.normal(0, 1, MOST_SEEDS) + sweep.seed_effect
             sweep.truths[name] = level
-            sweep.summaries[name] = sweep.score(name, 0, 8.0, (level + noise)[None], None, None)
+            sweep.summaries[name] = sweep.score(name, 0, 8.0, (level + noise)[None], None, Tuning())
         first = sweep.mark([*names[::2], "9 1"], SEEDS)
         others = [sweep.mark([*names[1::2], f"9 {number + 2}"], SEEDS) for number in range(len(GAPS))]
         known = spreads(first, ["t0"])
