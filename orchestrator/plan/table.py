@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -172,6 +173,8 @@ def gpu_lines(plan: Plan, gpus: Sequence[Gpu], counts: Sequence[float] = ()) -> 
     """
     card, machines = min(gpus, key=lambda gpu: gpu.bytes, default=None), counts or [len(gpus) or MACHINE_GPUS]
     if not any(share.gpu for share in plan.sweep.shares):
+        if sys.platform == "darwin":
+            return [Line("on this Mac", "every trial runs on the CPU; its GPU is not used")]
         return [idle_line(sum(machines))] if gpus else []
     shares = [share for share in plan.sweep.shares if share.count > 1 or (share.gpu and gpus)]
     return [_line_of(plan, share, card, machines) for share in shares]

@@ -50,7 +50,7 @@ def test_the_context_counts(tmp_path: Path) -> None:
     assert doubts == [False, True]
 
 
-def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path) -> None:
+def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(resources: str, gpus: list[Gpu]) -> list[str]:
         console = Console(file=io.StringIO(), width=60)
         print_plan(plan_of(tmp_path, resources), console, gpus=gpus)
@@ -59,6 +59,10 @@ def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path) -> None:
     assert shown("{cpu: 1}", []) == []
     assert shown("{gpu: 0.5}", []) == []  # a laptop says nothing of the GPUs of the cluster that the sweep will run on
     assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["GPUs: 1, all idle: resources.gpu is 0"]
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert [str(line) for line in gpu_lines(plan_of(tmp_path, "{cpu: 1}"), [])] == [
+        "device: runs on the CPU: a Mac's GPU is not used"
+    ]
     (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
     assert "too small for Full fine-tuning" in memory
     assert memory.endswith("2 at once on 1 GPUs, 0.2 idle")
