@@ -60,9 +60,8 @@ def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path, monkeypatch: py
     assert shown("{gpu: 0.5}", []) == []  # a laptop says nothing of the GPUs of the cluster that the sweep will run on
     assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["GPUs: 1, all idle: resources.gpu is 0"]
     monkeypatch.setattr("sys.platform", "darwin")
-    assert [str(line) for line in gpu_lines(plan_of(tmp_path, "{cpu: 1}"), [])] == [
-        "device: runs on the CPU: a Mac's GPU is not used"
-    ]
+    (line,) = gpu_lines(plan_of(tmp_path, "{cpu: 1}"), [])
+    assert "runs on the CPU" in line.value
     (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
     assert "too small for Full fine-tuning" in memory
     assert memory.endswith("2 at once on 1 GPUs, 0.2 idle")
