@@ -33,7 +33,6 @@ SPACE: tuple[dict[str, Any], ...] = (
 )
 
 
-LONGER = {"name": "s-longer"}
 RATES = {"space.2.learning_rate": {"values": [1e-3, 3e-3, 9e-3, 0.00033, 0.027]}}
 
 

@@ -99,10 +99,6 @@ def _rank(row: Row) -> int:
     return int(row[_column([row], "rank")])
 
 
-def _seed(row: Row) -> int:
-    return int(row[_column([row], "seed")])
-
-
 def _epochs(name: str) -> Any:
     def change(rows: list[Row]) -> list[Row]:
         score = _column(rows, "score")
