@@ -226,7 +226,7 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | 
 
     prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
     if as_json:
-        from orchestrator.review.prospect import plan_report
+        from orchestrator.review.plan_report import plan_report
 
         write_report(plan_report(plan, prospect).to_json())
         return

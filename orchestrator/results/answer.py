@@ -23,21 +23,18 @@ from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state,
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
+from orchestrator.results.next_settings import Settings, other_rates, rate_end, takes
 from orchestrator.results.probabilities import find_falls
 from orchestrator.results.step import (
     LIKELY,
-    Settings,
     Step,
     describe_price,
     describe_step,
-    other_rates,
     other_sizes,
     pace_of,
-    rate_end,
     seconds_of_seed,
     settings_of,
     steps,
-    takes,
 )
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary

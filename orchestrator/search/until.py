@@ -26,17 +26,8 @@ from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
 from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
-from orchestrator.results.step import (
-    FACTORS,
-    LEAST_PROBABILITY,
-    Step,
-    another_size,
-    describe_price,
-    describe_seeds,
-    pace_of,
-    rate_end,
-    steps,
-)
+from orchestrator.results.next_settings import another_size, rate_end
+from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, pace_of, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Stages, added, after, build, entries_of, is_affordable

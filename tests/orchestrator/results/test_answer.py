@@ -17,7 +17,8 @@ from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import interval
 from orchestrator.results.luck import helps_most
-from orchestrator.results.step import other_sizes, resized
+from orchestrator.results.next_settings import resized
+from orchestrator.results.step import other_sizes
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
