@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import CustomTask, DataSettings, GenerationSettings, HubSplit
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
-from craft.tasks.files import DataError, Faults, Rows, file_stamp, read_source
+from craft.tasks.files import DataError, Faults, Rows
+from craft.tasks.hub_splits import file_stamp, read_source
 from craft.tasks.rows import (
     class_index,
     fingerprint,

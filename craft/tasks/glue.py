@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from craft.settings import DataSettings, HubSplit
-from craft.tasks.files import DataUnavailable, read_rows, read_split
+from craft.tasks.files import DataUnavailable, read_rows
+from craft.tasks.hub_splits import read_split
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import Kind, Published, RawData, Task
 

@@ -21,7 +21,8 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from craft.settings import DataSettings, Protocol
-from craft.tasks.files import DataError, file_stamp
+from craft.tasks.files import DataError
+from craft.tasks.hub_splits import file_stamp
 from craft.tasks.rows import numbered
 from craft.tasks.task import RawData, Task
 

@@ -1,0 +1,68 @@
+"""Splits of datasets: what the datasets library reads, from the hub, its cache or a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from craft.settings import HubSplit
+from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
+
+
+def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Rows:
+    """Reads a split by the datasets library, which runs no script of a dataset; classes have their names, or their numbers.
+
+    Raises:
+        DataUnavailable: it is not there, or not in the cache and the hub cannot be asked. `advice` is another way out.
+    """
+    from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
+
+    place = Path(source.path).expanduser()
+    try:
+        if (place / "state.json").is_file() or (place / "dataset_dict.json").is_file():  # what `save_to_disk` writes
+            stored = load_from_disk(str(place))
+            loaded = stored[source.split] if isinstance(stored, DatasetDict) else stored
+        else:
+            path = str(place) if place.is_dir() else source.path
+            loaded = load_dataset(path, source.name, split=source.split, revision=source.revision)
+    # The type of the error depends on the network and on the versions of three libraries (requests, httpx, fsspec).
+    except Exception as error:
+        raise DataUnavailable(_describe_absence(source, place, error) + advice) from error
+    assert isinstance(loaded, Dataset), "one split is asked for"
+    columns = {}
+    for name, feature in loaded.features.items():
+        cells = loaded[name][:]
+        if names and isinstance(feature, ClassLabel):
+            cells = [None if cell is None or cell < 0 else feature.names[cell] for cell in cells]
+        columns[name] = cells
+    return Rows(str(source), columns)
+
+
+def _describe_absence(source: HubSplit, place: Path, error: Exception) -> str:
+    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if place.is_dir():
+        return f"{source}: the datasets library cannot read it from the folder {place} ({why})"
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"}:
+        return f"{source}: cannot be read from the Hugging Face hub ({why})"
+    arguments = ", ".join([repr(source.path), *([repr(source.name)] if source.name else [])])
+    command = f'python -c "import datasets; datasets.load_dataset({arguments})"'
+    return (
+        f"{source}: HF_HUB_OFFLINE is set, and it is not in the cache of the datasets library ({why}). Fetch it where the hub "
+        f"is in reach, {command}, and bring the folder HF_DATASETS_CACHE (~/.cache/huggingface/datasets) here"
+    )
+
+
+def read_source(source: str | HubSplit, encoding: str | None = None, skip: bool | None = None) -> Rows:
+    """Reads a file as `read_rows` does, or a split of a dataset. Raises DataError."""
+    if isinstance(source, str):
+        return read_rows(source, encoding, skip)
+    rows = read_split(source)
+    if not len(rows):
+        raise DataError(f"{source} holds no rows; at least one is needed")
+    return rows
+
+
+def file_stamp(file: str | Path | HubSplit) -> tuple[int, int] | None:
+    """Returns what a file changes when it is written again: its time and size; None where there is no file."""
+    path = Path(file.path if isinstance(file, HubSplit) else file).expanduser()
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
