@@ -1,4 +1,4 @@
-"""What an audit reads: an adapter's folder as PEFT writes it, whoever trained it, with its model; no record of a run is needed.
+"""What an audit reads: an adapter's folder as PEFT writes it, with its model; no record of a run is needed.
 And `Data`, the rows to score: `describe` makes of both the audit as a run."""
 
 from __future__ import annotations

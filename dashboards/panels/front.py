@@ -318,8 +318,8 @@ def published_rows() -> tuple[Plain, ...]:
             for cells in csv.DictReader(file):
                 row: Plain = {name: cells.pop(name) for name in ("model", "method", "source")}
                 row |= {"suite": suite, "protocol": protocol, "tasks": int(cells.pop("averaged_tasks", 8))}
-                known = {"average": "score", "trainable_parameters": "trainable_parameters"}
-                row["values"] = {known.get(name, f"score/{name}"): float(cell) for name, cell in cells.items() if cell}
+                columns = {"average": "score", "trainable_parameters": "trainable_parameters"}
+                row["values"] = {columns.get(name, f"score/{name}"): float(cell) for name, cell in cells.items() if cell}
                 rows.append(row)
     return tuple(rows)
 

@@ -181,9 +181,9 @@ def _energy_kept(
         factors = stack_factors(weights, largest, name=name, device=device)
         total = factors.squared_norm
         for triple in triples:
-            kept = float(factors.slice(triple).core.double().square().sum()) / total if total else 1.0
+            share = float(factors.slice(triple).core.double().square().sum()) / total if total else 1.0
             parameters = sum(rank * rank for rank in triple)
-            yield {"projection": name, "ranks": triple, "parameters": parameters, "energy_kept": kept}
+            yield {"projection": name, "ranks": triple, "parameters": parameters, "energy_kept": share}
 
 
 def cache(

@@ -68,7 +68,7 @@ class Identity:
         identity = self._content(configuration.method, configuration.training, configuration.path)
         tasks = {task: self.sweep.training_for(task, configuration.training, block) for task in self.sweep.task_names}
         identity["training"] = {task: _with_effect(training) for task, training in tasks.items()}
-        del identity["chosen"]  # these settings are those that trials have, whoever chose them
+        del identity["chosen"]  # these settings are those that trials have, whatever chose them
         identity["parameters"] = parameters
         if self._resolves and row.resolve is not None:
             identity["parameters"] = row.resolve(self._meta, row.parameters.model_validate(parameters))
@@ -140,8 +140,8 @@ def _with_effect(training: TrainingSettings) -> dict[str, Any]:
     settings = training.model_dump(mode="json")
     if training.max_steps is not None:
         del settings["epochs"]
-    every, whole = training.evaluate_every, training.max_steps is None and training.epochs.is_integer()
-    if every == "end" or (whole and every >= training.epochs):
+    every, in_epochs = training.evaluate_every, training.max_steps is None and training.epochs.is_integer()
+    if every == "end" or (in_epochs and every >= training.epochs):
         del settings["select"], settings["evaluate_every"]  # a single evaluation has the best weights and the last
     if training.head_learning_rate == training.learning_rate:
         settings["head_learning_rate"] = None

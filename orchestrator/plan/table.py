@@ -207,8 +207,8 @@ def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[
 def _needs(plan: Plan, share: Resources, gpu_bytes: int | None) -> tuple[dict[str, int], str]:
     """Returns the bytes that each process of a share's trials takes, by label, and how several processes share a trial."""
     if share.count == 1:
-        known = [(row, row.estimated_memory_bytes) for row in plan.trained or plan.probed]
-        mine = [(row, need) for row, need in known if plan.sweep.resources_for(plan.sweep.block_at(row.path)) == share]
+        needs = [(row, row.estimated_memory_bytes) for row in plan.trained or plan.probed]
+        mine = [(row, need) for row, need in needs if plan.sweep.resources_for(plan.sweep.block_at(row.path)) == share]
         return {row.label: need for row, need in mine if need is not None}, ""
     every = [trial for trial in (*plan.trials, *plan.examples) if trial.run.cut_from is None and trial.resources == share]
     firsts = {trial.configuration: trial for trial in reversed(every)}

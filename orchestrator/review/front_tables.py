@@ -327,8 +327,8 @@ def front_metrics(summaries: Sequence[Summary], objectives: Objectives) -> list[
     available = {name for summary in summaries for name in flat_cells(summary)} - {*objectives}
     if len({summary.value("examples") for summary in summaries if summary.complete}) == 1:
         available.discard("examples")
-    beside = [name for name, column in COLUMNS.items() if column.place == "front" and name in available]
-    return [name for objective in objectives for name in (objective, *(beside if objective == "score" else ()))]
+    more = [name for name, column in COLUMNS.items() if column.place == "front" and name in available]
+    return [name for objective in objectives for name in (objective, *(more if objective == "score" else ()))]
 
 
 def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:

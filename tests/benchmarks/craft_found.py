@@ -51,13 +51,13 @@ def judged(entries: Sequence[Entry]) -> list[Summary]:
 def _line(model: str, task: str, entries: Sequence[Entry]) -> str:
     summaries = judged(entries)
     craft = [summary for summary in summaries if summary.method in CRAFT]
-    others = [summary for summary in summaries if summary.method not in CRAFT and summary.on_front and summary.value(SIZE)]
+    not_craft = [summary for summary in summaries if summary.method not in CRAFT and summary.on_front and summary.value(SIZE)]
     rows = next(int(entry.result.facts["train_examples"]) for entry in entries if entry.result)
     cells = (
         f"{model}, {short_task(task)}, {rows:,}, {max(summary.score.n for summary in summaries)}",
         _list(_sized(summary) for summary in craft if summary.on_front),
         _list(f"{summary.value(SIZE):,.0f}" for summary in craft if not summary.on_front),
-        _list(f"{full_label(summary)}: {summary.value(SIZE):,.0f}" for summary in others),
+        _list(f"{full_label(summary)}: {summary.value(SIZE):,.0f}" for summary in not_craft),
     )
     return f"| {' | '.join(cells)} |"
 

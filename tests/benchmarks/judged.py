@@ -119,7 +119,7 @@ def alone(rows: Sequence[Summary]) -> Summary:
 
 def spread_of(judged: Iterable[Judgement]) -> tuple[int, float]:
     """Returns how many configurations have several runs, and the pooled standard deviation of their scores in points."""
-    repeated = [[*row.scores.values()] for one in judged for row in one.record.summaries if row.score.n > 1]
+    repeated = [[*row.scores.values()] for judgement in judged for row in judgement.record.summaries if row.score.n > 1]
     squares = [sum((score - fmean(scores)) ** 2 for score in scores) for scores in repeated]
     return len(repeated), math.sqrt(sum(squares) / sum(len(scores) - 1 for scores in repeated)) if repeated else SPREAD
 
@@ -131,15 +131,15 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
-        known, tells = "not known: one run each", f"{len(doubtful)} of {len(rows)}: {list_some(labels(doubtful), SHOWN)}"
+        verdict, tells = "not known: one run each", f"{len(doubtful)} of {len(rows)}: {list_some(labels(doubtful), SHOWN)}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
-        known = f"{'enough' if answer.kind == 'enough' else 'not decided'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
+        verdict = f"{'enough' if answer.kind == 'enough' else 'not decided'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
         step = PROPOSED.search(answer.proposal)
         doubtful = [row for row in rows if step and row.label in step[2]]
         seconds = (COUNTS.index(step[1]) if step else 0) * seconds_of_seed([row.trained for row in doubtful], rows)
         tells = list_some(labels(doubtful), SHOWN) or "-"
-    cells = (f"{name}, {runs}", taken.label, known, tells, f"{seconds / 3600:.0f}")
+    cells = (f"{name}, {runs}", taken.label, verdict, tells, f"{seconds / 3600:.0f}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -154,7 +154,7 @@ def page(folder: Path, file: Path, command: str) -> str:
     judged = {model: judge(rows, by="run", size="rank", independent=True) for model, rows in models.items()}
     repeats, spread = spread_of(judged.values())
     doubtful = in_doubt(compared.record.summaries, SPREAD)
-    small = [model for model, one in judged.items() if alone(one.record.summaries).value(SIZE) <= SMALL]
+    small = [model for model, judgement in judged.items() if alone(judgement.record.summaries).value(SIZE) <= SMALL]
     judgements = [compared, *judged.values()]
     head = HEAD.format(
         command=command,
@@ -162,7 +162,7 @@ def page(folder: Path, file: Path, command: str) -> str:
         questions=QUESTIONS,
         cells=sum(map(len, models.values())),
         models=len(models),
-        known=sum(one.answer.kind == "enough" for one in judgements),
+        known=sum(judgement.answer.kind == "enough" for judgement in judgements),
         all=len(judgements),
         repeats=repeats,
         spread=spread,
@@ -172,7 +172,7 @@ def page(folder: Path, file: Path, command: str) -> str:
         doubtful=len(doubtful),
     )
     lines = [line("Llama-3.2-3B, methods", len(methods), compared, SPREAD)]
-    lines += [line(model, len(models[model]), one, spread) for model, one in judged.items()]
+    lines += [line(model, len(models[model]), judgement, spread) for model, judgement in judged.items()]
     return head + "\n".join([*lines, ""])
 
 

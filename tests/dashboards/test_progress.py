@@ -61,16 +61,16 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
-    told = Underway(time=time.time() - 60, left=300.0, doing="scoring 300/872 (reported)")
+    report = Underway(time=time.time() - 60, left=300.0, doing="scoring 300/872 (reported)")
     trials = configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})
-    view = view_of(("ranks", [FakeSession(planned=9, underway=told), *trials]))
+    view = view_of(("ranks", [FakeSession(planned=9, underway=report), *trials]))
     ((*row, left),) = progress_data(view)["rows"]
     assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
     assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
     status = state_of([], view)["status"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
-    silent = replace(told, time=time.time() - 3600)
+    silent = replace(report, time=time.time() - 3600)
     ((*_, doing, left),) = progress_data(view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])))["rows"]
     assert (left, doing) == (None, ""), "a driver that has been silent for an hour is gone"
 

@@ -43,8 +43,8 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away:
         stack.enter_context(patch.dict(os.environ, login))
         server = stack.enter_context(closing(Server(backend, folder / "server", password)))
         server.start()
-        told = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
-        process = start_driver(folder / "sweep", **told, tracking=server.uri)  # type: ignore[arg-type]
+        settings = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
+        process = start_driver(folder / "sweep", **settings, tracking=server.uri)  # type: ignore[arg-type]
         log, record = folder / "sweep" / "log", folder / "sweep" / "test" / "log.jsonl"
         while not log.exists() or steps(log).total() < 2:
             assert process.poll() is None, process.communicate()

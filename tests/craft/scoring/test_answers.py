@@ -269,7 +269,7 @@ def test_a_batch_is_answered_token_for_token_as_one_by_one(spoken: tuple[Any, An
     for batch_size in (3, len(prompts)):
         assert generate(model, tokenizer, prompts, settings, batch_size) == alone
     assert all(0 < len(answer) <= 20 for answer in alone)
-    assert len({tuple(answer) for answer in alone}) > 2, "different prompts are told different things"
+    assert len({tuple(answer) for answer in alone}) > 2, "different prompts have different answers"
 
 
 def test_one_by_one_is_what_the_library_generates(spoken: tuple[Any, Any]) -> None:

@@ -115,9 +115,9 @@ def after(reasons: list[str | None], running_since: tuple[float, ...] = ()) -> s
 
 
 def test_ten_alike_are_enough_and_the_reason_is_told() -> None:
-    alike = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
-    assert after(alike[:-1]) is None
-    assert f"model m: no room on /scratch/{ENOUGH - 1}" in (after(alike) or "")
+    errors = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
+    assert after(errors[:-1]) is None
+    assert f"model m: no room on /scratch/{ENOUGH - 1}" in (after(errors) or "")
 
 
 def test_another_reason_or_a_trial_that_trains_begins_the_count_anew() -> None:

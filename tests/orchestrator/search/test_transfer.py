@@ -88,8 +88,8 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     run(plan, by(TWO_STEPS))
     assert replay(plan.sweep.folder, uri, DesiredRuns, 60) == 0
     summaries = [summary for summary in judged(plan) if summary.complete]
-    told = {summary.parameters["rank"]: describe_tuning(summary) for summary in summaries}
-    assert told == {
+    tuned = {summary.parameters["rank"]: describe_tuning(summary) for summary in summaries}
+    assert tuned == {
         1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on paraphrase",
         2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
         4: "learning_rate 0.003, 10 trials, 1 min 40 s",
@@ -99,7 +99,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     words = caption(summaries, plan.sweep.objectives)
     assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
-        assert {summary.parameters["rank"]: describe_tuning(summary) for summary in past.summaries if summary.complete} == told
+        assert {summary.parameters["rank"]: describe_tuning(summary) for summary in past.summaries if summary.complete} == tuned
 
 
 def test_whose_rate_it_is_does_not_depend_on_a_label(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_whose_rate_it_is_does_not_depend_on_a_label(tmp_path: Path) -> None:
         replace(entry, trial=replace(entry.trial, label="the middle one")) if entry.trial.parameters["rank"] == 4 else entry
         for entry in entries
     ]
-    told = {summary.parameters["rank"]: summary.tuning for summary in summarize_entries(renamed) if summary.complete}
-    assert [rank for rank, tuning in told.items() if tuning.transferred == "the middle one"] == [2, 8]
+    tuned = {summary.parameters["rank"]: summary.tuning for summary in summarize_entries(renamed) if summary.complete}
+    assert [rank for rank, tuning in tuned.items() if tuning.transferred == "the middle one"] == [2, 8]
     by_rank = {entry.trial.parameters["rank"]: entry.trial for entry in entries if entry.trial.is_reported}
     assert by_rank[8].transferred == by_rank[4].configuration
 

@@ -60,11 +60,11 @@ def test_trials_train_as_alone_each_in_its_share_and_report_each_batch_that_they
 ) -> None:
     from tests.orchestrator.tune.running import run_sweep
 
-    heard: dict[str, list[dict[str, Any]]] = {}
+    received: dict[str, list[dict[str, Any]]] = {}
     look = Display.look
 
     def listened(self: Display, key: str, outlook: dict[str, Any]) -> None:
-        heard.setdefault(key, []).append(outlook)
+        received.setdefault(key, []).append(outlook)
         look(self, key, outlook)
 
     monkeypatch.setattr(Display, "look", listened)
@@ -94,7 +94,7 @@ def test_trials_train_as_alone_each_in_its_share_and_report_each_batch_that_they
     assert any(event.doing for event in events if isinstance(event, Underway)), "the record has it too"
     wanted = [f"scoring {done}/{SEARCH} (search)" for done in range(BATCH, SEARCH + 1, BATCH)]
     wanted += [f"scoring {done}/{REPORTED} (reported)" for done in range(BATCH, REPORTED + 1, BATCH)]
-    for outlooks in heard.values():
+    for outlooks in received.values():
         scored = [outlook for outlook in outlooks if outlook["phase"].startswith("scoring")]
         assert [outlook["phase"] for outlook in scored] == wanted
         shares, lefts = ([outlook[name] for outlook in scored[2:]] for name in ("share", "seconds_left"))
