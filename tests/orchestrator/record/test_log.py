@@ -15,9 +15,8 @@ from orchestrator.record import log as log_module
 from orchestrator.record import log as logs
 from orchestrator.record.events import FORMAT
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import DamagedLog, OtherVersion, load_snapshot, read_events, read_state
+from orchestrator.record.log import CHECKSUM, SUFFIX, DamagedLog, OtherVersion, load_snapshot, read_events, read_state
 from orchestrator.record.state import State, fold
-from orchestrator.tools.journal import CHECKSUM, SUFFIX
 from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.record.played import plan_of

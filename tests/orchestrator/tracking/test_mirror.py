@@ -17,8 +17,8 @@ from requests import ConnectionError as Lost
 
 from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.log import DamagedLog
 from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.tools.journal import DamagedLog
 from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools import journal as module
-from orchestrator.tools.journal import BOM, DamagedLog, Journal, read
+from orchestrator.record import log as module
+from orchestrator.record.log import BOM, DamagedLog, Log, read
 
 
 def events(path: Path, offset: int = 0) -> list[dict]:
@@ -24,14 +24,14 @@ def events(path: Path, offset: int = 0) -> list[dict]:
 
 def test_events_come_back_in_order_and_from_any_offset(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "journal.jsonl"
-    with closing(Journal(path)) as journal:
-        first = journal.extend([{"n": 1, "text": "Zeile\nzwei <b>·</b> 日本"}])
-        second = journal.extend([{"n": 2}, {"n": 3}])
+    with closing(Log(path)) as journal:
+        first = journal.write([{"n": 1, "text": "Zeile\nzwei <b>·</b> 日本"}])
+        second = journal.write([{"n": 2}, {"n": 3}])
         assert second == path.stat().st_size
         assert events(path) == [{"n": 1, "text": "Zeile\nzwei <b>·</b> 日本"}, {"n": 2}, {"n": 3}]
         assert events(path, first) == [{"n": 2}, {"n": 3}]
         assert [offset for _, offset in read(path)][-1] == second
-        assert journal.extend([{"n": 4}]) > second
+        assert journal.write([{"n": 4}]) > second
     assert events(path, second) == [{"n": 4}]
     assert events(tmp_path / "absent.jsonl") == []
 
@@ -39,35 +39,35 @@ def test_events_come_back_in_order_and_from_any_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b"\x00\x00\x00\x00", b"x" * 200_000])
 def test_what_a_crash_left_half_written_is_not_read_and_is_cut_at_the_next_start(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "journal.jsonl"
-    with closing(Journal(path)) as journal:
-        whole = journal.extend([{"n": 1}])
+    with closing(Log(path)) as journal:
+        whole = journal.write([{"n": 1}])
     with path.open("ab") as stream:
         stream.write(torn)
     assert events(path) == [{"n": 1}]
-    with closing(Journal(path)) as journal:
+    with closing(Log(path)) as journal:
         assert path.stat().st_size == whole
-        journal.extend([{"n": 3}])
+        journal.write([{"n": 3}])
     assert events(path) == [{"n": 1}, {"n": 3}]
 
 
 def test_every_cut_of_a_journal_leaves_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    with closing(Journal(path)) as journal:
-        ends = [0, *(journal.extend([{"n": n, "text": "ä" * n}]) for n in range(6))]
+    with closing(Log(path)) as journal:
+        ends = [0, *(journal.write([{"n": n, "text": "ä" * n}]) for n in range(6))]
     content = path.read_bytes()
     for length in range(len(content) + 1):
         path.write_bytes(content[:length])
         kept = sum(end <= length for end in ends) - 1
         assert [event["n"] for event in events(path)] == list(range(kept))
-        Journal(path).close()
+        Log(path).close()
         assert path.stat().st_size == ends[kept]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "a journal.jsonl"
-    with closing(Journal(path)) as journal:
-        journal.extend({"event": "Ended" if n % 2 else "Reported", "n": n} for n in range(1, 9))
+    with closing(Log(path)) as journal:
+        journal.write({"event": "Ended" if n % 2 else "Reported", "n": n} for n in range(1, 9))
     return path
 
 
@@ -88,12 +88,12 @@ def test_a_damaged_line_is_named_with_a_command_that_keeps_the_lines_before_it(l
     for offset in (0, len(b"".join(lines[:2]))):
         with pytest.raises(DamagedLog, match=r"line 4 is damaged.*loses 5 lines \(2 Ended, 2 Reported\)") as error:
             events(log, offset)
-    Journal(log).close()
+    Log(log).close()
     assert log.read_bytes() == content, "only a reader may judge it"
     run(str(error.value), "truncate", log)
     assert [event["n"] for event in events(log)] == [1, 2, 3]
-    with closing(Journal(log)) as journal:
-        journal.extend([{"n": 4}])
+    with closing(Log(log)) as journal:
+        journal.write([{"n": 4}])
     assert [event["n"] for event in events(log)] == [1, 2, 3, 4]
 
 
@@ -114,8 +114,8 @@ def test_lines_that_are_missing_moved_doubled_or_of_another_log_are_noticed(
     log: Path, tmp_path: Path, order: str, number: int
 ) -> None:
     other = tmp_path / "other.jsonl"
-    with closing(Journal(other)) as journal:
-        journal.extend({"n": n, "sweep": "other"} for n in range(3))
+    with closing(Log(other)) as journal:
+        journal.write({"n": n, "sweep": "other"} for n in range(3))
     lines = dict(zip("12345678abc", log.read_bytes().splitlines(True) + other.read_bytes().splitlines(True), strict=True))
     log.write_bytes(b"".join(lines[name] for name in order))
     with pytest.raises(DamagedLog, match=f"line {number} is damaged, or lines are missing before it"):
@@ -150,8 +150,8 @@ def test_a_log_whose_json_was_written_anew_is_not_cut_line_by_line(log: Path) ->
 
 def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    with closing(Journal(path)) as journal:
-        journal.extend([{"score": 91.25}])
+    with closing(Log(path)) as journal:
+        journal.write([{"score": 91.25}])
     line = path.read_bytes()
     for place in range(8 * (len(line) - 1)):
         path.write_bytes(bytes(byte ^ (1 << place % 8 if number == place // 8 else 0) for number, byte in enumerate(line)))
@@ -161,12 +161,12 @@ def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    with closing(Journal(path)) as journal:
-        journal.extend([{"n": 1}])
+    with closing(Log(path)) as journal:
+        journal.write([{"n": 1}])
         with pytest.raises(ValueError, match=r"journal\.jsonl"):
-            Journal(path)
+            Log(path)
         assert events(path) == [{"n": 1}]
-    Journal(path).close()
+    Log(path).close()
 
 
 def test_a_full_disk_leaves_no_half_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,24 +178,24 @@ def test_a_full_disk_leaves_no_half_batch(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, bytes(content)[:12], offset)
 
-    with closing(Journal(path)) as journal:
-        journal.extend([{"n": 1}])
+    with closing(Log(path)) as journal:
+        journal.write([{"n": 1}])
         monkeypatch.setattr(module.os, "pwrite", full)
         with pytest.raises(OSError, match="No space"):
-            journal.extend([{"n": 2}, {"n": 3}, {"n": 4}])
+            journal.write([{"n": 2}, {"n": 3}, {"n": 4}])
         monkeypatch.setattr(module.os, "pwrite", real)
         assert events(path) == [{"n": 1}]
-        journal.extend([{"n": 5}])
+        journal.write([{"n": 5}])
     assert events(path) == [{"n": 1}, {"n": 5}]
 
 
 def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     program = (
-        "import sys; from pathlib import Path; from orchestrator.tools.journal import Journal\n"
-        f"journal = Journal(Path({str(path)!r}))\n"
+        "import sys; from pathlib import Path; from orchestrator.record.log import Log\n"
+        f"journal = Log(Path({str(path)!r}))\n"
         "for n in range(10**6):\n"
-        "    journal.extend([{'n': n, 'text': 'x' * 500}])\n"
+        "    journal.write([{'n': n, 'text': 'x' * 500}])\n"
         "    print(n, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as writer:
@@ -206,7 +206,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_
             if told == 40:
                 writer.kill()
                 break
-    with closing(Journal(path)):
+    with closing(Log(path)):
         numbers = [event["n"] for event in events(path)]
         assert numbers == list(range(len(numbers)))
         assert len(numbers) > told
