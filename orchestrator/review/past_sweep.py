@@ -92,7 +92,8 @@ class PastSweep:
         """Which configuration is enough, and what to run next; of a running sweep the answer so far."""
         answer = find_answer(self.summaries, self.state)
         if self.within is not None and answer.command and answer.command != self.state.again:
-            answer = replace(answer, command=f"{answer.command} --within {self.within:g}")
+            changes = {**answer.changes, "enough.within": self.within}
+            answer = replace(answer, command=f"{answer.command} --within {self.within:g}", changes=changes)
         return answer.running(describe_running(self.state, time.time())) if self.is_running else answer
 
     def with_within(self, within: float | None) -> PastSweep:

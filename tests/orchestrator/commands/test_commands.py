@@ -196,6 +196,8 @@ def test_more_runs_what_the_answer_proposes(
     assert call.resume
     assert call.changes == ("seeds=[0, 1, 2]",)
     assert "It is not known." in capsys.readouterr().out
+    assert main(["more", str(folder), "--yes", "--within", "2"]) == 0
+    assert calls.pop().changes == ("seeds=[0, 1, 2]", "enough.within=2.0"), "the run ends by the rule of the call"
     longer = replace(answer, changes={"name": "two-longer", "training.epochs": 3})
     monkeypatch.setattr(PastSweep, "answer", longer)
     assert main(["more", str(folder), "--yes"]) == 0
@@ -217,7 +219,8 @@ def test_the_command_of_an_answer_judges_by_the_same_points(tmp_path: Path, monk
     both = {"LoRA r1": (100, over_seeds(70)), "LoRA r8": (800, over_seeds(90))}
     sweep = read_folder(record(tmp_path / "runs" / "two", both, seeds=(0,)))
     assert (sweep.answer.command, sweep.answer.changes) == ("craft-sweeps more two", {"seeds": [0, 1, 2]})
-    assert sweep.with_within(2).answer.command == "craft-sweeps more two --within 2"
+    wider = sweep.with_within(2).answer
+    assert (wider.command, wider.changes["enough.within"]) == ("craft-sweeps more two --within 2", 2)
 
 
 class _Finished:
