@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -100,60 +101,35 @@ def find_card(gpu: str | None, tflops: float | None = None, memory: str | None =
 
 
 @dataclass(frozen=True)
-class Batches:
-    """What fits into a GPU's memory: the largest micro-batch without and with gradient checkpointing; 0 if none does.
-
-    Attributes:
-        label: the configuration that needs most.
-        need: its bytes with the file's settings.
-        step: the examples of its optimizer step, which a micro-batch has at most.
-    """
-
-    label: str
-    need: int
-    step: int
-    plain: int
-    checkpointed: int
-
-
-@dataclass(frozen=True)
 class GpuCost:
-    """The time of a plan's trainings on `gpus` such cards, and what fits into one.
+    """The estimated cost of what is left on a GPU, from counted operations."""
 
-    Attributes:
-        peak: TFLOPS in the sweep's precision.
-        hours: GPU hours of all trainings, `scoring` of them for scored examples.
-        bound: whether some text was taken to be as long as `max_length`, for want of its data or tokenizer.
-        batches: None where the memory is not known.
-    """
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
-    card: Card
+    gpu: str
+    """The GPU's name in the table, or `own GPU`."""
     gpus: int
-    peak: float
-    hours: float
-    scoring: float
-    wall: float
-    bound: bool
-    writes: bool
-    batches: Batches | None
-
-    @property
-    def lines(self) -> list[str]:
-        """What the plan prints."""
-        reads = f", {100 * READS:.0f} % of {self.card.reads:.3g} TB/s" if self.writes else ""
-        lines = [
-            f"{self.card.name}: {_hours(self.hours)} of GPU, {_hours(self.scoring)} of them scoring; {_hours(self.wall)} on "
-            f"{self.gpus} {plural(self.gpus, 'GPU')}. Assumed: {100 * PRODUCTS:.0f} % of {self.peak:.3g} TFLOPS{reads}, "
-            f"{1000 * LAUNCH:g} ms a layer and pass" + (", texts as long as max_length" if self.bound else "")
-        ]
-        if self.batches is not None and self.card.memory is not None:
-            fit = self.batches
-            lines.append(
-                f"memory: {format_bytes(fit.need)} of {format_bytes(self.card.memory)} for {fit.label}, which needs most; the "
-                f"largest micro-batch of its {fit.step} examples a step is {fit.plain} without gradient checkpointing, "
-                f"{fit.checkpointed} with it"
-            )
-        return lines
+    """How many of them work at once."""
+    tflops: float
+    """The peak of dense products in the sweep's precision."""
+    share: float
+    """The assumed share of this peak."""
+    gpu_hours: float
+    """GPU hours of all trainings with their scoring."""
+    scoring_hours: float
+    """Those of these in which examples are scored."""
+    wall_hours: float
+    """Hours on all GPUs."""
+    longest_texts: bool
+    """Whether some texts count as long as `max_length`: data or tokenizer are not here."""
+    memory_bytes: int | None
+    """Bytes of the configuration that needs most. Null if the memory is not known."""
+    micro_batch: int | None
+    """Its largest micro-batch without gradient checkpointing; 0 if none fits. Null as above."""
+    micro_batch_checkpointed: int | None
+    """The same with gradient checkpointing."""
+    lines: Annotated[tuple[str, ...], Field(exclude=True)]
+    """What the plan prints."""
 
 
 def _hours(hours: float) -> str:
@@ -183,8 +159,18 @@ def gpu_cost(
     first = plan.trained[0] if plan.trained else plan.probed[0]
     peak = card.peak(run_of(plan, first, plan.sweep.task_names[0]).training)
     bound = any(task not in lengths for task in plan.sweep.task_names)
-    hours, wall = left * total / 3600, max(left * total / gpus, longest if left else 0.0) / 3600
-    return GpuCost(card, gpus, peak, hours, left * scoring / 3600, wall, bound, writes, _batches(plan, card))
+    hours, scoring = left * total / 3600, left * scoring / 3600
+    wall = max(left * total / gpus, longest if left else 0.0) / 3600
+    reads = f", {100 * READS:.0f} % of {card.reads:.3g} TB/s" if writes else ""
+    lines = [
+        f"{card.name}: {_hours(hours)} of GPU, {_hours(scoring)} of them scoring; {_hours(wall)} on {gpus} "
+        f"{plural(gpus, 'GPU')}. Assumed: {100 * PRODUCTS:.0f} % of {peak:.3g} TFLOPS{reads}, {1000 * LAUNCH:g} ms a layer and "
+        "pass" + (", texts as long as max_length" if bound else "")
+    ]
+    need, plain, checkpointed, line = _largest_batches(plan, card) or (None, None, None, "")
+    lines += [line] if line else []
+    fit = need, plain, checkpointed
+    return GpuCost(card.name, gpus, peak, PRODUCTS, hours, scoring, wall, bound, *fit, tuple(lines))
 
 
 def run_of(plan: Plan, trained: Configuration, task: str) -> RunSpec:
@@ -263,7 +249,9 @@ def padded(lengths: np.ndarray | None, training: TrainingSettings) -> tuple[floa
     return float(longest @ cut), mean
 
 
-def _batches(plan: Plan, card: Card) -> Batches | None:
+def _largest_batches(plan: Plan, card: Card) -> tuple[int, int, int, str] | None:
+    """Returns what fits into a GPU's memory: the bytes of the configuration that needs most, its largest micro-batch without
+    and with gradient checkpointing (0 if none fits), and these in words; None where the memory is not known."""
     from craft.trainer.counting import estimated_memory
 
     estimated = [row for row in plan.trained or plan.probed if row.estimated_memory_bytes is not None]
@@ -284,4 +272,13 @@ def _batches(plan: Plan, card: Card) -> Batches | None:
                 return size
         return 0
 
-    return Batches(most.label, most.estimated_memory_bytes or 0, step, largest(False), largest(True))
+    need, plain, checkpointed = most.estimated_memory_bytes or 0, largest(False), largest(True)
+    return (
+        need,
+        plain,
+        checkpointed,
+        (
+            f"memory: {format_bytes(need)} of {format_bytes(card.memory)} for {most.label}, which needs most; the largest "
+            f"micro-batch of its {step} examples a step is {plain} without gradient checkpointing, {checkpointed} with it"
+        ),
+    )

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.plan.configuration import Configuration, flatten, text
-from orchestrator.plan.gpu_costs import PRODUCTS, GpuCost
+from orchestrator.plan.gpu_costs import GpuCost
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import choices, gpu_lines
 from orchestrator.results.report import Count, Number, Part, Report
@@ -39,24 +39,6 @@ class DroppedPart(Part):
     reason: str = Field(description="The constraint that it breaks.")
 
 
-class GpuPart(Part):
-    """The estimated cost of what is left on a GPU, from counted operations."""
-
-    gpu: str = Field(description="The GPU's name in the table, or `own GPU`.")
-    gpus: int = Field(description="How many of them work at once.")
-    tflops: float = Field(description="The peak of dense products in the sweep's precision.")
-    share: float = Field(description="The assumed share of this peak.")
-    gpu_hours: float = Field(description="GPU hours of all trainings with their scoring.")
-    scoring_hours: float = Field(description="Those of these in which examples are scored.")
-    wall_hours: float = Field(description="Hours on all GPUs.")
-    longest_texts: bool = Field(description="Whether some texts count as long as `max_length`: data or tokenizer are not here.")
-    memory_bytes: Count = Field(description="Bytes of the configuration that needs most. Null if the memory is not known.")
-    micro_batch: Count = Field(
-        description="Its largest micro-batch without gradient checkpointing; 0 if none fits. Null as above."
-    )
-    micro_batch_checkpointed: Count = Field(description="The same with gradient checkpointing.")
-
-
 class PlanReport(Report):
     """What a sweep file would run. Nothing is trained."""
 
@@ -82,7 +64,7 @@ class PlanReport(Report):
     )
     optimizer_steps_left: Count = Field(description="Optimizer steps of the trainings that have not ended. Null as above.")
     seconds: Number = Field(description="The estimated time of these on this machine, in seconds. Null if not known.")
-    gpu: GpuPart | None = Field(description="What is left on the GPU of `--gpu` or `--tflops`. Null if neither was given.")
+    gpu: GpuCost | None = Field(description="What is left on the GPU of `--gpu` or `--tflops`. Null if neither was given.")
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
 
 
@@ -110,25 +92,8 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         optimizer_steps=sum(steps.values()) if steps else None,
         optimizer_steps_left=prospect.steps_left if steps else None,
         seconds=prospect.seconds,
-        gpu=_gpu(prospect.cost) if prospect.cost else None,
+        gpu=prospect.cost,
         notes=[*map(str, (*choices(plan), *gpu_lines(plan, prospect.gpus))), *lines],
-    )
-
-
-def _gpu(cost: GpuCost) -> GpuPart:
-    fit = cost.batches
-    return GpuPart(
-        gpu=cost.card.name,
-        gpus=cost.gpus,
-        tflops=cost.peak,
-        share=PRODUCTS,
-        gpu_hours=cost.hours,
-        scoring_hours=cost.scoring,
-        wall_hours=cost.wall,
-        longest_texts=cost.bound,
-        memory_bytes=fit.need if fit else None,
-        micro_batch=fit.plain if fit else None,
-        micro_batch_checkpointed=fit.checkpointed if fit else None,
     )
 
 

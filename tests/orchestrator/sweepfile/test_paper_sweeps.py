@@ -59,7 +59,7 @@ def test_every_row_of_the_paper_is_planned_without_weights_and_the_header_has_th
     assert {trial.run.protocol for trial in plan.trials} == {"customary"}
     cost = gpu_cost(plan, CARDS["H100"])
     (written,) = re.findall(rf"(?:# On an H100:|{model}) ([\d,]+) h of GPU", (ROOT / "sweeps" / file).read_text())
-    assert int(written.replace(",", "")) == round(cost.hours)
+    assert int(written.replace(",", "")) == round(cost.gpu_hours)
     assert cost.lines[0].startswith(f"H100: {written} h of GPU")
 
 
