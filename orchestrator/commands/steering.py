@@ -19,7 +19,7 @@ from orchestrator.driver.change import Change, check_change, find_change, price_
 from orchestrator.driver.request import Request, RequestReport, affected, apply_request, new_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Verb
-from orchestrator.record.folder import SweepFolder, holder_of
+from orchestrator.record.folder import SweepFolder, holder_of, is_driven
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
@@ -63,7 +63,7 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
     recorded, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
     change = find_change(recorded, plan, state)
-    driven = _is_driven(folder)
+    driven = is_driven(folder.path)
     if change:
         change = replace(change, price=price_of(recorded, plan, state, driven))
     if change and driven:
@@ -74,7 +74,7 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
             check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))
     if not change or not agree(change):
         return Applied(change)
-    if _is_driven(folder) and _hand_in(folder, apply_request(plan.sweep, options)):
+    if is_driven(folder.path) and _hand_in(folder, apply_request(plan.sweep, options)):
         return Applied(change, applied=True)
     return Applied(change, applied=True, outcome=_continue(folder, plan, options, console))
 
@@ -93,7 +93,7 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     keys = affected(state, verb, trial)
     names = ", ".join(state.entries[key].trial.name for key in keys)
     request, action = new_request(verb, keys[0] if trial and len(keys) == 1 else trial), f"{verb}{': ' if names else ''}{names}"
-    done = _is_driven(place) and _hand_in(place, request)
+    done = is_driven(place.path) and _hand_in(place, request)
     if not done:
         request.write(place)
     text = f"done: {action}" if done else f"{action}: no driver runs; the next session does it first"
@@ -101,18 +101,12 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     return RequestReport(sweep=state.name, verb=verb, done=done, trials=keys, text=text, command=command)
 
 
-def _is_driven(folder: SweepFolder) -> bool:
-    """Returns whether a driver runs, as far as this machine can know."""
-    holder = holder_of(folder.path)
-    return holder is not None and holder.is_alive is not False
-
-
 def _hand_in(folder: SweepFolder, request: Request) -> bool:
     """Gives the driver a request, and waits for the answer; False if the driver has ended without one."""
     request.write(folder)
     until = time.monotonic() + ANSWER_SECONDS
     while request.is_there(folder):
-        if not _is_driven(folder):
+        if not is_driven(folder.path):
             request.remove(folder)
             return request.name in read_state(folder.record).answered
         if time.monotonic() >= until:

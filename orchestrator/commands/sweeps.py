@@ -69,6 +69,7 @@ def wait(
 
     Exit status: 0 it has finished, and no trial failed; 1 it failed, was interrupted, or still runs; 2 there is no such sweep.
     """
+    from orchestrator.record.folder import is_driven
     from orchestrator.review.progress import read_status
 
     began = time.monotonic()
@@ -76,7 +77,7 @@ def wait(
     folder, was_driven = _await_folder(sweep, storage, min(deadline, began + BEGIN_SECONDS)), False
     again = time.monotonic() + AGAIN_SECONDS
     while time.monotonic() < deadline:
-        driven = is_driven(folder)
+        driven = is_driven(folder, SILENT_SECONDS)
         if not driven and (was_driven or time.monotonic() >= again):
             break
         was_driven = was_driven or driven
@@ -129,14 +130,3 @@ def _await_folder(sweep: str, storage: str | None, deadline: float) -> Path:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(POLL_SECONDS)
-
-
-def is_driven(folder: Path) -> bool:
-    """Returns whether a driver lives; one on another machine does as long as its log grows."""
-    from orchestrator.record.folder import SweepFolder, holder_of
-
-    holder = holder_of(folder.absolute())
-    if holder is None:
-        return False
-    alive, silent = holder.is_alive, time.time() - SweepFolder(folder).record.stat().st_mtime
-    return silent < SILENT_SECONDS if alive is None else alive

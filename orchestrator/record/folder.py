@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -145,3 +146,12 @@ def holder_of(folder: Path) -> Holder | None:
         return Holder(int(holder["pid"]), str(holder["host"]), str(holder["start"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def is_driven(folder: Path, silent_seconds: float | None = None) -> bool:
+    """Returns whether a driver runs the sweep in a folder, as far as this machine can know: one on another machine does, unless
+    its log has not grown for so many seconds, if given. It reports every 15 seconds."""
+    holder = holder_of(folder.absolute())
+    if holder is None or (alive := holder.is_alive) is False:
+        return False
+    return bool(alive or silent_seconds is None or time.time() - SweepFolder(folder).record.stat().st_mtime < silent_seconds)

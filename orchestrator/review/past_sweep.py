@@ -18,7 +18,7 @@ from craft.scoring.predictions import Prediction, read_predictions
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import list_some, nearest
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
-from orchestrator.record.folder import SweepFolder, holder_of, sweeps_in
+from orchestrator.record.folder import SweepFolder, is_driven, sweeps_in
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
 from orchestrator.record.state import Entry, State
@@ -80,12 +80,9 @@ class PastSweep:
     @property
     def is_running(self) -> bool:
         """Whether a driver runs it; of a sweep in a store, as far as its log says that."""
-        holder = holder_of(self.folder) if self.folder is not None else None
         if self.state.ended is not None or self.state.started is None:
             return False
-        if self.folder is None:
-            return is_recent(self.state, time.time())
-        return holder is not None and holder.is_alive is not False
+        return is_recent(self.state, time.time()) if self.folder is None else is_driven(self.folder)
 
     @cached_property
     def answer(self) -> Answer:
