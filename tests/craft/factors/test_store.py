@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from craft.factors import store as stores
 from craft.factors.hosvd import TuckerFactors, hosvd, stack_factors
 from craft.factors.store import Store, StoreWarning, default_store
-from orchestrator.commands.cache import clear_store, list_store
+from orchestrator.commands.train import clear_store, list_store
 
 _CHILDREN = """
 import hashlib, json, os, sys

@@ -25,7 +25,7 @@ from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
-from orchestrator.commands.cache import list_store
+from orchestrator.commands.train import list_store
 from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
