@@ -21,7 +21,7 @@ FORBIDDEN = {
 OWNERS = {
     "ray": ("orchestrator/tune/",),
     "mlflow": ("orchestrator/tracking/", "dashboards/store.py"),
-    "optuna": ("orchestrator/search/", "dashboards/panels/importance.py"),
+    "optuna": ("orchestrator/search/", "dashboards/panels/mattered.py"),
 }
 
 # From low to high. A module imports from its own package and from lower layers only.

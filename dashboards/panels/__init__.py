@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, mistakes, parallel, progress, table
+from dashboards.panels import curves, front, mattered, mistakes, progress, table
 from dashboards.panels.base import Panel, Plain, View, draw_table
 
 ROWS = (
@@ -15,10 +15,10 @@ ROWS = (
     Panel("table", "Configurations", "front", "Sort by a heading, filter by words, copy what is shown.",
           table.data, lambda plain: {"table": plain}, wide=True),
     Panel("importance", "Importance", "mattered", "How much of the score's variance each parameter explains.",
-          importance.data, importance.draw),
+          mattered.importance_data, mattered.importance_draw),
     Panel("parallel", "Parallel coordinates", "mattered",
           "Each line is a configuration. Drag over points of an axis to see those in the table.",
-          parallel.data, parallel.draw, wide=True),
+          mattered.parallel_data, mattered.parallel_draw, wide=True),
     Panel("curves", "Learning curves", "curves",
           "Search score and training loss by step, a line for each trial; the configuration in focus is drawn bold.",
           curves.data, curves.draw, wide=True),

@@ -1,0 +1,196 @@
+"""Which settings mattered: how much the score depends on each of them, and every configuration as a line over all of them.
+
+Importance is fANOVA's share of the score's variance, by optuna's evaluator with a seeded forest on an in-memory study of the
+finished configurations. It looks at one method at a time, because a parameter of one method means nothing for those of another.
+Parameters that always change together are one.
+
+Parallel coordinates end at the score. They are plain lines, a trace for each fifth of the ranking, because plotly's own kind
+needs WebGL, cannot be selected point by point, and compiles code at run time, which the page's content security policy forbids.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from itertools import pairwise
+from typing import Any
+
+from dashboards.frames import Row
+from dashboards.panels.base import (
+    Plain,
+    View,
+    best_first,
+    choice,
+    column,
+    focus_trace,
+    moving_together,
+    numbers,
+    parameter,
+    score_metric,
+    text,
+    texts,
+    trained,
+)
+from orchestrator.results.metrics import BLUE, label_of
+
+LEAST, EACH = 12, 5
+"""Configurations of a method, and for each of its parameters: with fewer, luck decides what seems to explain the score."""
+FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
+
+
+def importance_data(view: View) -> Plain:
+    """Returns shares that add up to one: {method: {parameter: share}}."""
+    by_method: dict[str, dict[str, float]] = {}
+    ready = trained(view.configurations)
+    for method in sorted({row.method for row in ready}):
+        rows = [row for row in ready if row.method == method]
+        names = moving_together(rows)
+        if names and len(rows) >= max(LEAST, EACH * len(names)):
+            sample = rows if len(rows) <= FANOVA_UP_TO else random.Random(0).sample(rows, FANOVA_UP_TO)
+            if shares := _shares(sample, [*names]):
+                by_method[method] = {names[name]: share for name, share in shares.items()}
+    least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that varies"
+    return {"shares": by_method} if by_method else {"empty": f"Needs {least}; fewer would show only noise."}
+
+
+def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
+    """Returns each parameter's share; None if the scores cannot be explained, because all are equal."""
+    import optuna
+    from optuna.distributions import BaseDistribution, IntDistribution
+    from optuna.importance import FanovaImportanceEvaluator
+
+    def order(value: Any) -> tuple[bool, Any]:  # none comes first, then numbers, then texts
+        return isinstance(value, str), -math.inf if value is None else value
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    # trees split by order alone, so a value is its place among those that were tried
+    tried = {name: sorted({*parameter(rows, name)}, key=order) for name in names}
+    distributions: dict[str, BaseDistribution] = {name: IntDistribution(0, len(values) - 1) for name, values in tried.items()}
+    for row, *values in zip(rows, *(parameter(rows, name) for name in names), strict=True):
+        params = {name: tried[name].index(value) for name, value in zip(names, values, strict=True)}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=row.value("score")))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental notices, nothing about the data
+            shares = optuna.importance.get_param_importances(study, evaluator=FanovaImportanceEvaluator(n_trees=32, seed=0))
+    except (ValueError, RuntimeError):
+        return None
+    return {name: round(float(share), 4) for name, share in shares.items()}
+
+
+def importance_draw(plain: Plain) -> Plain:
+    values: Plain = {}
+    for method, shares in plain["shares"].items():
+        ordered = sorted(shares.items(), key=lambda item: item[1])
+        values[f"share/{method}"] = [share for _, share in ordered]
+        values[f"name/{method}"] = texts([name for name, _ in ordered], 24)
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": {"$": "share/{method}"},
+        "y": {"$": "name/{method}"},
+        "marker": {"color": BLUE},
+        "texttemplate": "%{x:.0%}",
+        "textposition": "outside",
+        "textangle": 0,
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"title": {"text": "share of the score's variance"}, "range": [0, 1.08], "tickformat": ".0%"},
+        "yaxis": {"type": "category"},
+    }
+    return {
+        "choices": [choice("method", "Method", list(plain["shares"]))],
+        "values": values,
+        "figure": {"data": [bar], "layout": layout},
+        "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
+    }
+
+
+LINES_UP_TO = 400
+BANDS = 5
+RAMP = "The stronger a line, the higher its score"
+CUTS = "Whole adapters only: what was cut from them says nothing about how settings train"
+
+
+def parallel_data(view: View) -> Plain:
+    """Returns each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
+    ready = best_first(trained(view.configurations))
+    rows = ready[:LINES_UP_TO][::-1]
+    if len(rows) < 2:
+        return {"empty": f"Parallel coordinates need two finished configurations; there {'is one' if rows else 'are none'}."}
+    axes = [_positions(label, parameter(rows, name)) for name, label in moving_together(rows).items()]
+    if len({row.method for row in rows}) > 1:
+        axes.insert(0, _positions("method", [row.method for row in rows]))
+    axes.append(_positions(label_of("score", score_metric(view)), numbers(column(rows, "score"))))
+    cuts = any("cut_to" in row.parameters for row in view.configurations)
+    return {"axes": axes, "id": [row.id for row in rows], "dropped": len(ready) - len(rows), "cuts": cuts}
+
+
+def _positions(name: str, values: list[Any]) -> Plain:
+    present, labels = {value for value in values if value is not None}, list[str]()
+    if len(present) < 2 or any(isinstance(value, str) for value in present):  # texts are as far apart as each other
+        labels = sorted(map(str, present))
+        values = [None if value is None else labels.index(str(value)) for value in values]
+        present = {*range(len(labels))}
+    low, high = min(present, default=0), max(present, default=0)
+    log = not labels and low > 0 and high / low >= 20
+
+    def place(value: float) -> float:
+        return math.log(value / low) / math.log(high / low) if log else (value - low) / ((high - low) or 1)
+
+    middle = math.sqrt(low * high) if log else (low + high) / 2
+    ticks = sorted(present)[:12] if labels or len(present) <= 6 else [low, middle, high]
+    at = [place(tick) for tick in ticks]
+    close = {below for below, above in pairwise(at) if above - below < 0.06 and below > 0}
+    names = [labels[int(tick)] if labels else f"{tick:.4g}" for tick in ticks]
+    return {
+        "name": name,
+        "at": numbers(None if value is None else place(value) for value in values),
+        "ticks": [[position, label] for position, label in zip(at, names, strict=True) if position not in close],
+    }
+
+
+def parallel_draw(plain: Plain) -> Plain:
+    axes = plain["axes"]
+    traces = [_band(plain, band) for band in range(BANDS)]
+    traces.append(focus_trace("accent"))
+    look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
+    marks = [
+        {"x": position, "y": at, "text": text(label, 18), **look}
+        for position, axis in enumerate(axes)
+        for at, label in axis["ticks"]
+    ]
+    columns = {"tickvals": list(range(len(axes))), "ticktext": [text(axis["name"], 18) for axis in axes], "side": "top"}
+    note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
+    note += f" {CUTS}." if plain["cuts"] else ""
+    layout = {
+        "xaxis": columns | {"range": [-0.15, len(axes) - 0.85], "showgrid": True, "zeroline": False},
+        "yaxis": {"visible": False, "range": [-0.05, 1.05]},
+        "annotations": marks,
+        "dragmode": "select",
+    }
+    return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
+
+
+def _band(plain: Plain, band: int) -> Plain:
+    x: list[Any] = []
+    y: list[Any] = []
+    ids: list[Any] = []
+    lines = len(plain["id"])
+    for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
+        for position, axis in enumerate(plain["axes"]):
+            if axis["at"][line] is not None:  # a parameter of another method: the line passes it by
+                x.append(position)
+                y.append(axis["at"][line])
+                ids.append(plain["id"][line])
+        x.append(None)
+        y.append(None)
+        ids.append(None)
+    trace: Plain = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
+    # no colour: on this page colours are methods
+    style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
+    return trace | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False}
