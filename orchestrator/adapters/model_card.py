@@ -106,7 +106,6 @@ def model_card(
     merged: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes the card's text."""
     spec, summary, result = record["spec"], origin.summary, origin.entry.result
     base, gguf = base_name(str(spec["model"])), is_gguf(str(spec["model"]))
     expected = [number(summary.value(name)) for name in (EXPECTED, P_ENOUGH, P_FRONT)] if P_ENOUGH in summary.counts else None

@@ -146,7 +146,6 @@ def _bytes(folder: Path) -> str:
 
 
 def count_numbers(file: Path) -> int:
-    """Counts the numbers in a safetensors file by its header."""
     from safetensors import safe_open
 
     with safe_open(file, framework="np") as tensors:
@@ -249,7 +248,6 @@ def take_report(
     written: bool = True,
     registered: Sequence[str] = (),
 ) -> TakeReport:
-    """Returns the report on adapters that have been taken."""
     return TakeReport(
         sweep=record.name,
         configuration=chosen.summary.configuration,

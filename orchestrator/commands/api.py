@@ -114,7 +114,6 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """The name of the configuration."""
         from orchestrator.results.metrics import full_label
 
         return full_label(self.pick.summary)

@@ -257,7 +257,6 @@ def _say(trouble: BaseException) -> int:
 
 @cache
 def build(commands: tuple[Row, ...]) -> Any:
-    """Returns the program with its commands."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     program = typer.Typer(
         cls=Groups,

@@ -81,7 +81,6 @@ class CheckReport(Report):
         return cls(ok=all(finding.level != "bad" for finding in checked), findings=checked)
 
     def show(self, console: Console) -> None:
-        """Prints a line for each finding."""
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")

@@ -42,7 +42,6 @@ class ErrorReport(Report):
 
 
 def error_report(error: BaseException) -> ErrorReport:
-    """Returns the report on what ended a command."""
     kinds: tuple[tuple[type[BaseException], Kind, int], ...] = (
         (NothingMeets, "nothing yet", NO),
         (SweepError, "sweep file", WRONG),

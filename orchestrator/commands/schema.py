@@ -64,12 +64,10 @@ def _on_one_line(schema: Any) -> Any:
 
 
 def schema_text() -> str:
-    """Returns the text of docs/reports.schema.json."""
     return json_text(reports_schema(), lines=4) + "\n"
 
 
 def main() -> None:
-    """Writes docs/reports.schema.json."""
     (DOCS / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
     print(f"wrote {DOCS / SCHEMA_FILE}")
 

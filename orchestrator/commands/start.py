@@ -63,7 +63,6 @@ def run_file(options: Options, console: Console) -> SweepOutcome:
 
 
 def run_plan(plan: Plan, options: Options, console: Console) -> SweepOutcome:
-    """Runs what remains of a plan in a session."""
     from orchestrator.commands.session import run_session
 
     with _claimed(plan.sweep.folder):

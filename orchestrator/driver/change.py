@@ -127,7 +127,6 @@ class Change:
 
     @property
     def lines(self) -> list[str]:
-        """A line for each part."""
         return [*(f"+ {part}" for part in self.added), *(f"- {part}" for part in self.removed), *self.changed]
 
     @property
@@ -137,7 +136,6 @@ class Change:
 
 
 def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
-    """Returns what a sweep file changes."""
     strategy = make_strategy(plan)
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}
     wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
@@ -231,6 +229,5 @@ class ApplyReport(Report):
 
 
 def apply_report(change: Change, applied: bool) -> ApplyReport:
-    """Returns the report on a change."""
     price = change.price or Price(0, 0.0, ())
     return ApplyReport.fill(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)

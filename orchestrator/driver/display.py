@@ -66,11 +66,9 @@ class Display:
             self.say(_line(self.progress().model_copy(update={"doing": ""})))
 
     def progress(self) -> Progress:
-        """Returns how far the sweep is at this moment."""
         return progress(self.state, self._clock(), True, self._outlooks, self.missing)
 
     def show(self, event: Event, state: State) -> None:
-        """Shows an event."""
         self.state = state
         if isinstance(event, Ended):
             self._outlooks.pop(event.result.key, None)

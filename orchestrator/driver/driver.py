@@ -149,7 +149,6 @@ class Driver:
         return self._log.flush()
 
     def close(self) -> None:
-        """Closes the log."""
         if self._log is not None:
             self._log.close()
 

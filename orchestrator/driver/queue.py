@@ -27,7 +27,6 @@ class CommonCause:
         self._reason, self._count, self._since = "", 0, 0.0
 
     def works(self) -> None:
-        """Notes that a trial has trained."""
         self._count = 0
 
     def failed(self, reason: str, running_since: Iterable[float]) -> None:

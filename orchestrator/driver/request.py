@@ -74,13 +74,11 @@ class Request:
     changes: list[str] = field(default_factory=list)
 
     def write(self, folder: SweepFolder) -> None:
-        """Hands the request in."""
         folder.requests.mkdir(exist_ok=True)
         with replacing(self._file(folder)) as aside:
             aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def remove(self, folder: SweepFolder) -> None:
-        """Removes the request, answered or withdrawn."""
         self._file(folder).unlink(missing_ok=True)
 
     def refuse(self, folder: SweepFolder, why: str) -> None:
@@ -127,7 +125,6 @@ _REQUEST = TypeAdapter(Request)
 
 
 def new_request(verb: Verb, trial: str | None = None) -> Request:
-    """Returns a request of this process's user."""
     return Request(_new_name(), verb, _whoami(), trial)
 
 
@@ -242,7 +239,6 @@ class Command:
 
     @property
     def keys(self) -> list[str]:
-        """The trials that it is about."""
         return self.event.keys if isinstance(self.event, Requested) else []
 
 

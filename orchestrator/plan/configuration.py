@@ -123,7 +123,6 @@ class Configuration:
         return self if self.source is None else replace(self.source, candidates=self.candidates)
 
     def cut(self, size: int, name: str) -> Configuration:
-        """Returns what its adapters are cut to."""
         to = f"{BUDGET}{size}"
         return replace(
             self,

@@ -174,7 +174,6 @@ def gpu_cost(
 
 
 def run_of(plan: Plan, trained: Configuration, task: str) -> RunSpec:
-    """Returns the run of a configuration on a task."""
     settings = trained.method, trained.parameters, trained.training, trained.path
     return plan.planner.identity.spec(*settings, task, plan.sweep.seeds[0])
 
@@ -187,7 +186,6 @@ class Operations(NamedTuple):
 
 
 def count_operations(run: RunSpec, trained: Configuration, tokens: float) -> Operations:
-    """Counts the operations of a text of so many tokens."""
     from craft.trainer.counting import linear_parameters, text_config
     from craft.trainer.pace import FORWARD
 

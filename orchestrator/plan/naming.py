@@ -35,7 +35,6 @@ class Identity:
         self.sweep, self._resolves = sweep, resolves
 
     def id_of(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> str:
-        """Returns the id of a configuration that is trained."""
         return content_hash({**self._content(method, training, path), "parameters": parameters}, 10)
 
     def group(self, configuration: Configuration, over: Iterable[str] = ()) -> str:
@@ -86,7 +85,6 @@ class Identity:
         )
 
     def run_of(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
-        """Returns the run of `configuration` on one task with one seed."""
         if configuration.source is not None:
             return self.run_of(configuration.trained, task, seed).cut_to(str(configuration.cut_to), RECOVERY)
         if configuration.candidates:
@@ -101,7 +99,6 @@ class Identity:
     def spec(
         self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int
     ) -> RunSpec:
-        """Returns the run of a method with these settings on one task with one seed."""
         sweep, block = self.sweep, self.sweep.block_at(path)
         custom = task.removeprefix("custom/")
         custom_tasks = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}

@@ -64,7 +64,6 @@ class Plan:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """The jobs of its trials."""
         return jobs_of(self.trials)
 
     @cached_property

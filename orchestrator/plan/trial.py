@@ -71,7 +71,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
         return f"{self.label} · {self.task} · seed {self.seed}"
 
     @property
@@ -92,7 +91,6 @@ class Trial:
 
     @property
     def is_reported(self) -> bool:
-        """Whether its scores are reported."""
         return self.group is None and self.serves is None
 
     @property
@@ -133,7 +131,6 @@ class TrialResult:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def with_facts(self, **facts: Any) -> TrialResult:
-        """Returns the result with these facts added."""
         return replace(self, facts={**self.facts, **facts})
 
     def of_cut(self, key: str) -> TrialResult:
@@ -194,7 +191,6 @@ class PlannedTrial:
 
     @cached_property
     def trial(self) -> Trial:
-        """Its description."""
         run, flat = self.run, flat_parameters(self.run)
         names = (self.key, self.configuration, self.label, flat["method"], run.task, run.seed, run.protocol)
         return Trial(*names, flat, self.why, self.planned)
@@ -229,7 +225,6 @@ class Job:
         return self.training.source
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the job as plain data."""
         return dict(_adapter().dump_python(self, mode="json"))
 
     @staticmethod

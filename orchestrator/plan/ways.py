@@ -63,7 +63,6 @@ class Choice(NamedTuple):
 
 
 def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Choice:
-    """Chooses how the processes of a trial share its work."""
     from craft.trainer.counting import estimated_memory
 
     def need(way: Way) -> int:

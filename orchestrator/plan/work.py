@@ -146,7 +146,6 @@ def more_rows(tasks: Iterable[str], cut: bool) -> str:
 
 
 def steps(training: TrainingSettings, examples: int) -> int:
-    """Returns the optimizer steps of one run on a task with so many training examples."""
     from craft.trainer.loop import total_steps
 
     return total_steps(training, min(examples, training.train_examples or examples))

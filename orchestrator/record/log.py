@@ -344,7 +344,6 @@ def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[i
 
 
 def read_state(path: Path) -> State:
-    """Returns the state of a sweep after all of its log."""
     live = LiveState(path)
     live.read()
     return live.state

@@ -39,7 +39,6 @@ PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 
 def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Makes the manifest of a sweep that starts now."""
     manifest = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
@@ -128,7 +127,6 @@ HEADING = "# The effective sweep file: what {name} runs with, defaults written o
 def describe_session(
     plan: Plan, fingerprints: Mapping[str, str] | None = None, file: Path | None = None, again: str = ""
 ) -> SessionStarted:
-    """Returns the start of a session that begins now."""
     manifest = make_manifest(seeds=plan.sweep.reported_seeds, data=fingerprints)
     return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=manifest)
 
@@ -146,11 +144,9 @@ def record_in(plan: Plan, uri: str) -> Plan:
 
 
 def effective_text(sweep: Sweep) -> str:
-    """Returns the effective file of a sweep."""
     return HEADING.format(name=sweep.name) + sweep.to_yaml()
 
 
 def write_effective(folder: SweepFolder, sweep: Sweep) -> None:
-    """Writes the effective file of a sweep."""
     with replacing(folder.effective) as aside:
         aside.write_text(effective_text(sweep), encoding="utf-8")

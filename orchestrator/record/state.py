@@ -133,7 +133,6 @@ class State:
     answered: frozenset[str] = frozenset()
 
     def after(self, event: Event) -> State:
-        """Returns the state after one more event."""
         return _AFTER[type(event)](self, event)
 
     @property
@@ -167,7 +166,6 @@ class State:
 
     @property
     def reported(self) -> list[Entry]:
-        """Those of `requested` whose scores are reported."""
         return [entry for entry in self.requested if entry.trial.is_reported]
 
     def training_of(self, trial: Trial) -> Entry:
@@ -175,11 +173,9 @@ class State:
         return self.entries.get(trial.training, self.entries[trial.key])
 
     def cuts_of(self, trial: Trial) -> list[Entry]:
-        """Returns the trials that are cut from the adapter of a training."""
         return [entry for entry in self.entries.values() if entry.trial.is_cut and entry.trial.training == trial.key]
 
     def in_phase(self, phase: str) -> list[Entry]:
-        """Returns the trials in a phase, in the order of `entries`."""
         return [entry for entry in self.entries.values() if entry.phase == phase]
 
     def unfinished(self, keys: Iterable[str]) -> list[str]:

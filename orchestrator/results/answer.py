@@ -111,7 +111,6 @@ class Answer:
 
     @property
     def markdown(self) -> str:
-        """The same as Markdown."""
         return "\n\n".join(filter(None, (plain(self.verdict), plain(self._rest), self.command and f"    {self.command}")))
 
     @property

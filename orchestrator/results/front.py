@@ -192,7 +192,6 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
 
 
 def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
-    """Returns the verdict of `judge` over complete configurations."""
     mean = [[summary.value(name) for name in objectives] for summary in summaries]
     probability = [summary.value(P_FRONT) for summary in summaries]
     return judge([summary.configuration for summary in summaries], mean, objectives, probability)

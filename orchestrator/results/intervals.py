@@ -62,7 +62,6 @@ class Comparison:
 
     @property
     def over(self) -> str:
-        """What the interval is over."""
         if self.difference.n == 1:
             return "over examples alone: what another seed would change is not in it"
         chosen = ", with the luck of tuning" if self.choice else ""

@@ -167,7 +167,6 @@ class Column:
 
 
 def full_label(summary: Summary) -> str:
-    """Returns the configuration's label, as `with_method` has it."""
     return with_method(summary.method, summary.label)
 
 
@@ -307,7 +306,6 @@ def column_of(name: str) -> Column:
 
 
 def amount(name: str, value: float) -> str:
-    """Writes a column's value for people."""
     return column_of(name).write(value)
 
 

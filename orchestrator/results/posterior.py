@@ -66,7 +66,6 @@ class Evidence:
 
     @property
     def has_trend(self) -> bool:
-        """Whether there are enough sizes for a trend."""
         return bool((self.size > 0).sum() >= LEAST_SIZES and (self.errors + self.luck).any())
 
     def draw(self, most: int = DRAWS) -> Numbers:

@@ -69,7 +69,6 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """The verdict in plain words."""
         unit = "points" if self.metric == "score" else self.metric
         return self.comparison.sentence(self.first.name, self.second.name, unit)
 
@@ -275,7 +274,6 @@ class CompareReport(Report):
 
 
 def compare_report(compared: Compared) -> CompareReport:
-    """Returns the report on two configurations."""
     comparison = compared.comparison
     return CompareReport.fill(
         compared,

@@ -110,7 +110,6 @@ MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
 
 
 def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> DesiredRun:
-    """Returns the run of the sweep itself, as it should be."""
     assert state.started is not None
     status, info = state.ended.status if state.ended else "running", describe_file(state)
     extended = {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
@@ -159,7 +158,6 @@ def describe_file(state: State) -> dict[str, Any]:
 
 
 def desired_refused(event: Refused, sweep: Place) -> DesiredRun:
-    """Returns the run, as it should be, of a configuration that breaks a constraint."""
     tags = _identity(event.configuration, event.label, event.method, event.protocol)
     tags |= {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
     return DesiredRun(
@@ -211,7 +209,6 @@ def desired_configuration(
 
 
 def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path, *, with_adapter: bool) -> DesiredRun:
-    """Returns the run, as it should be, of a trial that has begun."""
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
     trial = entry.trial

@@ -36,7 +36,6 @@ NUMBER = (18.0, 10.0)
 
 
 def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, title: str) -> None:
-    """Writes what `draw` draws."""
     with warnings.catch_warnings():
         # The font draws boxes for scripts it lacks; the table next to the picture shows such labels.
         warnings.filterwarnings("ignore", message="Glyph .* missing")

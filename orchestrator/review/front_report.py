@@ -46,7 +46,6 @@ else:
 
 
 def row_of(summary: Summary) -> Row:
-    """Returns a configuration as a row."""
     cells: dict[str, Any] = {
         name: Estimate.of(summary.bounds(name)) if column.interval else column.cell(summary) for name, column in COLUMNS.items()
     }

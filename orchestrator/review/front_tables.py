@@ -78,7 +78,6 @@ def terminal_table(
 
 
 def show_front(summaries: Sequence[Summary], sweep: Sweep, answer: Answer, title: str, console: Console) -> None:
-    """Prints the table, the line under it and the answer."""
     if any(summary.finished or summary.failed for summary in summaries):
         console.print(terminal_table(summaries, sweep.objectives, title, sweep.enough.within))
         console.print(caption(summaries, sweep.objectives), markup=False)
@@ -267,7 +266,6 @@ def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) 
 
 
 def describe_intervals(summaries: Sequence[Summary]) -> str:
-    """Returns what the intervals are over."""
     complete = [summary for summary in summaries if summary.complete]
     if max((summary.score.n for summary in complete), default=0) < 2:
         sampled = any(sum(summary.sampling) for summary in complete)

@@ -51,7 +51,6 @@ class SweepPart(Part):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its line in a table for people."""
         size = "" if self.bytes is None else format_bytes(self.bytes)
         return self.sweep, STATES.get(self.phase, self.phase), f"{self.done}/{self.trainings}", size, self.answer
 
@@ -154,7 +153,6 @@ class Removal:
 
 
 def size_of(folder: Path) -> int:
-    """Returns the bytes of all files in a folder."""
     total = 0
     for file in folder.rglob("*"):
         with suppress(OSError):  # it has just been deleted

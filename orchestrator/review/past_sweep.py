@@ -64,7 +64,6 @@ class PastSweep:
 
     @property
     def sweep(self) -> Sweep:
-        """Its effective file."""
         return self.state.sweep
 
     @property
@@ -107,7 +106,6 @@ class PastSweep:
         return pick(rule, self.summaries, self.sweep.objectives, self.sweep.enough, self.answer)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
-        """Returns a configuration's trials, on all tasks or one."""
         entries = [entry for entry in self.entries if entry.trial.configuration == configuration]
         return [entry for entry in entries if task in (None, entry.trial.task)]
 
@@ -162,7 +160,6 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
-    """Reads the sweep in a folder."""
     folder = folder.absolute()
     if not SweepFolder(folder).record.is_file():
         raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")

@@ -109,7 +109,6 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
 
 
 def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
-    """Returns the seconds of a plan's work with so many trainings at once."""
     return work.seconds(speed) / at_once * (BESIDE if at_once > 1 else 1.0)
 
 

@@ -93,7 +93,6 @@ class Call:
     independent: bool = False
 
     def command(self, source: str) -> str:
-        """Returns the command that says so."""
         said = asdict(self) | {"maximize": self.minimize is False}
         options = [f"--{name}" if value is True else f"--{name} {shlex.quote(value)}" for name, value in said.items() if value]
         return " ".join(["craft-sweeps judge", shlex.quote(source), *options])
@@ -174,7 +173,6 @@ class Column:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Which cells have a value."""
         codes, values = self.coded
         return np.array([value is not None for value in values])[codes]
 
@@ -188,7 +186,6 @@ class Column:
         return not any(isinstance(value, str) for value in self.values)
 
     def may_be(self, part: str, *names: Sequence[str]) -> bool:
-        """Returns whether its name is among those of a part."""
         name = self.metric if part == "score" else self.last
         return any(name in each for each in names) and not (part == "score" and self.declared)
 
@@ -301,7 +298,6 @@ class Columns:
 
 
 def read_columns(rows: Rows, call: Call) -> Columns:
-    """Returns the parts of the columns."""
     optuna = "number" in rows.columns and not {"state", "value", "values_0", "datetime_start"}.isdisjoint(rows.columns)
     columns = Columns({name: Column(name, cells, optuna) for name, cells in rows.columns.items()})
     questions = dict[str, list[dict[str, Any]]]()

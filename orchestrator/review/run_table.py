@@ -101,7 +101,6 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
 
 
 def rows_of(frame: Any) -> Rows:
-    """Returns the rows of a DataFrame, or of a list of mappings."""
     records = frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
     names = dict.fromkeys(name for record in records for name in record)
     return Rows("the table", {str(name): [record.get(name) for record in records] for name in names})

@@ -232,7 +232,6 @@ class Progress(Report):
         return lines + ([f"failed: {more} more"] if more > 0 else [])
 
     def show(self, console: Console) -> None:
-        """Prints the lines of `status`."""
         for line, style in self.lines():
             console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 

@@ -50,7 +50,6 @@ def is_trials_file(columns: Iterable[str]) -> bool:
 
 
 def read_trials(rows: Rows) -> list[Entry]:
-    """Returns the trials that `write_trials` wrote."""
     entries = dict[str, Entry]()
     for place in range(len(rows)):
         cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}

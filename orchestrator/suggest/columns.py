@@ -83,7 +83,6 @@ def columns_of(
 
 
 def kind_of(cells: Sequence[Any]) -> str:
-    """Returns the kind of task whose labels are these cells."""
     names = [name for cell in cells if (name := label_name(cell)) is not None]
     different = {*names}
     if different and all(map(is_number, different)):

@@ -169,7 +169,6 @@ def only_report() -> Iterator[None]:
 
 
 def write_report(text: str, end: str = "\n") -> None:
-    """Writes a document for programs to stdout."""
     print(text, end=end, file=_report or sys.stdout, flush=True)
 
 

@@ -97,7 +97,6 @@ class LogFollower:
         self._last = 0.0
 
     def read(self) -> None:
-        """Reads the events that are new."""
         for event, offset in read_events(self._path, self.offset):
             self._fold(event)
             self.offset = offset

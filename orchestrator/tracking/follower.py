@@ -83,7 +83,6 @@ class Follower:
         return report.count_left()
 
     def stop(self) -> None:
-        """Ends the process."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:

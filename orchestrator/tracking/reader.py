@@ -35,11 +35,9 @@ class StoreReader:
             self.client.search_experiments(max_results=1)
 
     def sweep_names(self) -> list[str]:
-        """Returns the names of the sweeps in the store."""
         return sorted({run.data.tags[names.SWEEP] for run in self.sweep_runs()})
 
     def sweep_runs(self) -> list[Run]:
-        """Returns the sweeps' own runs."""
         experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
         return list(find_runs(self.client, experiments, SWEEPS)) if experiments else []
 

@@ -44,7 +44,6 @@ class Registered:
 
 
 def find_trial(uri: str, sweep: str, key: str) -> Run:
-    """Returns the run of a trial in the tracking store."""
     reader = StoreReader(uri)
     run = reader.sweep_run(sweep)
     trial = reader.trial_run(run, key) if run else None

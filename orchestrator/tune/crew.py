@@ -236,10 +236,8 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """Returns the placement group of a job."""
     return share(resources_of(config))
 
 
 def resources_of(config: dict[str, Any]) -> Resources:
-    """Returns what a job asks for."""
     return Resources.model_validate_json(config["resources"])
