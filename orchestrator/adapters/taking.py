@@ -287,11 +287,7 @@ class CutReport(Report):
 
 
 def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, tracking_uri: str | None) -> Iterator[str]:
-    """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines about it.
-
-    Raises:
-        ValueError: the store is not known, or a task is answered in words, which cannot be served.
-    """
+    """Makes each adapter a version of the registered model `model`; for several tasks, of `model`-TASK. Yields lines on it."""
     from orchestrator.tracking.registry import Candidate, find_trial, register
 
     uri = resolve_uri(tracking_uri) if tracking_uri else record.uri

@@ -272,11 +272,7 @@ def build(commands: tuple[Row, ...]) -> Any:
         """Has the option that needs no command (`_run` answers it)."""
 
     for row in commands:
-        program.command(row.name, epilog=_epilog(row), context_settings=settings)(resolve_name(row.function))
+        lines = [line for call, purpose in row.examples for line in (f"  craft-sweeps {call}", f"      {purpose}")]
+        epilog = "\n".join(["\b", "examples:", *lines])  # \b keeps the lines of a paragraph
+        program.command(row.name, epilog=epilog, context_settings=settings)(resolve_name(row.function))
     return typer.main.get_command(program)
-
-
-def _epilog(row: Row) -> str:
-    """Returns the examples of a command; `\\b` keeps the lines of a paragraph."""
-    lines = [line for call, purpose in row.examples for line in (f"  craft-sweeps {call}", f"      {purpose}")]
-    return "\n".join(["\b", "examples:", *lines])

@@ -147,13 +147,8 @@ def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[
 def run_session(plan: Plan, options: Options, uri: str, console: Console) -> SweepOutcome:
     """Runs what remains of `plan`, records it, and shows and files the front.
 
-    Where Ray's processes on this machine died, the sweep begins again in place of this process, once.
-
-    Args:
-        uri: the resolved address of the tracking store.
-
-    Raises:
-        ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
+    Where Ray's processes on this machine died, the sweep begins again in place of this process, once. Raises ValueError where
+    the sweep is refused and nothing has been trained: data, model, storage or tracking store.
     """
     folder = SweepFolder(plan.sweep.folder.absolute())
     plan = record_in(plan, uri)

@@ -49,11 +49,7 @@ def plan_change(options: Options, console: Console) -> tuple[Plan, Options]:
 
 
 def run_file(options: Options, console: Console) -> SweepOutcome:
-    """Runs a sweep file, or continues its sweep.
-
-    Raises:
-        ValueError: the call is refused, and nothing has been trained.
-    """
+    """Runs a sweep file, or continues its sweep. Raises ValueError where nothing has been trained."""
     if options.retry_failed and not options.resume:
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
     sweep, options = _load(options)

@@ -54,9 +54,6 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
 
     Args:
         agree: shows the change to a person, and says whether it is to be made; not called if there is none.
-
-    Raises:
-        ValueError: the file is refused; nothing has changed.
     """
     plan, options = plan_change(replace(options, resume=True, edited=True), console)
     folder = SweepFolder(plan.sweep.folder)
@@ -83,7 +80,6 @@ def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
     """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it.
 
     Args:
-        folder: of the sweep, `runs/NAME`.
         trial: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`; with `stop` and `retry`.
     """
     place = SweepFolder(folder.absolute())

@@ -87,17 +87,12 @@ class Summary:
     @property
     def complete(self) -> bool:
         """Whether every planned trial finished and is reported."""
-        return self.all_finished and self.tunes is None
+        return self.finished == self.planned > 0 and self.tunes is None
 
     @property
     def status(self) -> str:
         """How it ended: `finished`, `failed`, `stopped`, or `incomplete` if it has not, or only tunes."""
         return "finished" if self.complete else "failed" if self.failed else "stopped" if self.stopped else "incomplete"
-
-    @property
-    def all_finished(self) -> bool:
-        """Whether every planned trial finished."""
-        return self.finished == self.planned > 0
 
     @property
     def possible(self) -> bool:

@@ -100,12 +100,7 @@ def compare_sweeps(
     metric: str = "score",
     flags: tuple[str, str] = ("--configuration-a", "--configuration-b"),
 ) -> Compared:
-    """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`.
-
-    Raises:
-        ValueError: there is no such configuration, or the sweeps' numbers mean different things.
-        NothingMeets: they share no finished task and seed.
-    """
+    """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`."""
     sides = (
         _side(first, configuration_a, flags[0], metric),
         _side(second, configuration_b, flags[1], metric),

@@ -35,7 +35,7 @@ from orchestrator.results.metrics import (
 )
 from orchestrator.results.metrics import full_label as full_label
 from orchestrator.results.summary import Summary, metric_among
-from orchestrator.sweepfile.settings import Direction, Enough, Objectives
+from orchestrator.sweepfile.settings import Enough, Objectives
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.filling import write_table
 from orchestrator.tools.markup import plain
@@ -293,11 +293,7 @@ def _budgets(summaries: Sequence[Summary]) -> str:
 
 
 def metric_column(name: str, label: str = "", metric: str = "", ends: bool = True) -> Column:
-    """Returns the column of a metric, of a count or of a task's score (`score/TASK`).
-
-    Args:
-        ends: whether cells have the intervals of values that have one.
-    """
+    """Returns the column of a metric, of a count or of a task's score (`score/TASK`); with `ends` it has intervals."""
     column = column_of(name)
     return replace(column, label=label or label_of(name, metric), interval=column.interval and ends)
 
@@ -334,13 +330,10 @@ def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary
     names = list(objectives.items())[::-1]
 
     def place(summary: Summary) -> tuple[Any, ...]:
-        return (not summary.complete, *(_worse(summary.value(name), direction) for name, direction in names), summary.label)
+        costs = (-summary.value(name) if direction == "maximize" else summary.value(name) for name, direction in names)
+        return (not summary.complete, *(math.inf if math.isnan(cost) else cost for cost in costs), summary.label)
 
     return sorted(summaries, key=place)
-
-
-def _worse(value: float, direction: Direction) -> float:
-    return math.inf if math.isnan(value) else -value if direction == "maximize" else value
 
 
 def describe_trials(summary: Summary) -> str:

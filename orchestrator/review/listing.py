@@ -161,13 +161,7 @@ def size_of(folder: Path) -> int:
 
 
 def find_removal(name: str, tracking_uri: str | None = None, storage: str | None = None) -> Removal:
-    """Finds all that belongs to a sweep.
-
-    Raises:
-        NoSuchSweep: there is none.
-        TrackingError: its store cannot be read, so that its runs would be left.
-        ValueError: its driver lives, or may live on another machine.
-    """
+    """Finds all that belongs to a sweep. Raises ValueError if its driver lives, or may live on another machine."""
     try:
         folder = find_folder(name, storage)
     except NoSuchSweep:

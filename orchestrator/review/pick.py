@@ -41,11 +41,7 @@ def pick(
     enough: Enough | None = None,
     answer: Answer | None = None,
 ) -> Pick:
-    """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules).
-
-    Raises:
-        ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
-    """
+    """Returns the configuration that `rule` selects (`craft-sweeps take --help` has the rules)."""
     name, _, amount = rule.partition(":")
     enough = enough or Enough()
     if rule == "answer":

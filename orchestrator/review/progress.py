@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from craft.words import plural
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import Holder, SweepFolder, holder_of
 from orchestrator.record.log import read_state
@@ -123,6 +124,9 @@ def progress(
         doing = "" if outlooks is None else _doing(state, outlooks, missing)
     budget = state.sweep.budget if state.started is not None else Budget()
     limit = budget.wall_clock_seconds if runs else None
+    running = [entry for entry in state.requested if entry.phase == "running"]
+    # A cut waits, in the same process, for the end of its training.
+    running = [entry for entry in running if not entry.trial.is_cut or state.training_of(entry.trial).ended]
     return Progress(
         sweep=state.name,
         phase=phase,
@@ -138,8 +142,12 @@ def progress(
         trainings_planned=state.most_trainings,
         trials=Counts.of(state.requested),
         refused=len(state.refused),
-        running=[_running(entry, now) for entry in state.requested if entry.phase == "running" and not _waits(entry, state)],
-        failed=[_failed(entry) for entry in state.requested if _has_failed(entry, state)],
+        running=[_running(entry, now) for entry in running],
+        failed=[
+            FailedPart.of(entry, reason=result.error or "", retryable=result.retryable)
+            for entry in state.requested
+            if (result := _failure(entry, state))
+        ],
         budget=BudgetPart.fill(budget, seconds_left=None if limit is None else max(0.0, limit - (passed or 0.0))),
         added=[decision.why for decision in state.decisions],
     )
@@ -160,11 +168,6 @@ def _updated(state: State) -> float:
     return max([state.opened, *times])
 
 
-def _waits(entry: Entry, state: State) -> bool:
-    """Returns whether a trial is a cut that waits, in the same process, for the end of its training."""
-    return entry.trial.is_cut and not state.training_of(entry.trial).ended
-
-
 def _running(entry: Entry, now: float) -> RunningPart:
     report = entry.report
     return RunningPart.of(
@@ -177,16 +180,13 @@ def _running(entry: Entry, now: float) -> RunningPart:
     )
 
 
-def _has_failed(entry: Entry, state: State) -> bool:
-    if entry.result is None or entry.result.status != "failed":
-        return False
-    training = state.training_of(entry.trial)
-    return training is entry or training.result is None or training.result.error != entry.result.error
-
-
-def _failed(entry: Entry) -> FailedPart:
-    assert entry.result is not None
-    return FailedPart.of(entry, reason=entry.result.error or "", retryable=entry.result.retryable)
+def _failure(entry: Entry, state: State) -> TrialResult | None:
+    """Returns the result of a trial that has failed; None for a cut that failed with its training."""
+    result, training = entry.result, state.training_of(entry.trial)
+    if result is None or result.status != "failed":
+        return None
+    by_training = training is not entry and training.result is not None and training.result.error == result.error
+    return None if by_training else result
 
 
 def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:

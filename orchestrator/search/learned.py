@@ -313,11 +313,7 @@ Group = tuple[str, int]
 
 
 def area(points: Iterable[tuple[float, float]]) -> float:
-    """Returns the mean score over the logarithm of the number of parameters, from the smallest to the largest of `points`.
-
-    Args:
-        points: (parameters, score). The area of a single point is its score.
-    """
+    """Returns the mean score over the logarithm of the parameters, from the smallest to the largest of (parameters, score)."""
     rows = sorted(points)
     if len(rows) == 1:
         return rows[0][1]  # the control has no parameters, and 0 has no logarithm

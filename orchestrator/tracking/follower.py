@@ -71,11 +71,7 @@ class Follower:
             log.warning("the process that writes to the tracking store cannot be started: %s", error)
 
     def wait(self, timeout_s: float) -> int:
-        """Waits until the store has the whole log, at most so many seconds.
-
-        Returns:
-            The number of events, and of values that the store refused, that it lacks.
-        """
+        """Waits until the store has the whole log; returns the number of events, and of refused values, that it lacks."""
         end = time.monotonic() + timeout_s
         while (report := Report(self._folder, self._uri)).is_behind and time.monotonic() < end:
             self.look()
@@ -152,11 +148,7 @@ def follow(folder: Path, make_desired: MakeDesired) -> None:
 
 
 def replay(folder: Path, uri: str, make_desired: MakeDesired, timeout_s: float) -> int:
-    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs any more.
-
-    Returns:
-        What `Follower.wait` returns.
-    """
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns as `Follower.wait`."""
     from orchestrator.tracking.mirror import Mirror
 
     end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, make_desired, lost=True), SweepFolder(folder).record

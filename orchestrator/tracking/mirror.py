@@ -100,11 +100,7 @@ class Mirror:
         return names.SWEEP_KIND, self._log.state.name
 
     def step(self) -> None:
-        """Reads new events, and makes the runs that they change equal.
-
-        Raises:
-            Exception: the store's, while it is away; the next step continues.
-        """
+        """Reads new events, and makes the runs that they change equal. Raises the store's errors while it is away."""
         self._log.read()
         if self._lost:
             self._log.close()
