@@ -88,14 +88,14 @@ COMMANDS = (
     Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),
     Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
     Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
-    Row("orchestrator.commands.sweeps:list_", (("list", "the sweeps in runs/"),)),
+    Row("orchestrator.commands.results:list_", (("list", "the sweeps in runs/"),)),
     Row(
-        "orchestrator.commands.sweeps:wait",
+        "orchestrator.commands.results:wait",
         (("wait ranks --timeout 600", "returns when the driver of runs/ranks has ended, or in ten minutes"),),
         "stopped waiting; the sweep runs on",
     ),
     Row(
-        "orchestrator.commands.sweeps:remove",
+        "orchestrator.commands.results:remove",
         (("remove ranks", "show what goes and what stays; delete it if you agree"),),
         "stopped; the same command removes the rest",
     ),

@@ -223,12 +223,10 @@ def more(
 def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.table import print_plan
-    from orchestrator.review.prospect import look_ahead
+    from orchestrator.review.prospect import look_ahead, plan_report
 
     prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
     if as_json:
-        from orchestrator.review.plan_report import plan_report
-
         write_report(plan_report(plan, prospect).to_json())
         return
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.

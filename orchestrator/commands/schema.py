@@ -15,7 +15,7 @@ from orchestrator.driver.request import RequestReport
 from orchestrator.review.comparing import CompareReport
 from orchestrator.review.front_report import FrontReport
 from orchestrator.review.listing import ListReport, RemoveReport
-from orchestrator.review.plan_report import PlanReport
+from orchestrator.review.prospect import PlanReport
 from orchestrator.review.status import Progress
 from orchestrator.review.trials_file import ExportReport
 from orchestrator.suggest.suggest import SuggestReport

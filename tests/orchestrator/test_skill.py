@@ -53,7 +53,7 @@ def test_every_command_is_run_on_a_recorded_sweep(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
-    monkeypatch.setattr("orchestrator.commands.sweeps.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.commands.results.AGAIN_SECONDS", 0.0)
     (tmp_path / "tickets.yaml").write_text(SWEEP)
     run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
     fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}

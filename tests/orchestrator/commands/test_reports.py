@@ -35,8 +35,7 @@ from orchestrator.review.front_report import front_report, row_of
 from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
 from orchestrator.review.pick import choose_seed, pick
-from orchestrator.review.plan_report import plan_report
-from orchestrator.review.prospect import Prospect, look_ahead
+from orchestrator.review.prospect import Prospect, look_ahead, plan_report
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tracking.uri import TrackingError
 from tests.orchestrator.plans import count, rank, toy_sweep
