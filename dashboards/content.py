@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 
 def view_of(store: Store, feeds: Sequence[Feed]) -> View:
-    """Returns the rows of the chosen sweeps side by side."""
     uri = store.uri if store.uri != default_uri() and store.shown_uri == store.uri else ""
     return View([feed.frames for feed in feeds], store.run_link, store.predictions, uri)
 
@@ -69,7 +68,6 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
 
 
 def everything(store: Store, name: str) -> dict[str, Any]:
-    """Returns the data of one exported file."""
     feed = store.feed(name)
     feed.refresh()
     entry = next(entry for entry in store.sweeps() if entry.name == name)

@@ -27,7 +27,7 @@ from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
-from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough, Objectives
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,6 @@ class Frames:
         return later
 
     def progress(self) -> Progress:
-        """Returns how far the sweep is at this moment, as far as its log has it."""
         return progress(self.state, time.time())
 
     @property
@@ -116,13 +115,7 @@ class Frames:
 
     @property
     def objectives(self) -> Objectives:
-        """The sweep's objectives in order."""
         return self.state.sweep.objectives if self.state.started is not None else DEFAULT_OBJECTIVES
-
-    @property
-    def rule(self) -> Enough:
-        """The rule that says what is enough."""
-        return self.state.sweep.enough if self.state.started is not None else Enough()
 
     @cached_property
     def judged(self) -> list[Summary]:

@@ -34,7 +34,6 @@ def as_json(value: Any) -> str:
 
 @cache
 def plotly_script() -> str:
-    """Returns plotly.js as the plotly package ships it."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -54,7 +53,6 @@ def live_page() -> str:
 
 
 def export_page(title: str, payload: Mapping[str, Any]) -> str:
-    """Returns one self-contained file."""
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
     script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)

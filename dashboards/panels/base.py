@@ -84,7 +84,7 @@ class View:
         for row in self.configurations:
             reply = row.sweep.answer
             if reply is not None and reply.kind in REASONS and reply.configuration == row.summary.configuration:
-                yield row, REASONS[reply.kind].format(within=points(row.sweep.rule.within))
+                yield row, REASONS[reply.kind].format(within=points(reply.within))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,6 @@ def column(rows: Iterable[Row], name: str) -> list[float]:
 
 
 def values_of(rows: Iterable[Row], name: str) -> set[float]:
-    """Returns the distinct values of a number."""
     return {value for value in column(rows, name) if not math.isnan(value)}
 
 
@@ -180,7 +179,6 @@ def scalar(value: Any) -> Any:
 
 
 def parameter(rows: Iterable[Row], name: str) -> list[Any]:
-    """Returns a parameter of each configuration for JSON."""
     return [scalar(row.parameters.get(name)) for row in rows]
 
 

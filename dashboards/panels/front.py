@@ -171,12 +171,13 @@ def draw(plain: Plain) -> Plain:
     traces.append(published_trace(plain["published"]["rows"], values))
     labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
     x, y = (name if name in labels else None for name in plain["axes"])
+    suites = {row["model"]: f"{row['model']} ({row['suite']})" for row in plain["published"]["rows"]}
     layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
     return {
         "choices": [
             choice("y", "Vertical axis", labels, y or metrics[0].name),
             choice("x", "Horizontal axis", labels, x or metrics[-1].name),
-            published_choice(plain["published"]),
+            choice("published", "Published rows", {NO_ROWS: "hidden"} | suites, plain["published"]["shown"]),
         ],
         "values": values,
         "figure": {"data": traces, "layout": layout},
@@ -374,12 +375,6 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
         "marker": {"symbol": "star-open", "size": 11, "color": "ink", "line": {"width": 1.2}},
         "cliponaxis": False,
     }
-
-
-def published_choice(published: Plain) -> Plain:
-    suites = {row["model"]: row["suite"] for row in published["rows"]}
-    labels = {NO_ROWS: "hidden"} | {model: f"{model} ({suite})" for model, suite in suites.items()}
-    return choice("published", "Published rows", labels, published["shown"])
 
 
 def published_details(row: Plain) -> Plain:

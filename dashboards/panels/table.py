@@ -71,9 +71,9 @@ def _legend(view: View, rows: Sequence[Row]) -> str:
     text = f"configurations. ● is on the front of {view.objectives}"
     if any(row.summary.possible for row in rows):
         text += ", ○ may be"
-    if any(row.summary.enough for row in rows):
-        within, sure = view.sweeps[0].rule.within, view.sweeps[0].rule.sure
-        text += f"; ✓ is enough: the smallest that is within {within:g} of the best with a probability of at least {sure:g}"
+    if answer := next((row.sweep.answer for row in rows if row.summary.enough), None):
+        sure = f"with a probability of at least {answer.sure:g}"
+        text += f"; ✓ is enough: the smallest that is within {answer.within:g} of the best {sure}"
     return f"{text}; {describe_intervals([row.summary for row in rows])}."
 
 

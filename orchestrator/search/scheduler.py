@@ -45,32 +45,22 @@ def candidate_of(entry: Entry, objectives: Mapping[str, str]) -> Candidate:
     return Candidate(entry.key, entry.trial.configuration, (entry.trial.task, entry.trial.seed), tuple(costs))
 
 
+@dataclass
 class _Rung:
-    """The configurations that came to one rung, in the order of their arrival: their costs, their scores, who went on."""
+    """The configurations that came to one rung, each with its costs and its score, in this order; and those that went on."""
 
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._costs: list[tuple[float, ...]] = []
-        self._scores: list[float] = []
-        self._promoted: list[bool] = []
-
-    def add(self, candidate: Candidate, score: float) -> None:
-        self._names.append(candidate.configuration)
-        self._costs.append(candidate.costs)
-        self._scores.append(score)
-        self._promoted.append(False)
-
-    def promote(self, configuration: str) -> None:
-        self._promoted[self._names.index(configuration)] = True
+    arrived: dict[str, tuple[tuple[float, ...], float]] = field(default_factory=dict)
+    promoted: set[str] = field(default_factory=set)
 
     def ready(self, factor: float) -> list[str]:
         """Returns the configurations that wait here and may be promoted: all where all score the same, else the best of every
         `factor` rivals. Of equal scores those that went on count as better."""
-        costs, scores, promoted = np.array(self._costs), np.array(self._scores), np.array(self._promoted)
+        names, (costs, scores) = [*self.arrived], map(np.array, zip(*self.arrived.values(), strict=True))
+        promoted = np.array([name in self.promoted for name in names])
         rivals = (costs[:, None] >= costs).all(axis=2)  # of each row, itself among them
         ahead = rivals & ((scores > scores[:, None]) | (promoted & (scores == scores[:, None])))
         allowed = ahead.sum(axis=1) < np.maximum(1, rivals.sum(axis=1) // factor)
-        return [self._names[row] for row in np.flatnonzero((allowed | (scores == scores[0]).all()) & ~promoted)]
+        return [names[row] for row in np.flatnonzero((allowed | (scores == scores[0]).all()) & ~promoted)]
 
 
 @dataclass
@@ -116,7 +106,7 @@ class Promotion:
             return False
         self._level[candidate.key] = level
         rung = self._rungs.setdefault((candidate.group, level), _Rung())
-        rung.add(candidate, score)
+        rung.arrived[candidate.configuration] = candidate.costs, score
         self._standing[candidate.configuration] = rung
         if last or not self.may_be_promoted(candidate.configuration):
             return True
@@ -131,7 +121,7 @@ class Promotion:
     def promote(self, configuration: str) -> None:
         """Lets the configuration continue from its rung."""
         if configuration in self._standing:
-            self._standing.pop(configuration).promote(configuration)
+            self._standing.pop(configuration).promoted.add(configuration)
 
     def next_turn(self, waiting: Mapping[str, Sequence[Candidate]]) -> Candidate | None:
         """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
