@@ -99,16 +99,14 @@ class Verdict:
 
     Attributes:
         on_front: those that no other one dominates.
-        may_be_on_front: those that are on it with a probability of 5 % or more; every member of the front is among them.
         knee: the front's knee; None without a front, or where the objectives are not two.
     """
 
     on_front: frozenset[str]
-    may_be_on_front: frozenset[str]
     knee: str | None
 
 
-def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, probability: ArrayLike | None = None) -> Verdict:
+def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives) -> Verdict:
     """Returns the verdict over the complete configurations of one sweep. A configuration without a finite mean is left out.
 
     The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
@@ -116,21 +114,13 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, probabili
     Args:
         ids: `n` different ids.
         mean: `(n, m)`, a column an objective.
-        objectives: `m` names with directions.
-        probability: `(n,)`, the probability of the front (`probabilities.P_FRONT`), NaN where it is not known.
     """
     directions = list(objectives.values())
     mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
     # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
     members = sorted(np.flatnonzero(pareto_front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
-    fit = np.isfinite(mean).all(axis=1)
-    possible = [] if probability is None else np.flatnonzero(fit & (np.asarray(probability, dtype=float) >= POSSIBLE)).tolist()
     place = _knee(mean[members], objectives)
-    return Verdict(
-        on_front=frozenset(ids[row] for row in members),
-        may_be_on_front=frozenset(ids[row] for row in (*members, *possible)),
-        knee=None if place is None else ids[members[place]],
-    )
+    return Verdict(frozenset(ids[row] for row in members), None if place is None else ids[members[place]])
 
 
 def judge_state(state: State) -> list[Summary]:
@@ -139,8 +129,7 @@ def judge_state(state: State) -> list[Summary]:
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
-    """Returns the summaries with `on_front` and `may_be_on_front` set by `judge`; incomplete ones are left out of the
-    comparison.
+    """Returns the summaries with `on_front` set by `judge`, which leaves incomplete ones out, and `may_be_on_front`.
 
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
     moderated intervals and their probabilities; the one that is `enough` is marked.
@@ -154,8 +143,8 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
         [
             replace(
                 summary,
-                on_front=summary.configuration in verdict.on_front,
-                may_be_on_front=summary.configuration in verdict.may_be_on_front,
+                on_front=(member := summary.configuration in verdict.on_front),
+                may_be_on_front=member or summary.value(P_FRONT) >= POSSIBLE,
                 enough=summary.configuration == chosen,
             )
             for summary in summaries
@@ -193,8 +182,7 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
 
 def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
     mean = [[summary.value(name) for name in objectives] for summary in summaries]
-    probability = [summary.value(P_FRONT) for summary in summaries]
-    return judge([summary.configuration for summary in summaries], mean, objectives, probability)
+    return judge([summary.configuration for summary in summaries], mean, objectives)
 
 
 def _knee(points: Points, objectives: Objectives) -> int | None:
