@@ -181,10 +181,6 @@ class Column:
         """Whether its cells are whole numbers, as seeds are."""
         return all(value is None or (not isinstance(value, str) and value == value // 1) for value in self.values)
 
-    @property
-    def numeric(self) -> bool:
-        return not any(isinstance(value, str) for value in self.values)
-
     def may_be(self, part: str, *names: Sequence[str]) -> bool:
         name = self.metric if part == "score" else self.last
         return any(name in each for each in names) and not (part == "score" and self.declared)
@@ -284,7 +280,8 @@ class Columns:
         """The columns with fractions of which nothing says that they are settings or about the run: they may be scores."""
         unsettled = [column for column in self.free if column.reason in ("", "measured") and column.last not in MEASURED]
         unsettled = [column for column in unsettled if not (column.is_setting or column.declared or column.trained)]
-        return [column for column in unsettled if column.numeric and not column.whole]
+        unsettled = [column for column in unsettled if not any(isinstance(value, str) for value in column.values)]
+        return [column for column in unsettled if not column.whole]
 
     @property
     def sentences(self) -> list[str]:

@@ -229,7 +229,7 @@ class Mirror:
         is_sweep = desired.place == self._sweep
         sources: dict[str, Path | str] = {**desired.texts, **desired.files}
         for name, source in sources.items():
-            tag, item = names.digest_tag(name), (desired.place, name)
+            tag, item = f"{names.PREFIX}{name}_sha256", (desired.place, name)
             if isinstance(source, Path):
                 stored = tag in run.tags and not (is_sweep and self._files is not self._log.state.files)
                 if stored or (name == PREDICTIONS_FOLDER and not source.is_dir()):

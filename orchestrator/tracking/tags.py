@@ -29,8 +29,3 @@ NONFINITE = "craft.nonfinite."
 """Begins the tag of a metric that was infinite or no number, which MLflow cannot hold."""
 
 NOTE, RUN_NAME, PARENT = "mlflow.note.content", "mlflow.runName", "mlflow.parentRunId"
-
-
-def digest_tag(artifact: str) -> str:
-    """Returns the tag for the SHA-256 of an artifact."""
-    return f"{PREFIX}{artifact}_sha256"

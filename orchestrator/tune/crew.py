@@ -217,22 +217,15 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
 
     def run(config: dict[str, Any]) -> None:
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
-            tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
+            # Of every number in it, also inside others, Tune keeps statistics, and writes them into its snapshots.
+            message = {name: json.dumps(value) if name in INSIDE else value for name, value in metrics.items()}
+            tune.report(message, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
         with gathered(config["key"], settings, resources_of(config)) as shared, drain_notice() as must_leave:
             work(config["key"], config["job"], shared, report, must_leave)
 
     return run
-
-
-def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns a report of `orchestrator.worker.worker` as Tune gets it: the parts with an inside as JSON.
-
-    Of every number in a report, also inside others, Tune keeps statistics for each trial, and writes them into snapshots of the
-    experiment.
-    """
-    return {name: json.dumps(value) if name in INSIDE else value for name, value in metrics.items()}
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
