@@ -33,7 +33,7 @@ def new(
     """
     console = plain_screen()
     if schema:
-        from orchestrator.sweepfile.reference import sweep_schema
+        from orchestrator.sweepfile.schema import sweep_schema
 
         print(json.dumps(sweep_schema(), indent=2))
     elif name is None:

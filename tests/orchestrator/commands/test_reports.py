@@ -18,10 +18,10 @@ from rich.console import Console
 from scipy import stats
 
 from craft.spec import RunSpec
+from docs.generate import reports_schema
 from orchestrator.adapters.taking import Taken, take_report
 from orchestrator.commands.check import CheckReport, Finding
 from orchestrator.commands.errors import EXITS, error_report
-from orchestrator.commands.schema import SCHEMA_FILE, reports_schema, schema_text
 from orchestrator.driver.change import Change, Price, apply_report
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
@@ -81,7 +81,6 @@ def front(tmp_path: Path) -> PastSweep:
 
 def test_the_schema_is_what_the_code_says_and_describes_every_field() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert (ROOT / "docs" / SCHEMA_FILE).read_text() == schema_text(), "run python -m orchestrator.commands.schema"
     bare = [
         f"{part}.{name}"
         for part, schema in SCHEMA["$defs"].items()

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.reference import sweep_schema
+from orchestrator.sweepfile.schema import sweep_schema
 
 SCHEMA = sweep_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

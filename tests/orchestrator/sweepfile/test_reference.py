@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from craft.methods import METHODS
-from orchestrator.sweepfile import reference
+from docs.generate import PAGE_FILE, SWEEP_SCHEMA
 from orchestrator.sweepfile.load import check, load_sweep
 from orchestrator.sweepfile.plain_yaml import read_yaml
-from orchestrator.sweepfile.reference import sweep_schema
+from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parameter_names
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +44,7 @@ GOOD: dict[str, Any] = {
 
 def test_the_files_are_what_the_code_says_in_any_process() -> None:
     program = """
-from orchestrator.sweepfile.reference import files
+from docs.generate import files
 print([path.name for path, text in files().items() if path.read_text(encoding="utf-8") != text])
 """
     for seed in ("1", "2"):  # nothing may depend on the order of sets
@@ -55,7 +55,7 @@ print([path.name for path, text in files().items() if path.read_text(encoding="u
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
         )
-        assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n"), "run python -m orchestrator.sweepfile.reference"
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n"), "run python docs/generate.py"
 
 
 def test_the_schema_is_one() -> None:
@@ -67,7 +67,7 @@ def test_a_shipped_sweep_names_the_schema_and_keeps_to_it(path: Path) -> None:
     first = path.read_text().partition("\n")[0]
     opening = "# yaml-language-server: $schema="
     assert first.startswith(opening)
-    assert (path.parent / first.removeprefix(opening)).resolve() == ROOT / "docs" / reference.SCHEMA_FILE
+    assert (path.parent / first.removeprefix(opening)).resolve() == ROOT / "docs" / SWEEP_SCHEMA
     VALIDATOR.validate(read_yaml(path).content)
     VALIDATOR.validate(yaml.safe_load(load_sweep(path).to_yaml()))  # the effective file, with every default written out
 
@@ -75,13 +75,13 @@ def test_a_shipped_sweep_names_the_schema_and_keeps_to_it(path: Path) -> None:
 @pytest.mark.slow
 def test_check_jsonschema_takes_every_shipped_sweep() -> None:
     pytest.importorskip("check_jsonschema", reason="pip install -e '.[check-jsonschema]'")
-    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(ROOT / "docs" / reference.SCHEMA_FILE)]
+    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(ROOT / "docs" / SWEEP_SCHEMA)]
     done = subprocess.run([*command, *map(str, SHIPPED)], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "ok -- validation done"), done.stdout
 
 
 def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / reference.PAGE_FILE).read_text()
+    page = (ROOT / "docs" / PAGE_FILE).read_text()
     (tmp_path / "sweep.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     assert len(load_sweep(tmp_path / "sweep.yaml").blocks) == 2
     VALIDATOR.validate(read_yaml(tmp_path / "sweep.yaml").content)

@@ -18,7 +18,7 @@ from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.reference import sweep_schema
+from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, grid, neighbours, sample
 from tests.orchestrator.plans import config_alone
