@@ -22,8 +22,8 @@ from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.adapters.taking import CutReport, TakeReport
 from orchestrator.commands.adapters import AuditReport
+from orchestrator.commands.app import ErrorReport
 from orchestrator.commands.check import CheckReport
-from orchestrator.commands.errors import ErrorReport
 from orchestrator.driver.change import ApplyReport
 from orchestrator.driver.request import RequestReport
 from orchestrator.review.comparing import CompareReport

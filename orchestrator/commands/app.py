@@ -1,6 +1,6 @@
 """`craft-sweeps`: the table of commands, and how each of them ends.
 
-A mistake is a sentence on stderr, without a traceback and without passwords. Exit statuses: `orchestrator.commands.errors`.
+A mistake is a sentence on stderr, without a traceback and without passwords.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from dataclasses import dataclass
 from errno import ENOSPC
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from typer.core import TyperGroup
 
 import craft
 from craft.plugins import load_inherited
-from orchestrator.commands.errors import GOOD, LEFT, NO, STOPPED, WRONG
-from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.results.report import Report
+from orchestrator.review.past_sweep import NoSuchSweep
+from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
+from orchestrator.tracking.uri import TrackingError
 
+GOOD, NO, WRONG, STOPPED, LEFT = 0, 1, 2, 130, 141
+"""Exit statuses; docs/for-programs.md has all of them with their meaning, those of signals too."""
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -241,8 +246,6 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
             return status or GOOD
         trouble = KeyboardInterrupt(row.stopped)
     if "--json" in arguments:
-        from orchestrator.commands.errors import error_report
-
         write_report(error_report(trouble).to_json())
     else:
         _say(trouble)
@@ -276,3 +279,40 @@ def build(commands: tuple[Row, ...]) -> Any:
         epilog = "\n".join(["\b", "examples:", *lines])  # \b keeps the lines of a paragraph
         program.command(row.name, epilog=epilog, context_settings=settings)(resolve_name(row.function))
     return typer.main.get_command(program)
+
+
+ErrorKind = Literal["sweep file", "no such sweep", "nothing yet", "store", "system", "stopped", "call"]
+
+
+class ErrorReport(Report):
+    """Why a command did not do what it was asked."""
+
+    report: Literal["error"] = Field("error", description="The kind of this report.")
+    kind: ErrorKind = Field(
+        description="`sweep file`: a mistake in the file or a --set. `no such sweep`: no sweep has that name or folder. "
+        "`nothing yet`: the call is right, but the sweep has no such configuration or trial. `store`: the tracking store "
+        "cannot be used. `system`: a file, the disk or the network. `stopped`: by Ctrl-C. `call`: anything else in the call."
+    )
+    exit_status: int = Field(description="The exit status of the command.")
+    message: str = Field(description="What is wrong, where, what is allowed, and what to do.")
+    mistakes: list[str] = Field(description="The message in its parts, one for each mistake of a sweep file.")
+
+
+def error_report(error: BaseException) -> ErrorReport:
+    kinds: tuple[tuple[type[BaseException], ErrorKind, int], ...] = (
+        (NothingMeets, "nothing yet", NO),
+        (SweepError, "sweep file", WRONG),
+        (NoSuchSweep, "no such sweep", WRONG),
+        (TrackingError, "store", WRONG),
+        (OSError, "system", WRONG),
+        (KeyboardInterrupt, "stopped", STOPPED),
+        (BaseException, "call", WRONG),
+    )
+    kind, status = next((kind, status) for cause, kind, status in kinds if isinstance(error, cause))
+    message = str(error).strip() or ("stopped" if kind == "stopped" else type(error).__name__)
+    return ErrorReport(
+        kind=kind,
+        exit_status=status,
+        message=message,
+        mistakes=error.lines if isinstance(error, SweepError) else [message],
+    )

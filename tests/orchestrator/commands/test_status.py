@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.errors import ErrorReport, error_report
+from orchestrator.commands.app import ErrorReport, error_report
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Paused, Refused, Underway
 from orchestrator.record.folder import Holder, SweepFolder, _read_start, holder_of, one_driver
