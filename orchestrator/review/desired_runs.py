@@ -115,7 +115,8 @@ OWN = ("started", "ended", "underway", "files")
 
 
 class DesiredRuns:
-    """The desired runs of the sweep in `folder`; commands in them name the store's address `uri`."""
+    """The runs of the sweep in `folder` as they should be (`orchestrator.tracking.desired.Desired` describes the methods);
+    commands in them name the store's address `uri`."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self._folder, self._uri = folder, uri
@@ -126,11 +127,6 @@ class DesiredRuns:
         self._families: dict[str, str] = {}
 
     def update(self, state: State, end: State | None) -> dict[Place, None]:
-        """Takes a new state, and returns the runs that are different in it, parents first.
-
-        Args:
-            end: the state in which the last session was left; it is judged once.
-        """
         previous, groups = self._state, self._groups
         self._state, self._groups = state, group(state)
         self._families = _families(self._groups, state.entries)
@@ -154,23 +150,18 @@ class DesiredRuns:
 
     @property
     def answer(self) -> str:
-        """The sweep's answer when its last session ended, in Markdown; empty without one."""
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
     def views(self) -> dict[str, str]:
-        """Returns the sweep's saved views by their keys."""
         return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
 
     def links(self, experiment: str) -> str:
-        """Returns links to the views in an experiment of the store, in Markdown."""
         return links(experiment, self._state.sweep_id)
 
     def page(self, experiment: str) -> str:
-        """Returns the place of the front's view below the address of the store's server."""
         return address(experiment, self._state.sweep_id)
 
     def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
-        """Yields the runs as they should be."""
         state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
         places = list(places)
         summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
