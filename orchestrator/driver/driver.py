@@ -24,24 +24,8 @@ from orchestrator.driver.queue import CommonCause, Queue
 from orchestrator.driver.request import Command, RequestQueue
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
+from orchestrator.record import events
 from orchestrator.record.checkpoints import Attempt
-from orchestrator.record.events import (
-    Applied,
-    Decided,
-    Ended,
-    Event,
-    Interrupted,
-    Opened,
-    Paused,
-    Proposed,
-    Reopened,
-    Reported,
-    Requested,
-    SessionStarted,
-    Started,
-    Underway,
-    Wanted,
-)
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import Log, read_events
 from orchestrator.record.manifest import describe_session
@@ -57,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 UNDERWAY_EVERY = 15.0
 """Seconds between two records of how far the running trials are."""
-DECISIVE = (Ended, Proposed, Decided, Applied, Requested)
+DECISIVE = (events.Ended, events.Proposed, events.Decided, events.Applied, events.Requested)
 """Events after which other trials may be wanted."""
 NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
@@ -100,14 +84,14 @@ class Driver:
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
 
-    def begin(self, started: SessionStarted | None = None) -> None:
+    def begin(self, started: events.SessionStarted | None = None) -> None:
         """Starts the session: from here on the folder holds a record."""
         self._log = Log(self.folder.record)
         if self.copied_from is not None or not self.state.sweep_id:
-            self.record(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
+            self.record(events.Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
             failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
-            self.record(Reopened(keys=failed))
+            self.record(events.Reopened(keys=failed))
         self.record(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:
@@ -128,17 +112,17 @@ class Driver:
                 self._ask()
             again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet
-                self.record(Started(keys=again))
+                self.record(events.Started(keys=again))
             self.queue.sort(self.state)
 
-    def record(self, *events: Event) -> None:
+    def record(self, *new: events.Event) -> None:
         """Records events: writes them to the log, changes the state by them, and shows them."""
         with self.lock:
             assert self._log is not None, "the session has not begun"
-            self._log.append(*events)
+            self._log.append(*new)
             if self._log.trouble is not None:
                 self.display.trouble(f"{self.folder.record} cannot be written ({self._log.trouble.strerror}); trying again")
-            for event in events:
+            for event in new:
                 self.state = self.state.after(event)
                 self._changes += isinstance(event, DECISIVE)
                 self.display.show(event, self.state)
@@ -245,7 +229,7 @@ class Driver:
     def record_start(self, key: str) -> None:
         """Notes that a job runs, for the first time or again."""
         self.queue.start(key)
-        self.record(Started(keys=self._left(key)))
+        self.record(events.Started(keys=self._left(key)))
 
     def record_report(self, key: str, progress: Mapping[str, Any]) -> bool:
         """Records an evaluation of a running training; returns whether it must leave its place."""
@@ -256,7 +240,7 @@ class Driver:
         rows = new_rows(entry, [*progress["points"], row])
         if entry.ended or not rows or rows[-1]["step"] != progress["step"]:
             return False
-        report = Reported(key=key, rows=rows, epoch=progress["epoch"], total_steps=progress["total_steps"])
+        report = events.Reported(key=key, rows=rows, epoch=progress["epoch"], total_steps=progress["total_steps"])
         self.record(report)
         return self._scheduler is not None and self._scheduler.on_report(report, self.state)
 
@@ -269,7 +253,7 @@ class Driver:
         training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
         every = [by_key.get(trial) or Outcome(training.of_cut(trial)) for trial in self._left(key)]
         self.queue.leave(key)
-        self.record(*(Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
+        self.record(*(events.Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
         self._wait_again(key)
 
     def record_leave(self, key: str) -> None:
@@ -280,7 +264,7 @@ class Driver:
         unfinished = self._left(key) if key in self.queue.running else []
         self.queue.leave(key)
         if unfinished:
-            self.record(Paused(keys=unfinished) if key in self.queue.jobs else Interrupted(keys=unfinished))
+            self.record(events.Paused(keys=unfinished) if key in self.queue.jobs else events.Interrupted(keys=unfinished))
         self._wait_again(key)
 
     def show_retry(self, key: str, why: str) -> None:
@@ -305,7 +289,7 @@ class Driver:
         for key in keys:
             self.display.retry(self.state.entries[key], "the attempt broke off")
         if keys:
-            self.record(Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
+            self.record(events.Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
         self.queue.restart(self.state)
         return keys
 
@@ -327,14 +311,14 @@ class Driver:
                 self._next_underway = self._clock() + UNDERWAY_EVERY
                 now = self.display.progress()
                 if now.doing or now.seconds_left is not None:
-                    self.record(Underway(left=now.seconds_left, doing=now.doing))
+                    self.record(events.Underway(left=now.seconds_left, doing=now.doing))
 
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""
         with self.lock:
             keys = [key for job in self.queue.running for key in self._left(job)]
             if keys:
-                self.record(Interrupted(keys=keys))
+                self.record(events.Interrupted(keys=keys))
             if self.flush():
                 return None
             return (
@@ -364,7 +348,7 @@ class Driver:
             return False
         recorded = self.state.entries
         described = [trial.trial for trial in new if trial.key not in recorded or recorded[trial.key].trial != trial.trial]
-        self.record(Wanted(keys=[trial.key for trial in new], trials=described))
+        self.record(events.Wanted(keys=[trial.key for trial in new], trials=described))
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self._add(job)
@@ -379,7 +363,7 @@ class Driver:
         if training.ended and training.finished is None and unfinished:
             # A training that has no adapter has nothing to cut.
             assert training.result is not None
-            self.record(*(Ended(result=training.result.of_cut(key)) for key in unfinished))
+            self.record(*(events.Ended(result=training.result.of_cut(key)) for key in unfinished))
         elif unfinished:
             self.queue.waiting[job.key] = job
 

@@ -11,26 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from orchestrator.plan.trial import Number, Trial, TrialResult
-from orchestrator.record.events import (
-    Applied,
-    Decided,
-    Ended,
-    Event,
-    Filed,
-    Interrupted,
-    Opened,
-    Paused,
-    Proposed,
-    Refused,
-    Reopened,
-    Reported,
-    Requested,
-    SessionEnded,
-    SessionStarted,
-    Started,
-    Underway,
-    Wanted,
-)
+from orchestrator.record import events
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -122,17 +103,17 @@ class State:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     wanted: Mapping[str, None] = field(default_factory=dict)
     waves: int = 0
-    proposals: tuple[Proposed, ...] = ()
-    decisions: tuple[Decided, ...] = ()
-    refused: Mapping[str, Refused] = field(default_factory=dict)
-    started: SessionStarted | None = None
-    ended: SessionEnded | None = None
-    underway: Underway | None = None
+    proposals: tuple[events.Proposed, ...] = ()
+    decisions: tuple[events.Decided, ...] = ()
+    refused: Mapping[str, events.Refused] = field(default_factory=dict)
+    started: events.SessionStarted | None = None
+    ended: events.SessionEnded | None = None
+    underway: events.Underway | None = None
     files: tuple[str, ...] = ()
-    held: Requested | None = None
+    held: events.Requested | None = None
     answered: frozenset[str] = frozenset()
 
-    def after(self, event: Event) -> State:
+    def after(self, event: events.Event) -> State:
         return _AFTER[type(event)](self, event)
 
     @property
@@ -192,10 +173,10 @@ class State:
         return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
 
 
-def fold(events: Iterable[Event], state: State | None = None) -> State:
-    """Returns the state after `events`, from an empty one or from `state`."""
+def fold(new: Iterable[events.Event], state: State | None = None) -> State:
+    """Returns the state after new events, from an empty one or from `state`."""
     state = state or State()
-    for event in events:
+    for event in new:
         state = state.after(event)
     return state
 
@@ -215,7 +196,7 @@ def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, 
     return fresh
 
 
-def _session_started(state: State, event: SessionStarted) -> State:
+def _session_started(state: State, event: events.SessionStarted) -> State:
     # How long a lost driver's trials ran is not known, so it is not counted.
     waiting = [
         replace(entry, phase="waiting", changed=event.time)
@@ -225,7 +206,7 @@ def _session_started(state: State, event: SessionStarted) -> State:
     return state._with(waiting, wanted={}, started=event, ended=None, underway=None)
 
 
-def _reopened(state: State, event: Reopened) -> State:
+def _reopened(state: State, event: events.Reopened) -> State:
     failed = [(entry, entry.result) for key in event.keys if (entry := state.entries.get(key))]
     note = "to be run again: --retry-failed"
     return state._with(
@@ -235,19 +216,19 @@ def _reopened(state: State, event: Reopened) -> State:
     )
 
 
-def _wanted(state: State, event: Wanted) -> State:
+def _wanted(state: State, event: events.Wanted) -> State:
     waves = state.waves + any(trial.key not in state.entries for trial in event.trials)
     described = [replace(state.entries.get(trial.key, Entry(trial, wave=waves)), trial=trial) for trial in event.trials]
     state = state._with(described, waves=waves)
     return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
 
 
-def _started(state: State, event: Started) -> State:
+def _started(state: State, event: events.Started) -> State:
     begun = [replace(entry, phase="running", begun=True, changed=event.time) for entry in _live(state, event.keys)]
     return state._with(begun)
 
 
-def _reported(state: State, event: Reported) -> State:
+def _reported(state: State, event: events.Reported) -> State:
     entry = state.entries.get(event.key)
     if entry is None or entry.ended or not event.rows:
         return state
@@ -264,12 +245,12 @@ def _reported(state: State, event: Reported) -> State:
     return state._with([replace(entry, report=report, last_steps=steps)])
 
 
-def _left(state: State, event: Paused | Interrupted) -> State:
-    phase: Phase = "paused" if isinstance(event, Paused) else "waiting"
+def _left(state: State, event: events.Paused | events.Interrupted) -> State:
+    phase: Phase = "paused" if isinstance(event, events.Paused) else "waiting"
     return state._with(replace(_stop(entry, event.time), phase=phase) for entry in _live(state, event.keys))
 
 
-def _ended(state: State, event: Ended) -> State:
+def _ended(state: State, event: events.Ended) -> State:
     entry = state.entries.get(event.result.key)
     if entry is None or entry.ended:
         return state
@@ -279,7 +260,7 @@ def _ended(state: State, event: Ended) -> State:
     return state._with([replace(changed, result=event.result, adapter=event.adapter)])
 
 
-def _applied(state: State, event: Applied) -> State:
+def _applied(state: State, event: events.Applied) -> State:
     started = state.started and replace(
         state.started,
         again=event.again,
@@ -290,7 +271,7 @@ def _applied(state: State, event: Applied) -> State:
     return replace(state, wanted={}, started=started, answered=state.answered | {event.request})
 
 
-def _requested(state: State, event: Requested) -> State:
+def _requested(state: State, event: events.Requested) -> State:
     state, live = replace(state, answered=state.answered | {event.request}), _live(state, event.keys)
     if event.verb == "stop":
         over = [_stop(entry, event.time) for entry in live]
@@ -310,24 +291,24 @@ def _stop(entry: Entry, time: float) -> Entry:
     return replace(entry, seconds=entry.seconds + elapsed, changed=time)
 
 
-_AFTER: dict[type[Event], Callable[[State, Any], State]] = {
-    Opened: lambda state, event: replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time),
-    SessionStarted: _session_started,
-    Reopened: _reopened,
-    Wanted: _wanted,
-    Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
-    Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
-    Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
-    Started: _started,
-    Reported: _reported,
-    Paused: _left,
-    Interrupted: _left,
-    Ended: _ended,
-    Applied: _applied,
-    Requested: _requested,
-    Underway: lambda state, event: replace(state, underway=event),
-    Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
-    SessionEnded: lambda state, event: state._with(
+_AFTER: dict[type[events.Event], Callable[[State, Any], State]] = {
+    events.Opened: lambda state, event: replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time),
+    events.SessionStarted: _session_started,
+    events.Reopened: _reopened,
+    events.Wanted: _wanted,
+    events.Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
+    events.Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),
+    events.Refused: lambda state, event: replace(state, refused={**state.refused, event.configuration: event}),
+    events.Started: _started,
+    events.Reported: _reported,
+    events.Paused: _left,
+    events.Interrupted: _left,
+    events.Ended: _ended,
+    events.Applied: _applied,
+    events.Requested: _requested,
+    events.Underway: lambda state, event: replace(state, underway=event),
+    events.Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
+    events.SessionEnded: lambda state, event: state._with(
         (replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")), ended=event, underway=None
     ),
 }
