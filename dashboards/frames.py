@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 from orchestrator.plan.configuration import flatten
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Refused
-from orchestrator.record.log import read_points
 from orchestrator.record.state import Entry, State
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
@@ -144,10 +143,6 @@ class Frames:
             Row(prefix + name, self, _state(summary, trials[name], self.state) if name in trials else "infeasible", summary)
             for name, summary in self.summaries.items()
         ]
-
-    def points(self, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:
-        """Returns what trials reported: by key, metric and step."""
-        return {} if self.log is None else read_points(self.log, keys)
 
     def trials(self, prefix: str = "") -> list[TrialRow]:
         """Returns a row for each trial that has begun."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from dashboards.panels.base import Plain, View, best_first, choice, focus_trace, numbers, score_axis, texts
+from orchestrator.record.log import read_points
 from orchestrator.results.metrics import colours
 
 LINES = 150
@@ -32,7 +33,7 @@ def data(view: View) -> Plain:
     best = sorted(evaluated, key=lambda trial: places.get(trial.configuration, len(places)))
     chosen = sorted(best, key=lambda trial: trial.state != "running")[:LINES]
     keys = {sweep.name: [trial.entry.key for trial in chosen if trial.sweep is sweep] for sweep in view.sweeps}
-    points = {sweep.name: sweep.points(keys[sweep.name]) for sweep in view.sweeps}
+    points = {sweep.name: read_points(sweep.log, keys[sweep.name]) if sweep.log else {} for sweep in view.sweeps}
     lines: dict[str, list[Plain]] = {}
     for metric in METRICS_BY_STEP:
         histories = [sorted(points[trial.sweep.name].get(trial.entry.key, {}).get(metric, {}).items()) for trial in chosen]

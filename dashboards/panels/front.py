@@ -20,21 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import (
-    SYMBOLS,
-    Plain,
-    View,
-    axis_of,
-    choice,
-    column,
-    done,
-    metrics_of,
-    number,
-    numbers,
-    text,
-    texts,
-    values_of,
-)
+from dashboards.panels import base
+from dashboards.panels.base import Plain, View
 from orchestrator.results.front import axes, judge
 from orchestrator.results.metrics import Column, colours, titled
 from orchestrator.review.front_tables import describe_intervals, scored_on
@@ -57,13 +44,13 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 def data(view: View) -> Plain:
     """Returns the values of every metric over finished configurations, the front of each pair of metrics, and what is not
     drawn."""
-    ready = done(view.configurations)
+    ready = base.done(view.configurations)
     partial = [row for row in view.configurations if row.state in ("partial", "waiting", "incomplete")]
     states = Counter(row.state for row in view.configurations)
     counts = {state: states[state] for state in STATES}
     if not ready and not partial:
         return {"empty": _why_empty(counts)}
-    metrics = metrics_of(view)
+    metrics = base.metrics_of(view)
     lines, possible = _fronts(view, ready, metrics)
     x, y = axes(view.sweeps[0].objectives)
     levels = {row.value("random_guessing") for row in ready}
@@ -75,30 +62,27 @@ def data(view: View) -> Plain:
         "label": [row.label for row in ready],
         "method": [row.method for row in ready],
         "sweep": [view.sweeps.index(row.sweep) for row in ready],
-        "values": {metric.name: numbers(column(ready, metric.name)) for metric in metrics},
+        "values": {metric.name: base.numbers(base.column(ready, metric.name)) for metric in metrics},
         "intervals": {metric.name: _interval(ready, metric.name) for metric in metrics},
         "fronts": lines,
         "possible": possible,
         "partial": {
             "id": [row.id for row in partial],
             "method": [row.method for row in partial],
-            "values": {metric.name: numbers(column(partial, metric.name)) for metric in metrics},
+            "values": {metric.name: base.numbers(base.column(partial, metric.name)) for metric in metrics},
         },
         "counts": counts,
         "answers": _recommended(view),
         "scored": _scored(ready),
-        "guessing": number(*levels) if len(levels) == 1 else None,
+        "guessing": base.number(*levels) if len(levels) == 1 else None,
         "objectives": view.objectives,
         "published": published(view, metrics),
     }
 
 
 def _fronts(view: View, ready: list[Row], metrics: list[Column]) -> tuple[Plain, Plain]:
-    """Returns positions among the finished ones for each two metrics x and y, in ascending order of x.
-
-    Returns:
-        `{x: {y: [front of each sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`.
-    """
+    """Returns positions among the finished ones for each two metrics x and y, in ascending order of x: `{x: {y: [front of each
+    sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`."""
     places = {row.id: place for place, row in enumerate(ready)}
     groups = [(sweep, [row for row in ready if row.sweep is sweep]) for sweep in view.sweeps]
     lines: Plain = {metric.name: {} for metric in metrics}
@@ -120,7 +104,9 @@ def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Ro
     if {x.name, y.name} == {*axes(sweep.objectives)}:
         return [row for row in rows if row.summary.on_front]
     objectives = {metric.name: sweep.objectives.get(metric.name) or metric.better or "minimize" for metric in (y, x)}
-    members = judge([row.id for row in rows], np.column_stack([column(rows, name) for name in objectives]), objectives).on_front
+    members = judge(
+        [row.id for row in rows], np.column_stack([base.column(rows, name) for name in objectives]), objectives
+    ).on_front
     return [row for row in rows if row.id in members]
 
 
@@ -139,10 +125,10 @@ def _scored(ready: list[Row]) -> str:
 
 def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | None:
     """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
-    if not (values_of(rows, f"{name}_low") and values_of(rows, f"{name}_high")):
+    if not (base.values_of(rows, f"{name}_low") and base.values_of(rows, f"{name}_high")):
         return None
     ends = [(row.value(name), row.value(f"{name}_low"), row.value(f"{name}_high")) for row in rows]
-    return [numbers(high - value for value, _, high in ends), numbers(value - low for value, low, _ in ends)]
+    return [base.numbers(high - value for value, _, high in ends), base.numbers(value - low for value, low, _ in ends)]
 
 
 def _recommended(view: View) -> list[list[str]]:
@@ -175,9 +161,9 @@ def draw(plain: Plain) -> Plain:
     layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
     return {
         "choices": [
-            choice("y", "Vertical axis", labels, y or metrics[0].name),
-            choice("x", "Horizontal axis", labels, x or metrics[-1].name),
-            choice("published", "Published rows", {NO_ROWS: "hidden"} | suites, plain["published"]["shown"]),
+            base.choice("y", "Vertical axis", labels, y or metrics[0].name),
+            base.choice("x", "Horizontal axis", labels, x or metrics[-1].name),
+            base.choice("published", "Published rows", {NO_ROWS: "hidden"} | suites, plain["published"]["shown"]),
         ],
         "values": values,
         "figure": {"data": traces, "layout": layout},
@@ -192,15 +178,15 @@ def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> P
     """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
     values: Plain = {
         "id": plain["id"],
-        "label": texts(plain["label"], 40),
+        "label": base.texts(plain["label"], 40),
         "colour": [by_method[method] for method in plain["method"]],
     }
     recommended = {identity for identity, _ in plain["answers"]}
     values["answers"] = [place for place, identity in enumerate(plain["id"]) if identity in recommended]
-    values["symbol"] = [SYMBOLS[sweep % len(SYMBOLS)] for sweep in plain["sweep"]]
+    values["symbol"] = [base.SYMBOLS[sweep % len(base.SYMBOLS)] for sweep in plain["sweep"]]
     for metric in metrics:
         done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
-        factor, values[f"axis/{metric.name}"] = axis_of(metric, [*done, *partial])
+        factor, values[f"axis/{metric.name}"] = base.axis_of(metric, [*done, *partial])
         if factor != 1:
             done, partial = ([None if value is None else value / factor for value in every] for every in (done, partial))
         if metric.log and 0 in (*done, *partial):
@@ -239,12 +225,12 @@ def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[
 def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:
     pairs = list(zip(plain["method"], plain["sweep"], strict=True))
     traces: list[Plain] = []
-    sweeps, methods = texts(plain["sweeps"], 30), dict(zip(by_method, texts([*by_method], 30), strict=True))
+    sweeps, methods = base.texts(plain["sweeps"], 30), dict(zip(by_method, base.texts([*by_method], 30), strict=True))
     for group, (method, sweep) in enumerate(sorted(set(pairs))):
         pick = f"group/{group}"
         values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
         name = f"{methods[method]} · {sweeps[sweep]}" if len(sweeps) > 1 else methods[method]
-        marker = {"color": by_method[method], "symbol": SYMBOLS[sweep % len(SYMBOLS)], "size": 8, "opacity": 0.85}
+        marker = {"color": by_method[method], "symbol": base.SYMBOLS[sweep % len(base.SYMBOLS)], "size": 8, "opacity": 0.85}
         traces.append(_points(name, marker, pick))
     return traces
 
@@ -267,7 +253,7 @@ def _points(name: str, marker: Plain, pick: str) -> Plain:
 def _front_traces(sweeps: list[str]) -> list[Plain]:
     dashes, pick = ("solid", "dash", "dot", "dashdot"), "front/{x}/{y}"
     lines: list[Plain] = []
-    for index, name in enumerate(texts(sweeps, 30)):
+    for index, name in enumerate(base.texts(sweeps, 30)):
         line = {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"}
         trace = _points(f"front · {name}" if len(sweeps) > 1 else "front", {}, f"{pick}/{index}")
         del trace["customdata"]
@@ -344,7 +330,7 @@ def published(view: View, metrics: list[Column]) -> Plain:
         | {
             "id": f"published/{index}",
             "averaged": f"{row['tasks']} tasks" if row["tasks"] > 1 else "one task",
-            "values": {metric.name: number(row["values"].get(metric.name)) for metric in metrics},
+            "values": {metric.name: base.number(row["values"].get(metric.name)) for metric in metrics},
         }
         for index, row in enumerate(published_rows())
     ]
@@ -357,8 +343,8 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
     for model in sorted({row["model"] for row in rows}):
         chosen = [row for row in rows if row["model"] == model]
         values[f"published/{model}"] = [row["id"] for row in chosen]
-        values[f"published/{model}/name"] = [text(row["method"]) for row in chosen]
-        values[f"published/{model}/legend"] = f"published: {text(model)}, {text(chosen[0]['suite'])}"
+        values[f"published/{model}/name"] = [base.text(row["method"]) for row in chosen]
+        values[f"published/{model}/legend"] = f"published: {base.text(model)}, {base.text(chosen[0]['suite'])}"
         for metric in chosen[0]["values"]:
             values[f"published/{model}/{metric}"] = [row["values"][metric] for row in chosen]
     key = "published/{published}"

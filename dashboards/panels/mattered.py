@@ -17,21 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 from dashboards.frames import Row
-from dashboards.panels.base import (
-    Plain,
-    View,
-    best_first,
-    choice,
-    column,
-    focus_trace,
-    moving_together,
-    numbers,
-    parameter,
-    score_metric,
-    text,
-    texts,
-    trained,
-)
+from dashboards.panels import base
+from dashboards.panels.base import Plain, View
 from orchestrator.results.metrics import BLUE, label_of
 
 LEAST, EACH = 12, 5
@@ -42,10 +29,10 @@ FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number,
 def importance_data(view: View) -> Plain:
     """Returns shares that add up to one: {method: {parameter: share}}."""
     by_method: dict[str, dict[str, float]] = {}
-    ready = trained(view.configurations)
+    ready = base.trained(view.configurations)
     for method in sorted({row.method for row in ready}):
         rows = [row for row in ready if row.method == method]
-        names = moving_together(rows)
+        names = base.moving_together(rows)
         if names and len(rows) >= max(LEAST, EACH * len(names)):
             sample = rows if len(rows) <= FANOVA_UP_TO else random.Random(0).sample(rows, FANOVA_UP_TO)
             if shares := _shares(sample, [*names]):
@@ -66,9 +53,9 @@ def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     # trees split by order alone, so a value is its place among those that were tried
-    tried = {name: sorted({*parameter(rows, name)}, key=order) for name in names}
+    tried = {name: sorted({*base.parameter(rows, name)}, key=order) for name in names}
     distributions: dict[str, BaseDistribution] = {name: IntDistribution(0, len(values) - 1) for name, values in tried.items()}
-    for row, *values in zip(rows, *(parameter(rows, name) for name in names), strict=True):
+    for row, *values in zip(rows, *(base.parameter(rows, name) for name in names), strict=True):
         params = {name: tried[name].index(value) for name, value in zip(names, values, strict=True)}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=row.value("score")))
     try:
@@ -85,7 +72,7 @@ def importance_draw(plain: Plain) -> Plain:
     for method, shares in plain["shares"].items():
         ordered = sorted(shares.items(), key=lambda item: item[1])
         values[f"share/{method}"] = [share for _, share in ordered]
-        values[f"name/{method}"] = texts([name for name, _ in ordered], 24)
+        values[f"name/{method}"] = base.texts([name for name, _ in ordered], 24)
     bar = {
         "type": "bar",
         "orientation": "h",
@@ -103,7 +90,7 @@ def importance_draw(plain: Plain) -> Plain:
         "yaxis": {"type": "category"},
     }
     return {
-        "choices": [choice("method", "Method", list(plain["shares"]))],
+        "choices": [base.choice("method", "Method", list(plain["shares"]))],
         "values": values,
         "figure": {"data": [bar], "layout": layout},
         "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
@@ -118,14 +105,14 @@ CUTS = "Whole adapters only: what was cut from them says nothing about how setti
 
 def parallel_data(view: View) -> Plain:
     """Returns each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
-    ready = best_first(trained(view.configurations))
+    ready = base.best_first(base.trained(view.configurations))
     rows = ready[:LINES_UP_TO][::-1]
     if len(rows) < 2:
         return {"empty": f"Parallel coordinates need two finished configurations; there {'is one' if rows else 'are none'}."}
-    axes = [_positions(label, parameter(rows, name)) for name, label in moving_together(rows).items()]
+    axes = [_positions(label, base.parameter(rows, name)) for name, label in base.moving_together(rows).items()]
     if len({row.method for row in rows}) > 1:
         axes.insert(0, _positions("method", [row.method for row in rows]))
-    axes.append(_positions(label_of("score", score_metric(view)), numbers(column(rows, "score"))))
+    axes.append(_positions(label_of("score", base.score_metric(view)), base.numbers(base.column(rows, "score"))))
     cuts = any("cut_to" in row.parameters for row in view.configurations)
     return {"axes": axes, "id": [row.id for row in rows], "dropped": len(ready) - len(rows), "cuts": cuts}
 
@@ -149,7 +136,7 @@ def _positions(name: str, values: list[Any]) -> Plain:
     names = [labels[int(tick)] if labels else f"{tick:.4g}" for tick in ticks]
     return {
         "name": name,
-        "at": numbers(None if value is None else place(value) for value in values),
+        "at": base.numbers(None if value is None else place(value) for value in values),
         "ticks": [[position, label] for position, label in zip(at, names, strict=True) if position not in close],
     }
 
@@ -157,14 +144,14 @@ def _positions(name: str, values: list[Any]) -> Plain:
 def parallel_draw(plain: Plain) -> Plain:
     axes = plain["axes"]
     traces = [_band(plain, band) for band in range(BANDS)]
-    traces.append(focus_trace("accent"))
+    traces.append(base.focus_trace("accent"))
     look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
     marks = [
-        {"x": position, "y": at, "text": text(label, 18), **look}
+        {"x": position, "y": at, "text": base.text(label, 18), **look}
         for position, axis in enumerate(axes)
         for at, label in axis["ticks"]
     ]
-    columns = {"tickvals": list(range(len(axes))), "ticktext": [text(axis["name"], 18) for axis in axes], "side": "top"}
+    columns = {"tickvals": list(range(len(axes))), "ticktext": [base.text(axis["name"], 18) for axis in axes], "side": "top"}
     note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
     note += f" {CUTS}." if plain["cuts"] else ""
     layout = {

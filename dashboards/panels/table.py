@@ -15,26 +15,13 @@ from typing import Any
 
 from craft.methods import METHODS
 from dashboards.frames import Frames, Row
-from dashboards.panels.base import (
-    Plain,
-    View,
-    best_first,
-    done,
-    metrics_of,
-    number,
-    numbers,
-    parameter,
-    parameters_that_differ,
-    values_of,
-)
+from dashboards.panels import base
+from dashboards.panels.base import Plain, View
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.probabilities import spreads
 from orchestrator.review.comparing import Spreads, compare_summaries
 from orchestrator.review.front_tables import describe_intervals, describe_trials, describe_tuning, has_tuning, task_title
 
-TAKE = "craft-sweeps take {sweep} --pick {configuration} --to {folder}{store}"
-CUT = "craft-sweeps cut {sweep} --pick {configuration} --size parameters:{half} --to {folder}-cut{store}"
-MORE = "craft-sweeps more {sweep}"
 COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configuration-b {b}"
 """The page fills its fields from the sides of a pair. It runs no command: a reader copies them."""
 LIMIT = 40
@@ -49,9 +36,9 @@ def data(view: View) -> Plain:
         return {"empty": "The trials so far only tune: a configuration appears when its first reported trial starts."}
     if not view.configurations:
         return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
-    rows = best_first(view.configurations)
-    differ = [name for name in parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
-    differ += ["ranks"] if "ranks" not in differ and len({*parameter(rows, "ranks")} - {None}) > 1 else []
+    rows = base.best_first(view.configurations)
+    differ = [name for name in base.parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
+    differ += ["ranks"] if "ranks" not in differ and len({*base.parameter(rows, "ranks")} - {None}) > 1 else []
     return {
         "columns": _columns(view, rows, differ),
         "id": [row.id for row in rows],
@@ -81,7 +68,7 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     """Returns the columns: label and the metrics that the page always shows, then parameters, columns that a reader may add,
     and states."""
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
-    worth = [metric for metric in metrics_of(view) if _worth_showing(metric, view, objectives)]
+    worth = [metric for metric in base.metrics_of(view) if _worth_showing(metric, view, objectives)]
     metrics = [metric for metric in worth if metric.place in ("front", "page") or metric.name in objectives]
     summaries = [row.summary for row in rows]
     columns: list[Plain] = [_text("label", "Configuration", [row.label for row in rows])]
@@ -89,8 +76,8 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     columns += [_metric(metric, rows) for metric in metrics]
     protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
     columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
-    columns += [_parameter(name, parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
-    more = [_parameter(name, parameter(rows, name)) for name in IN_LABEL if name in differ]
+    columns += [_parameter(name, base.parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
+    more = [_parameter(name, base.parameter(rows, name)) for name in IN_LABEL if name in differ]
     more += [_metric(metric, rows) for metric in worth if metric not in metrics]
     columns += [extra | {"more": True} for extra in more]
     columns += [_text("tuning", "Tuning", map(describe_tuning, summaries))] if has_tuning(summaries) else []
@@ -114,13 +101,13 @@ def _metric(metric: Column, rows: Sequence[Row]) -> Plain:
     summaries, task = [row.summary for row in rows], metric.name.removeprefix("score/")
     label = task_title(task) if task != metric.name else "# Params" if metric.name == SIZE else heading(metric.label)
     shown = replace(metric, interval=metric.interval and task == metric.name)
-    values, texts = numbers(map(shown.value, summaries)), [shown.text(summary).strip("–") for summary in summaries]
+    values, texts = base.numbers(map(shown.value, summaries)), [shown.text(summary).strip("–") for summary in summaries]
     plain: Plain = {"key": f"m.{shown.name}", "label": label, "kind": shown.kind, "better": shown.best, "about": shown.about}
     plain |= {"values": values, "texts": texts, "best": _best(shown, rows, values)}
     if not shown.interval:
         return plain
     ends = [summary.bounds(shown.name) for summary in summaries]
-    return plain | {"low": numbers(end.low for end in ends), "high": numbers(end.high for end in ends)}
+    return plain | {"low": base.numbers(end.low for end in ends), "high": base.numbers(end.high for end in ends)}
 
 
 def _best(metric: Column, rows: Sequence[Row], values: Sequence[float | None]) -> list[int]:
@@ -138,7 +125,7 @@ def _worth_showing(metric: Column, view: View, objectives: Collection[str]) -> b
     if metric.name.startswith("score/"):  # with a single task its score is the score
         return len(view.tasks) > 1
     always = metric.name in ("score", SIZE, *objectives) or metric.kind == "probability"
-    return always or len(values_of(view.configurations, metric.name)) > 1
+    return always or len(base.values_of(view.configurations, metric.name)) > 1
 
 
 def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
@@ -147,10 +134,10 @@ def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
         if len(values := {getattr(row.summary, name) for row in rows} - {""}) == 1:
             lines.append([name, *values])
     for name in ("examples", "random_guessing"):
-        if len(numbers := values_of(rows, name)) == 1:
+        if len(numbers := base.values_of(rows, name)) == 1:
             lines.append([COLUMNS[name].label, amount(name, *numbers)])
     for name in dict.fromkeys(name for row in rows for name in row.parameters):
-        if name not in (*differ, "method", "protocol") and len(same := {*parameter(rows, name)} - {None}) == 1:
+        if name not in (*differ, "method", "protocol") and len(same := {*base.parameter(rows, name)} - {None}) == 1:
             lines.append([name, *same])
     return lines
 
@@ -161,19 +148,13 @@ def commands_of(view: View, row: Row) -> list[tuple[str, str]]:
     if not row.summary.finished or not row.sweep.state.sweep_id:
         return []
     size, name, method = row.value("trainable_parameters"), row.summary.configuration, METHODS.get(row.method)
-    commands = [("Take its adapter", TAKE)]
-    commands += (
-        [("Cut it to half its parameters", CUT)] if size >= 2 and method is not None and method.cutting is not None else []
-    )
-    commands.append(("Run what would settle it", MORE))
-    fields = {
-        "sweep": shlex.quote(row.sweep.name),
-        "configuration": shlex.quote(name),
-        "folder": shlex.quote(f"adapters/{name}") if name.isalnum() else "adapter",
-        "half": f"{size / 2:.0f}",
-        "store": store_of(view),
-    }
-    return [(purpose, template.format(**fields)) for purpose, template in commands]
+    sweep, folder = shlex.quote(row.sweep.name), shlex.quote(f"adapters/{name}") if name.isalnum() else "adapter"
+    picked, store = f"{sweep} --pick {shlex.quote(name)}", store_of(view)
+    commands = [("Take its adapter", f"craft-sweeps take {picked} --to {folder}{store}")]
+    if size >= 2 and method is not None and method.cutting is not None:
+        half = f"craft-sweeps cut {picked} --size parameters:{size / 2:.0f} --to {folder}-cut{store}"
+        commands.append(("Cut it to half its parameters", half))
+    return [*commands, ("Run what would settle it", f"craft-sweeps more {sweep}")]
 
 
 def store_of(view: View) -> str:
@@ -183,10 +164,10 @@ def store_of(view: View) -> str:
 
 def pairs(view: View) -> Plain:
     """Returns the ids of the configurations that have pairs, and for each one the sentences with all that follow it."""
-    ready = done(view.configurations)
+    ready = base.done(view.configurations)
     if len(ready) < 2:
         return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
-    rows = sorted(best_first(ready), key=lambda row: not row.summary.on_front)[:LIMIT]
+    rows = sorted(base.best_first(ready), key=lambda row: not row.summary.on_front)[:LIMIT]
     spread_of = {sweep.name: _spread_of(sweep) for sweep in view.sweeps}
 
     def sentence(first: Row, second: Row) -> str:
@@ -222,8 +203,8 @@ def of_two_sweeps(view: View) -> Plain:
         if gap.n:
             better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
             verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
-            means = [number(sum(scores.values()) / len(scores)) for scores in (first[label].scores, second[label].scores)]
-            rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
+            means = [base.number(sum(scores.values()) / len(scores)) for scores in (first[label].scores, second[label].scores)]
+            rows.append([label, *means, base.number(gap.mean), base.number(gap.low), base.number(gap.high), gap.n, verdict])
     if not rows:
         return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
     heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]

@@ -40,8 +40,7 @@ Craft.resolve = function (template, values, chosen, palette) {
 
 Craft.palette = function () {
   const style = getComputedStyle(document.documentElement);
-  const of = name => style.getPropertyValue("--" + name).trim();
-  return {ink: of("ink"), soft: of("soft"), panel: of("panel"), grid: of("grid"), line: of("line"), accent: of("accent")};
+  return Object.fromEntries(["ink", "soft", "panel", "grid", "line", "accent"].map(name => [name, style.getPropertyValue("--" + name).trim()]));
 };
 
 Craft.layout = function (given, palette, width, wide) {

@@ -297,7 +297,7 @@ Craft.Page = class {
   choose(ids) {
     this.selected = ids;
     for (const panel of this.panels.values()) if (panel.figure && panel.onScreen) panel.figure.select(ids);
-    if (this.table) this.table.setSelection(ids);
+    if (this.table) Object.assign(this.table, {selected: ids}).render();
   }
 
   /* What is known of a configuration: [title, [[name, value], ...], row]. */

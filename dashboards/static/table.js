@@ -63,11 +63,6 @@ Craft.Table = class {
     this.fill();
   }
 
-  setSelection(ids) {
-    this.selected = ids;
-    this.render();
-  }
-
   pin(id) {
     this.pinned = id;
     for (const line of this.body.rows) line.classList.toggle("pinned", line.craftId === id);

@@ -14,6 +14,7 @@ from dashboards.frames import TrialRow
 from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
+from orchestrator.record.log import read_points
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, sweep_id, write_sweep
 
 
@@ -34,7 +35,8 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
     write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().value("search_score") == 99.0
-    assert feed.frames.points([key]) == {key: {"search_score": {0: 75.0, 1: 79.0, 3: 99.0}}}
+    assert feed.frames.log is not None
+    assert read_points(feed.frames.log, [key]) == {key: {"search_score": {0: 75.0, 1: 79.0, 3: 99.0}}}
 
     assert feed.frames.judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
