@@ -54,15 +54,13 @@ def page(
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if (sweep is None) != (to is None):
         raise ValueError("give a sweep and --to FILE to write its page; neither to serve the live page of all sweeps")
-    if sweep is not None and to is not None and Path(sweep).is_file():
-        _write(sweep, everything_in(Path(sweep)), to)
-        return
     uri = sys.stdin.readline().strip() if tracking_uri == "-" else tracking_uri
-    store = Store(uri, mlflow_url, waits=sweep is None)
-    if sweep is not None and to is not None:
-        _write(sweep, everything(store, sweep), to)
+    if sweep is None or to is None:
+        _serve(Store(uri, mlflow_url, waits=True), host, port)
+    elif Path(sweep).is_file():
+        _write(sweep, everything_in(Path(sweep)), to)
     else:
-        _serve(store, host, port)
+        _write(sweep, everything(Store(uri, mlflow_url), sweep), to)
 
 
 def _write(title: str, payload: dict[str, Any], path: Path) -> None:

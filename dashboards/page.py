@@ -20,7 +20,6 @@ from typing import Any
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("figure.js", "table.js", "page.js")
-STYLE_POLICY = "style-src 'unsafe-inline'"  # plotly writes style elements
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -57,7 +56,8 @@ def export_page(title: str, payload: Mapping[str, Any]) -> str:
     plotly = plotly_script().replace("\r\n", "\n")
     script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy = (
-        f"default-src 'none'; script-src {_hash(script)} {_hash(plotly)}; {STYLE_POLICY}; img-src data: blob:; "
+        # plotly writes style elements
+        f"default-src 'none'; script-src {_hash(script)} {_hash(plotly)}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return _template() % {
