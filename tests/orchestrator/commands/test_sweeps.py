@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands import sweeps
+from orchestrator.commands import results
 from orchestrator.commands.app import NO, WRONG, main
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import one_driver
@@ -24,7 +24,7 @@ from tests.orchestrator.recorded import over_seeds, record, write_log
 def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name, seconds in (("POLL_SECONDS", 0.05), ("BEGIN_SECONDS", 0.2), ("AGAIN_SECONDS", 0.2)):
-        monkeypatch.setattr(sweeps, name, seconds)
+        monkeypatch.setattr(results, name, seconds)
 
 
 def finished(name: str, uri: str = "sqlite:///mlflow.db") -> Path:
@@ -98,7 +98,7 @@ def test_wait_returns_when_the_driver_has_ended(capsys: pytest.CaptureFixture[st
 def test_wait_gives_a_sweep_time_to_begin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["wait", "later"]) == WRONG
     assert "no sweep 'later'" in capsys.readouterr().err
-    monkeypatch.setattr(sweeps, "BEGIN_SECONDS", 30.0)
+    monkeypatch.setattr(results, "BEGIN_SECONDS", 30.0)
     starting = threading.Timer(0.3, finished, ["later"])
     starting.start()
     assert main(["wait", "later"]) == 0
