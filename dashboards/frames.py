@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.plan.configuration import flatten
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Refused
-from orchestrator.record.state import Entry, State
+from orchestrator.record.state import Entry, State, by_configuration
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.metrics import flat_cells
@@ -136,9 +136,7 @@ class Frames:
 
     def rows(self, prefix: str = "") -> list[Row]:
         """Returns a row for each of `summaries`; `prefix` stands in front of the ids."""
-        trials: dict[str, list[Entry]] = {}
-        for entry in self.state.requested:
-            trials.setdefault(entry.trial.configuration, []).append(entry)
+        trials = by_configuration(self.state.requested)
         return [
             Row(prefix + name, self, _state(summary, trials[name], self.state) if name in trials else "infeasible", summary)
             for name, summary in self.summaries.items()

@@ -72,6 +72,14 @@ class Entry:
         return TrialResult(self.key, "stopped", metrics, steps=steps, seconds=self.seconds, notes=[note])
 
 
+def by_configuration(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Returns trials by the id of their configuration, in the order in which configurations first appear."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.trial.configuration, []).append(entry)
+    return groups
+
+
 def count_phases(entries: Iterable[Entry]) -> Counter[str]:
     """Counts trials: waiting, running, paused; or finished, failed, stopped if they have ended."""
     return Counter(entry.result.status if entry.ended and entry.result is not None else entry.phase for entry in entries)

@@ -23,7 +23,7 @@ from craft.results import EXAMPLES, METRIC, name_score
 from craft.scoring.predictions import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.state import Entry
+from orchestrator.record.state import Entry, by_configuration
 from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, tunings_of
@@ -125,10 +125,8 @@ class Summary:
 
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     """Returns a summary of each configuration, in the order in which configurations first appear."""
-    entries, grouped = [*entries], dict[str, list[Entry]]()
-    for entry in entries:
-        if entry.trial.serves is None:  # a training for a size alone is no row
-            grouped.setdefault(entry.trial.configuration, []).append(entry)
+    entries = [*entries]
+    grouped = by_configuration(entry for entry in entries if entry.trial.serves is None)  # a training for a size is no row
     tuning, configurations = tunings_of(entries), {entry.key: entry.trial.configuration for entry in entries}
     counted = _counted(grouped)
     summaries = {name: _summary(group, counted[name], tuning.get(name, Tuning())) for name, group in grouped.items()}

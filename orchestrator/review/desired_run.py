@@ -21,7 +21,7 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Refused
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
-from orchestrator.record.state import Entry, State
+from orchestrator.record.state import Entry, State, by_configuration
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
@@ -82,14 +82,8 @@ class Verdict:
 
 def group(state: State) -> dict[str, list[Entry]]:
     """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in state.requested:
-        groups.setdefault(entry.trial.configuration, []).append(entry)
-    unrequested: dict[str, list[Entry]] = {}
-    for entry in state.entries.values():
-        if entry.trial.configuration not in groups:
-            unrequested.setdefault(entry.trial.configuration, []).append(entry)
-    return groups | unrequested
+    groups = by_configuration(state.requested)
+    return groups | by_configuration(entry for entry in state.entries.values() if entry.trial.configuration not in groups)
 
 
 def _closing_numbers(state: State) -> dict[str, float]:

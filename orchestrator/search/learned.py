@@ -33,7 +33,7 @@ from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Event, Proposed
-from orchestrator.record.state import Entry, State, fold
+from orchestrator.record.state import Entry, State, by_configuration, fold
 from orchestrator.results.summary import summarize_entries
 from orchestrator.search.flat import FlatSpace, space_of
 from orchestrator.search.strategy import refusal
@@ -358,9 +358,7 @@ def search_value(trials: Sequence[Entry], means: Mapping[Group, float]) -> float
     If all of them finished, it is the area under the search scores of the cuts and of the whole adapters; otherwise the search
     score of the trials that are trained. NaN if it is not known.
     """
-    outputs: dict[str, list[Entry]] = {}
-    for entry in trials:
-        outputs.setdefault(entry.trial.configuration, []).append(entry)
+    outputs = by_configuration(trials)
     if len(outputs) == 1 or not all(entry.finished for entry in trials):
         return mean_score([entry for entry in trials if not entry.trial.is_cut], means)
     points = [(max(map(_size, output)), mean_score(output, {})) for output in outputs.values()]
