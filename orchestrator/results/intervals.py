@@ -89,16 +89,15 @@ class Comparison:
         return f"No difference between {first} and {second} is shown: {gap} ({ends})."
 
 
-def interval(values: Iterable[float], confidence: float = 0.95, least: float = 0.0) -> Interval:
-    """Computes mean and Student's t interval of independent values whose standard deviation is at least `least`. A NaN among
-    them makes all of the result NaN."""
+def interval(values: Iterable[float]) -> Interval:
+    """Computes mean and Student's 95 % interval of independent values. A NaN among them makes all of the result NaN."""
     sample = np.asarray(list(values), dtype=float)
     if not sample.size:
         return Interval(math.nan, math.nan, math.nan, 0)
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean, math.nan, math.nan, 1)
-    half = _t_quantile(sample.size - 1, confidence) * max(float(sample.std(ddof=1)), least) / math.sqrt(sample.size)
+    half = _t_quantile(sample.size - 1) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
     return Interval(mean, mean - half, mean + half, int(sample.size))
 
 
@@ -206,7 +205,7 @@ def is_signed(metric: str) -> bool:
 
 
 @functools.cache
-def _t_quantile(freedom: int, confidence: float) -> float:
+def _t_quantile(freedom: int) -> float:
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.5 + confidence / 2))
+    return float(stdtrit(freedom, 0.975))

@@ -23,8 +23,8 @@ class TrackingError(ValueError):
     """A tracking store cannot be used; the message is for people."""
 
 
-def resolve_uri(uri: str, base: Path | None = None) -> str:
-    """Returns an absolute tracking URI. The path of a SQLite file starts at `base`, or at the current folder.
+def resolve_uri(uri: str) -> str:
+    """Returns an absolute tracking URI. The path of a SQLite file starts at the current folder.
 
     Raises:
         TrackingError: the scheme or the file name is missing, or the scheme is not supported; the message says what to write.
@@ -49,7 +49,7 @@ def resolve_uri(uri: str, base: Path | None = None) -> str:
     name = location.removeprefix("/")
     if not name or name.startswith(":memory:") or not location.startswith("/"):
         raise TrackingError(f"{which} {uri!r} names no file. Write sqlite:///mlflow.db, or sqlite:////full/path/mlflow.db")
-    return f"sqlite:///{((base or Path.cwd()) / name).resolve()}"
+    return f"sqlite:///{Path(name).resolve()}"
 
 
 def sqlite_file(uri: str) -> Path | None:

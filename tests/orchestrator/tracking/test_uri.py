@@ -119,8 +119,9 @@ def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path:
     assert "5ecret" not in " ".join(command)
 
 
-def test_uris_are_made_absolute_or_refused(tmp_path: Path) -> None:
-    assert resolve_uri("sqlite:///mlflow.db", tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+def test_uris_are_made_absolute_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
     assert resolve_uri(f"sqlite:///{tmp_path}/a.db") == f"sqlite:///{tmp_path}/a.db"
     assert resolve_uri("postgresql://u:p@h/db") == "postgresql://u:p@h/db"
     for wrong, words in [
@@ -132,7 +133,7 @@ def test_uris_are_made_absolute_or_refused(tmp_path: Path) -> None:
         ("http://", "names no host"),
     ]:
         with pytest.raises(TrackingError, match=words):
-            resolve_uri(wrong, tmp_path)
+            resolve_uri(wrong)
 
 
 def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
