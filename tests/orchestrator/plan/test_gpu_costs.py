@@ -99,7 +99,7 @@ def test_hours_are_those_of_all_trainings_and_share_a_gpu(tmp_path: Path) -> Non
     cost = gpu_cost(plan, H100, 2)
     assert (3600 * cost.gpu_hours, 3600 * cost.wall_hours) == pytest.approx((2 * once, once))
     assert gpu_cost(plan, H100, 8).wall_hours == pytest.approx(cost.wall_hours), "two trainings use two of eight GPUs"
-    assert cost.bound
+    assert cost.longest_texts
     quarter = gpu_cost(plan_of(tmp_path, "RoBERTa-base", "glue/cola", changes=["resources.gpu=0.25"]), H100, 2)
     assert cost.gpu_hours / 4 <= quarter.gpu_hours < cost.gpu_hours
 

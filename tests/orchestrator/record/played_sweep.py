@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Literal
@@ -99,7 +100,8 @@ class PlayedSweep:
     def abandon(self) -> None:
         """Loses the driver, and with it its lock."""
         assert self.driver._log is not None
-        self.driver._log._journal.close()
+        os.close(self.driver._log._file)
+        self.driver._log._file = -1
 
     def resume(self, variant: int | None, retry_failed: bool = False) -> None:
         self.driver.close()

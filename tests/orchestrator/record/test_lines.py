@@ -50,7 +50,7 @@ def test_what_a_crash_left_half_written_is_not_read_and_is_cut_at_the_next_start
     assert events(path) == [{"n": 1}, {"n": 3}]
 
 
-def test_every_cut_of_a_journal_leaves_a_journal(tmp_path: Path) -> None:
+def test_every_cut_of_a_log_leaves_a_log(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with closing(Log(path)) as journal:
         ends = [0, *(journal.write([{"n": n, "text": "ä" * n}]) for n in range(6))]
