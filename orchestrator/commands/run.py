@@ -205,10 +205,10 @@ def more(
         changes = "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
         raise ValueError(f"the sweep is continued by a program of its own ({record.state.again}); change its file ({changes})")
     rule = {} if within is None else {"enough.within": within}  # by which a run until answered ends
-    renamed, changes = answer.changes.get("name"), {**answer.changes, **rule}
+    renamed = answer.changes.get("name")
     command = [word for word in command[len(start) :] if renamed is None or word != "--resume"]
     command += ["--name", renamed] if renamed is not None else []
-    for key, value in changes.items():
+    for key, value in {**answer.changes, **rule}.items():
         command += ["--set", f"{key}={json.dumps(value)}"] if key != "name" else []
     if as_json and not yes:
         from orchestrator.review.front_report import front_report
