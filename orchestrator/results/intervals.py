@@ -64,8 +64,8 @@ class Comparison:
     def over(self) -> str:
         """What the interval is over."""
         if self.difference.n == 1:
-            return "over examples alone: what another seed would change is not in it"
-        chosen = ", with the luck of tuning" if self.choice else ""
+            return "over examples alone, as if every seed had this score"
+        chosen = ", tuning included" if self.choice else ""
         return f"on {'these' if self.luck is None else 'new'} examples{chosen}"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:

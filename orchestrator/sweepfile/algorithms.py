@@ -61,7 +61,7 @@ SEARCHERS: dict[str, SearcherRow] = {
 SCHEDULERS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
     "promotion": SchedulerRow(
-        "ASHA that pauses: at each rung, and between trials of a configuration, the best of every few continue, others wait",
+        "at each rung the best of every few continue, others wait (ASHA that pauses)",
         ("grace", "factor"),
     ),
 }
