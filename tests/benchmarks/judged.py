@@ -128,7 +128,8 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
-        verdict, tells = "one run each", f"{len(doubtful)} of {len(rows)}: {list_some(labels(doubtful), SHOWN)}"
+        first = [*labels(doubtful)[:SHOWN], *(["..."] if len(doubtful) > SHOWN else [])]
+        verdict, tells = "one run each", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
         verdict = f"{'enough' if answer.kind == 'enough' else 'likeliest'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
