@@ -183,7 +183,7 @@ range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`). `1e-4` is a
 
 With the first line, an editor with a YAML language server completes keys and marks mistakes (the
 path is relative to your file; `craft-sweeps new --schema` prints the schema). Below, each key has
-its default in parentheses. [{SCHEMA_FILE}]({SCHEMA_FILE}) has more about each, with types and bounds.
+its default in parentheses. [{SCHEMA_FILE}]({SCHEMA_FILE}) has more.
 """
 
 
@@ -206,9 +206,6 @@ def write_page(schema: Schema) -> str:
     ]
     for heading, section in sections.items():
         parts += [f"## `{heading}`\n", _keys(section)]
-        if heading == "scheduler":
-            rules = ((name, f"{row.title}. Keys: {_quote(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
-            parts += ["Rules:\n", _list(rules)]
     suites = {suite: _quote(tasks) for suite, tasks in SUITES.items()} | {
         "custom": "`custom/NAME` for every NAME in `data.custom`"
     }

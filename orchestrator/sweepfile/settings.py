@@ -107,7 +107,7 @@ class SchedulerSettings(Settings):
 
     name: str = Field(
         "none",
-        description="The rule.",
+        description="`none` or `promotion` ([search.md](search.md)).",
         json_schema_extra={"enum": [*SCHEDULERS]},
     )
     grace: float = Field(1.0, gt=0, description="Epochs until the first rung.")

@@ -75,7 +75,7 @@ class Sweep(Settings):
     enough: Enough = Field(default_factory=Enough)
     # A section without a description here has that of its class.
     training: TrainingSettings = Field(default_factory=TrainingSettings)
-    task_training: dict[str, dict[str, Any]] = Field({}, description="`training` of single tasks or suites.")
+    task_training: dict[str, dict[str, Any]] = Field({}, description="`training` settings of single tasks or suites.")
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks.")
     compare: Literal["fair"] | None = Field(
         None,

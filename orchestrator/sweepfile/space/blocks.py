@@ -79,7 +79,7 @@ class OwnKeys(Settings):
 
     task_training: dict[str, TrainingSettings] = Field(
         {},
-        description="`training` of single tasks, for this block.",
+        description="`training` settings of single tasks, for this block.",
     )
     warm_start: StrictBool = Field(True, description="`false`: the block has none.")
     resources: Resources = Field(default_factory=Resources, description="In place of the file's.")
