@@ -103,45 +103,42 @@ class TrainingSettings(Settings):
     """How a run trains. Three epochs, a warm-up of 0.06 and no weight decay are the CRAFT paper's, other defaults are not."""
 
     epochs: float = Field(3.0, gt=0, le=100_000, description="Passes over the training split.")
-    max_steps: int | None = Field(None, gt=0, le=2**31, description="Optimizer steps of a run, in place of `epochs`.")
-    batch_size: int = Field(16, gt=0, description="Examples in one micro-batch.")
-    gradient_accumulation: int = Field(1, gt=0, description="Micro-batches in one optimizer step.")
-    eval_batch_size: int = Field(64, gt=0, description="Examples in one batch of an evaluation.")
+    max_steps: int | None = Field(None, gt=0, le=2**31, description="Optimizer steps, in place of `epochs`.")
+    batch_size: int = Field(16, gt=0, description="Examples of a micro-batch.")
+    gradient_accumulation: int = Field(1, gt=0, description="Micro-batches of a step.")
+    eval_batch_size: int = Field(64, gt=0, description="Examples of an evaluation's batch.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
     head_learning_rate: float | None = Field(
         1e-3, gt=0, description="Peak learning rate of the task head; `null`: the adapter's."
     )
     head_start: HeadStart = Field(
         "probe",
-        description="Start of the task head: a linear model fitted on the frozen base (`probe`), random weights, or these "
-        "with the labels' mean or shares as bias (`labels`).",
+        description="Start of the task head: fitted on the frozen base (`probe`), `random`, or random with "
+        "the labels' mean or shares as bias (`labels`).",
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
-        description="AdamW's weight decay, towards 0 or towards the start where zeros would not be the base model.",
+        description="AdamW's weight decay. It is towards 0; where zeros would not be the base model, towards the start.",
     )
-    warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
-    schedule: Literal["linear", "cosine", "constant"] = Field(
-        "linear", description="How the learning rate continues after the warm-up."
-    )
-    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are cut to this norm; 0 leaves them as they are.")
-    max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
+    warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the rate rises.")
+    schedule: Literal["linear", "cosine", "constant"] = Field("linear", description="The rate after the warm-up.")
+    max_grad_norm: float = Field(1.0, ge=0, description="Largest norm of the gradients; 0: no limit.")
+    max_length: int = Field(128, gt=0, description="Tokens of an input; longer ones are cut.")
     precision: Precision = Field(
         "float32",
-        description="Number formats: all `float32`; products in bfloat16 (`bf16-mixed`); frozen weights and products in "
-        "`bfloat16`. Trained weights are float32 always.",
+        description="Number formats ([methods.md](methods.md#number-formats)). Trained weights are float32 always.",
     )
-    tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits.")
-    gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")
+    tf32: bool = Field(False, description="Let CUDA round float32 factors to 10 bits.")
+    gradient_checkpointing: bool = Field(False, description="Compute activations twice, to save memory.")
     evaluate_every: Annotated[float, Field(gt=0)] | Literal["end"] = Field(
         1.0, description="Epochs between two evaluations; `end`: one, at the end."
     )
-    select: Literal["best", "last"] = Field("best", description="Score the weights of the best evaluation, or the last ones.")
-    train_examples: int | None = Field(None, gt=0, description="Train on a seeded sample of this size.")
-    eval_examples: int | None = Field(None, gt=0, description="Score a seeded sample of this size.")
+    select: Literal["best", "last"] = Field("best", description="The weights that are scored.")
+    train_examples: int | None = Field(None, gt=0, description="Size of a seeded training sample.")
+    eval_examples: int | None = Field(None, gt=0, description="Size of a seeded sample that is scored.")
     search_examples: int | None = Field(None, gt=0, description="Size of the search split; `eval_examples` if absent.")
-    group_by_length: bool = Field(False, description="Make batches of examples of about equal length.")
+    group_by_length: bool = Field(False, description="Batches of about equal lengths.")
 
     def without_head(self) -> TrainingSettings:
         """Returns the settings of a task that is answered in words: it has no head that could start anywhere."""
@@ -208,40 +205,38 @@ class CustomTask(Settings):
     )
 
     train: Source = Field(
-        description="Training file: CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first. Or a split of a "
+        description="Training file. CSV, TSV, JSONL, JSON or parquet, looked up next to the sweep file first; or a split of a "
         "dataset, as in `{path: org/name, split: train}`."
     )
-    validation: Source | None = Field(None, description="File or split that is scored; if absent, a share of `train`.")
+    validation: Source | None = Field(None, description="File that is scored; else a share of `train`.")
     reported: float | None = Field(
-        None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
+        None, gt=0, lt=1, exclude_if=not_, description="That share; else a tenth. Not with a `validation` file."
     )
-    encoding: str | None = Field(
-        None, exclude_if=not_, description="Encoding of the files, such as `cp1252`, if they are no UTF-8."
-    )
+    encoding: str | None = Field(None, exclude_if=not_, description="Such as `cp1252`; else UTF-8.")
     skip_bad: bool = Field(False, exclude_if=not_, description="Leave out rows that cannot be used.")
     text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
-    label: str | None = Field(None, description="Column with the label or the number to predict.")
+    label: str | None = Field(None, description="Column to predict.")
     kind: Literal["classification", "regression", "generation"] = Field("classification", description="What is predicted.")
-    labels: tuple[str, ...] | None = Field(None, description="Label names in order, if not the file's.")
+    labels: tuple[str, ...] | None = Field(None, description="Label names in order; else the file's.")
     metric: str | None = Field(
         None,
-        description="Metric that is the score: by default accuracy, pearson or likelihood.",
+        description="The score. By default accuracy, pearson or likelihood.",
     )
     positive: str | int | None = Field(
         None,
         exclude_if=lambda label: label is None,
-        description="Of two classes, that of `f1`; the rarer one if absent.",
+        description="The class of `f1`; else the rarer of two.",
     )
     prompt: Columns = Field(
         (),
         exclude_if=not_,
-        description="The column of what is asked, or two, as in Alpaca's `[instruction, input]`.",
+        description="Column of the prompt. Two are allowed, as in Alpaca's `[instruction, input]`.",
     )
-    response: str | None = Field(None, exclude_if=not_, description="The column of the answer.")
+    response: str | None = Field(None, exclude_if=not_, description="Column of the answer.")
     messages: str | None = Field(
         None,
         exclude_if=not_,
-        description="The column of chats in place of those two.",
+        description="Column of chats, in place of prompt and response.",
     )
 
     @property
@@ -272,25 +267,23 @@ class GenerationSettings(Settings):
 
     prompt: Literal["alpaca", "llm_adapters", "none"] = Field(
         "alpaca",
-        description="Template of a question: Alpaca's, that of LLM-Adapters, or `none`, without the tokenizer's chat template.",
+        description="Form of a question without a chat template.",
     )
     loss: Literal["response", "text"] = Field(
         "response",
-        description="Tokens that the loss sees: the response, or the whole text.",
+        description="Tokens of the loss: the response, or the whole text.",
     )
     score: Literal["generate", "cloze"] = Field(
         "generate",
-        description="Read the answer that the model writes, or take the option whose own text is the likeliest (`cloze`).",
+        description="Read the written answer, or take the likeliest option (`cloze`).",
     )
-    tests: tuple[CommonsenseTest, ...] = Field(
-        get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."
-    )
+    tests: tuple[CommonsenseTest, ...] = Field(get_args(CommonsenseTest), min_length=1, description="Tests of the score.")
     date: Day = Field(
         Day(2024, 7, 26),
-        description="The day that a chat template with a date writes.",
+        description="Day that a chat template writes.",
     )
-    beams: int = Field(4, gt=0, description="Beams of the search; 1 is greedy.")
-    max_new_tokens: int = Field(32, gt=0, description="Tokens of a written answer, at most.")
+    beams: int = Field(4, gt=0, description="Beams; 1 is greedy.")
+    max_new_tokens: int = Field(32, gt=0, description="Most tokens of an answer.")
 
     @field_validator("tests")
     @classmethod
@@ -307,13 +300,13 @@ class GenerationSettings(Settings):
 class DataSettings(Settings):
     """Where tasks find their data."""
 
-    root: str | None = Field(None, description="Folder that holds `glue/` and `commonsense/`; if absent, the hub.")
-    custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
+    root: str | None = Field(None, description="Folder with `glue/` and `commonsense/`; else the hub.")
+    custom: dict[str, CustomTask] = Field({}, description="Own tasks ([own-data.md](own-data.md)).")
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
-    search_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the training split that is the search split.")
+    search_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the training rows for the search score.")
     search_groups: bool = Field(
         True,
-        description="Keep equal texts, and SST-2's phrases of a sentence, in one split.",
+        description="Equal texts, and SST-2's phrases of a sentence, stay in one split.",
     )
 
 
@@ -344,7 +337,7 @@ class ForgettingSettings(Settings):
     """`forgetting`: the mean loss of a language model on the tokens of a text, after training minus before. `true` takes the
     text that ships with the package."""
 
-    text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
+    text: str | None = Field(None, min_length=1, description="UTF-8 file; else the shipped text.")
 
     @property
     def name(self) -> str:
@@ -357,7 +350,7 @@ class MeasureSettings(Settings):
 
     forgetting: ForgettingSettings | None = Field(
         None,
-        description="`forgetting`, for language models: the mean loss on a text, after training minus before.",
+        description="Loss on a text after training minus before ([methods.md](methods.md#forgetting)).",
     )
 
     @field_validator("forgetting", mode="before")

@@ -89,7 +89,7 @@ class RunSpec(Settings):
         return find_task(self.task, self.data)
 
     def base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None = None, name: str | None = None) -> Base:
-        """Describes the base model with the head of a task; `name` is where it is on this machine, if not at its own."""
+        """Describes the base model with the head of a task; `name` is its place on this machine, if that is another one."""
         row, training = self.row, self.training
         return Base(
             name or self.model, kind, labels, self.revision, training.precision, row.master_weights, pad_token_id,

@@ -65,15 +65,12 @@ constraints: {{trainable_parameters: {{max: 40000}}}}
 
 Each item of `space` is a method block: `method`, parameters of that method, and keys of
 [training](#training). A key is fixed (`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or has a
-range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`).
+range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`). `1e-4` is a number, `yes` is text.
+`--set training.epochs=1` or `--set space.0.rank=8` changes a value for the whole sweep.
 
-- `--set training.epochs=1` or `--set space.0.rank=8` changes one value for the whole sweep
-  ([resume.md](resume.md#adding-seeds-tasks-or-points)). `1e-4` is a number, `yes` is text.
-- With the first line, an editor with a YAML language server completes keys and marks mistakes. The
-  path is relative to your file; `craft-sweeps new --schema` prints the schema.
-
-Below, each key has its default in parentheses and the first sentence of its meaning.
-[{SWEEP_SCHEMA}]({SWEEP_SCHEMA}) has the whole meaning, types and bounds.
+With the first line, an editor with a YAML language server completes keys and marks mistakes (the
+path is relative to your file; `craft-sweeps new --schema` prints the schema). Below, each key has
+its default in parentheses. [{SWEEP_SCHEMA}]({SWEEP_SCHEMA}) has more.
 """
 
 
@@ -96,18 +93,13 @@ def write_page(schema: Schema) -> str:
     ]
     for heading, section in sections.items():
         parts += [f"## `{heading}`\n", _keys(section)]
-        if heading == "search":
-            parts += ["Algorithms:\n", _list((name, row.title) for name, row in SEARCHERS.items())]
-        if heading == "scheduler":
-            rules = ((name, f"{row.title}. Keys: {_quote(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
-            parts += ["Rules:\n", _list(rules)]
     suites = {suite: _quote(tasks) for suite, tasks in SUITES.items()} | {
         "custom": "`custom/NAME` for every NAME in `data.custom`"
     }
     metrics = {"objectives": _quote(METRICS), "constraints": _quote(PLANNED_METRICS)}
     parts += ["## Tasks and metrics\n", "Suites:\n", _list(suites.items())]
     parts += ["Metrics:\n", _list(metrics.items())]
-    return "\n".join([*parts, "## Methods\n", *_methods(), ""])
+    return "\n".join([*parts, "## Methods\n", "With the arXiv numbers of their papers:\n", *_methods(), ""])
 
 
 def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -165,7 +157,7 @@ def _methods() -> Iterator[str]:
             takers.setdefault(key, {}).setdefault(_default(value), []).append(name)
             spellings.setdefault(key, []).extend(names)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
-        paper = method.reference.rpartition(", ")[2]
+        paper = method.reference.rpartition(", ")[2].removeprefix("arXiv ")
         rows.append(f"`{name}` ({'; needs '.join([paper, ' and '.join(needs)] if needs else [paper])})")
     yield textwrap.fill(", ".join(rows), 100, break_on_hyphens=False) + "\n"
     yield "Their keys:\n"

@@ -49,10 +49,6 @@ OWN = ("orchestrator.", "craft.", "dashboards", "tests.")
 PLACES = ("craft/", "orchestrator/", "dashboards/", "sweeps/", "tests/", "docs/", ".ci/")
 """A path in a document that begins with one of these must exist."""
 
-MADE_BY_EXAMPLES = re.compile(
-    r"(craft/tasks/(parity|kappa)|craft/methods/loha|orchestrator/(search/cheapest|commands/failures)|dashboards/panels/sizes)\.py"
-)
-
 
 @dataclass(frozen=True)
 class Block:
@@ -314,8 +310,7 @@ def test_links_and_paths_exist(document: Path) -> None:
             assert anchor in anchors(there), f"{target}: no such heading"
     for given in re.findall(r"(?<![\w./])(?:%s)[\w./*-]*" % "|".join(map(re.escape, PLACES)), text):  # noqa: UP031
         path = given.rstrip(".")
-        if not MADE_BY_EXAMPLES.fullmatch(path) and "orchestrator/cluster" not in path:
-            assert list(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
+        assert list(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
 
 
 def anchors(document: Path) -> set[str]:

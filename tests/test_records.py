@@ -12,6 +12,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 
+from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.posterior import DRAWS
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
@@ -72,8 +73,15 @@ def test_the_front_of_twelve_methods() -> None:
 def test_the_papers_setting() -> None:
     record, page = RECORDS / "paper.csv", FRONTS.read_text()
     summaries = recorded_front.summaries_of([record])
-    assert recorded_front.front(summaries) in page
-    assert "\n".join(against_published.compared(pd.read_csv(record))) in page
+    labels = ("Head alone", "CRAFT 100, q v", "LoRA r8, q v", "(IA)³ k v down", "BitFit biases", "Full fine-tuning all")
+    rows = {label: next(row for row in summaries if row.label == label) for label in labels}
+    prose = " ".join(page.split())
+    for row in rows.values():
+        assert f"{row.score.mean:.2f} ({row.counts[P_ENOUGH]:.2f})" in prose, row.label
+        assert f"{row.value('trainable_parameters'):,.0f}" in page or row.method in ("head", "full")
+    compared = {row[0]: row[1:] for row in _cells(against_published.compared(pd.read_csv(record)))}
+    _, *scores = (cell.split()[0] for cell in compared["CRAFT"])
+    assert "has {3} on STS-B and {4} on SST-2, here {0} and {1}.".format(*scores) in prose
     (whole,) = (summary for summary in summaries if summary.method == "craft" and summary.source is None)
     assert whole.value("trainable_parameters") == 40_288
 
@@ -96,40 +104,106 @@ def test_the_choice_of_a_rate() -> None:
 
 
 def test_sizes() -> None:
-    trials, page = pd.read_csv(RECORDS / "sizes.csv"), (ROOT / "docs/taking-it-home.md").read_text()
-    for table in (cuts.differences, cuts.seconds_until_front):
-        assert "\n".join(table(trials)) in page, table.__name__
+    trials, page = pd.read_csv(RECORDS / "sizes.csv"), " ".join((ROOT / "docs/taking-it-home.md").read_text().split())
+    gaps = {row[0].partition(": ")[0]: row[2] for row in _cells(cuts.differences(trials))}
+    for label, sentence in {
+        "CRAFT 128, q v, cut to 1/64": "A 64th of rank 128 loses {} points",
+        "LoRA r8, q v, cut to 1/8": "there r8 loses {}.",
+        "LoRA r8, q v, cut to 1/16": "r8's cut has {} less",
+    }.items():
+        assert sentence.format(gaps.pop(label).removeprefix("-")) in page
+    for label, gap in gaps.items():
+        mean, width = map(float, gap.split(" ± "))
+        assert mean + width > 0, f"{label} is shown to be worse"
+    ratios = {row[0]: row[3].split(" to ") for row in _cells(cuts.seconds_until_front(trials))}
+    (least, most) = (end(ratios[task][side] for task in ("sst2", "stsb")) for side, end in enumerate((min, max)))
+    assert f"in {least} to {most} of the time" in page
+    assert ratios["qqp"][1] == "never"
 
 
 def test_where_the_head_starts() -> None:
-    assert "\n".join(starts.starts(pd.read_csv(RECORDS / "head-start.csv"))) in (ROOT / "docs/methods.md").read_text()
+    page = " ".join((ROOT / "docs/methods.md").read_text().split())
+    for start, *cells in _cells(starts.starts(pd.read_csv(RECORDS / "head-start.csv"))):
+        (sst2, stsb, sentiment) = (cell.partition("(lowest ")[2].rstrip(")") for cell in cells)
+        assert f"{sst2}, {stsb} and {sentiment} with {start}" in page
 
 
 def test_rates_of_ranks() -> None:
-    trials, page = pd.read_csv(RECORDS / "rates.csv"), CRAFT_PAGE.read_text()
+    trials, page = pd.read_csv(RECORDS / "rates.csv"), " ".join(CRAFT_PAGE.read_text().split())
     one_for_all, scaled = "\n".join(ranked.rates(trials)).strip().split("\n\n")
-    assert one_for_all in page
-    assert "\n".join(ranked.one_rate(trials)) in page
+    (first, *others) = ((row[0], row[-1]) for row in _cells(one_for_all.splitlines()))
+    falls = ", ".join([f"{first[1]} at rank {first[0]}", *(f"{rate} at {rank}" for rank, rate in others)])
+    assert f"the best rate falls with the rank: {falls}." in page
     for row in _cells(scaled.splitlines()):
         rates = dict(zip(scaled.splitlines()[0].split(" | ")[1:-1], row[1:-1], strict=True))
         assert float(rates["0.004"]) == max(float(score) for score in rates.values() if score), row
-    of_rank_16 = trials[(trials["parameter.r2"] == 16) & (trials["parameter.rate_scaling"] == "none")]
-    best = of_rank_16.sort_values("metric.score").iloc[-1]["parameter.learning_rate"]
-    assert next(line for line in page.splitlines() if line.startswith("| 16 |")).endswith(f"| {best:g} |")
+    costs = {row[0]: row[3].split(", ") for row in _cells(ranked.one_rate(trials))}
+    mean, most = costs["sst2, `none`"]
+    assert f"by {mean} points in the mean and {most} at most under `none`" in page
+    assert costs["sst2, `rank`"] == ["0.0", "0.0"]
 
 
-def test_decoders() -> None:
-    page, metrics = FRONTS.read_text(), ["score", "forgetting"]
-    for record in ("smollm2-commonsense", "gemma3-commonsense"):
-        assert "\n".join(means(pd.read_csv(RECORDS / f"{record}.csv"), metrics)) in page, record
-    assert "\n".join(means(pd.read_csv(RECORDS / "smollm2-heads.csv"))) in page
-    lines = [*means(pd.read_csv(RECORDS / "smollm2-mixture.csv"), metrics)]
-    best = dict[str, tuple[float, str]]()
-    for line, (label, _, score, *_) in zip(lines[2:], _cells(lines), strict=True):
-        adapter = re.sub(r", lr [^,]+", "", label)
-        best[adapter] = max(best.get(adapter, (0.0, "")), (float(score), line), key=lambda pair: pair[0])
-    shown = {line for _, line in best.values()}
-    assert "\n".join([*lines[:2], *(line for line in lines[2:] if line in shown)]) in page
+@pytest.mark.parametrize(
+    ("record", "labels"),
+    [
+        (
+            "smollm2-commonsense",
+            {
+                "Base model": "Base model",
+                "CRAFT 64, q v, cut to 1/16": "CRAFT 64 cut to 1/16",
+                "CRAFT 64, q v, cut to 1/4": "cut to 1/4",
+                "CRAFT 64, q v": "whole",
+                "LoRA r8, q v, cut to 1/16": "LoRA r8 cut to 1/16",
+                "LoRA r8, q v, cut to 1/4": "cut to 1/4",
+                "LoRA r8, q v": "whole",
+                "(IA)³ k v down": "(IA)³",
+            },
+        ),
+        (
+            "smollm2-mixture",
+            {
+                "Base model": "Base model",
+                "CRAFT 128, q v, lr 0.002, cut to 1/59": "CRAFT 128 cut to 1/59",
+                "CRAFT 128, q v, lr 0.006, cut to 1/15": "cut to 1/15",
+                "CRAFT 128, q v, lr 0.006": "whole",
+                "(IA)³ k v down, lr 0.01": "(IA)³",
+                "LoRA r8, q v, lr 7e-4, cut to 1/4": "LoRA r8 cut to 1/4",
+                "LoRA r8, q v, lr 7e-4": "whole",
+            },
+        ),
+        (
+            "smollm2-heads",
+            {
+                "Head alone": "Head alone",
+                "CRAFT 64, q v, cut to 1/4": "CRAFT 64 cut to 1/4",
+                "CRAFT 64, q v": "whole",
+                "LoRA r8, q v, cut to 1/8": "LoRA r8 cut to 1/8",
+                "LoRA r8, q v": "whole",
+                "Full fine-tuning all": "full fine-tuning",
+            },
+        ),
+        (
+            "gemma3-commonsense",
+            {
+                "Base model": "Base model",
+                "CRAFT 64, q v, cut to 24 %": "CRAFT 64 cut to 24 %",
+                "CRAFT 64, q v": "whole",
+                "(IA)³ k v down": "(IA)³",
+                "LoRA r8, q v, cut to 1/4": "LoRA r8 cut to 1/4",
+                "LoRA r8, q v": "whole",
+            },
+        ),
+    ],
+)
+def test_scores_of_decoders(record: str, labels: dict[str, str]) -> None:
+    rows = {row[0]: row[1:] for row in _cells(means(pd.read_csv(RECORDS / f"{record}.csv"), ["score"]))}
+    best = {
+        label: max(float(row[1].split()[0]) for name, row in rows.items() if re.sub(r", lr [^,]+", "", name) == label)
+        for label in (re.sub(r", lr [^,]+", "", name) for name in labels)
+    }
+    assert [float(rows[label][1].split()[0]) for label in labels] == [*best.values()], "each adapter with its best rate"
+    scores = ", ".join(f"{shown} ({rows[label][0]}) {rows[label][1].split()[0]}" for label, shown in labels.items())
+    assert f"{scores}." in " ".join(FRONTS.read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -182,8 +256,8 @@ def test_published_tables_are_judged(tmp_path: Path) -> None:
     judged.main([str(folder), str(tmp_path / "lora.csv"), "--to", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
     rows = {cells[0]: cells[1:] for cells in _cells(line for line in page.splitlines() if line.startswith("|"))}
-    assert rows["Llama-3.2-3B, methods, 3"] == ["ia3", "not known: one run each", "2 of 3: lora, ia3", "4"]
-    assert rows["once, 4"] == ["r64 1e-4", "not known: one run each", "1 of 4: r64 1e-4", "2"]
+    assert rows["Llama-3.2-3B, methods, 3"] == ["ia3", "one run each", "2 of 3: lora, ia3", "4"]
+    assert rows["once, 4"] == ["r64 1e-4", "one run each", "1 of 4: r64 1e-4", "2"]
     name, known, *_ = rows["thrice, 6"]
     assert (name, known.split(" (")[0]) == ("r1 1e-4", "enough: r1 1e-4")
     assert "known for 1 of the 3 models" in page

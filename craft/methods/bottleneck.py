@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-_PLACES = "Projections behind whose outputs an adapter is put."
+_PLACES = "Projections with an adapter behind their outputs."
 
 
 class PfeifferParameters(Projected):
     projections: Projections = projections_field("down", description=_PLACES)
-    bottleneck: int = Field(16, gt=0, description="Width of the small network.")
+    bottleneck: int = Field(16, gt=0, description="Width of the adapter.")
 
 
 class HoulsbyParameters(PfeifferParameters):
@@ -35,12 +35,12 @@ class HoulsbyParameters(PfeifferParameters):
 
 
 class AdapterdropParameters(PfeifferParameters):
-    dropped_layers: int = Field(1, ge=0, description="Number of first layers that get no adapter.")
+    dropped_layers: int = Field(1, ge=0, description="First layers without an adapter.")
 
 
 class LorettaParameters(PfeifferParameters):
     projections: Projections = projections_field("o", "down", description=_PLACES)
-    bottleneck: int = Field(64, gt=0, description="Width of the small network.")
+    bottleneck: int = Field(64, gt=0, description="Width of the adapter.")
     rank: int = rank_field(5, "Rank of the tensor trains.")
 
 

@@ -189,13 +189,11 @@ TRAINS_NORMS = "LN_TUNING"
 class PeftParameters(Settings):
     """`projections` stays empty if PEFT's class has no `target_modules`."""
 
-    peft_type: str = Field(description="PEFT's name of the type, such as `LILY`; required.")
-    config: dict[str, Any] = Field(
-        {}, description="Parameters of PEFT's configuration class, by PEFT's names; each may be a value, values or a range."
-    )
+    peft_type: str = Field(description="PEFT's name of the type; required.")
+    config: dict[str, Any] = Field({}, description="Parameters of PEFT's configuration, each a value, values or a range.")
     projections: Projections | None = Field(
         None,
-        description="Adapted projections of every layer; q and v if neither they nor `target_modules` in `config` are given.",
+        description="Adapted projections; else q and v, or `target_modules` in `config`.",
     )
 
     @field_validator("peft_type")

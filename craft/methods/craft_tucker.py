@@ -28,15 +28,13 @@ REFERENCE_RANK = 64
 
 
 class CraftParameters(Settings):
-    ranks: Triple = Field(
-        ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."
-    )
+    ranks: Triple = Field(("all", 64, 64), description="Ranks of layers, outputs and inputs; `all`: the full dimension.")
     projections: Projections = Field(
-        ("q", "v"), min_length=1, description="Stacked projections: q, k, v, o, and the MLP's gate, up, down."
+        ("q", "v"), min_length=1, description="Stacked projections. q, k, v, o, and the MLP's gate, up, down."
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J, in training only.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J.")
     scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
-    init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1); 0 starts at the pre-trained model.")
+    init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1).")
     rate_scaling: Literal["none", "rank"] = Field(
         DEFAULT_RATE_SCALING,
         description=f"`rank`: J2 and J3 learn at `learning_rate` x {REFERENCE_RANK} / their rank. `none`: all of J learns at "

@@ -47,7 +47,7 @@ class LoraParameters(Projected):
         None,
         gt=0,
         validation_alias=AliasChoices("alpha", "lora_alpha"),
-        description="Numerator of the scale; `rank` if absent.",
+        description="Numerator of the scale; else `rank`.",
     )
     dropout: float = dropout_field("lora_dropout")
 
@@ -100,21 +100,19 @@ _LORAS: tuple[Method, ...] = (
 class AdaloraParameters(Projected):
     """The shares are of the run's optimizer steps, where PEFT's `tinit` and `tfinal` count steps."""
 
-    init_rank: int = Field(
-        12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"), description="Rank of every module at the start."
-    )
+    init_rank: int = Field(12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"), description="Rank at the start.")
     target_rank: int = Field(
-        8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"), description="Mean rank of a module at the end."
+        8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"), description="Mean rank of the modules at the end."
     )
     alpha: float | None = Field(
         None,
         gt=0,
         validation_alias=AliasChoices("alpha", "lora_alpha"),
-        description="Numerator of the scale; `init_rank` if absent.",
+        description="Numerator of the scale; else `init_rank`.",
     )
     dropout: float = dropout_field("lora_dropout")
     warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
-    final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
+    final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps with the final ranks.")
 
     @model_validator(mode="after")
     def _goes_down(self) -> AdaloraParameters:
@@ -216,8 +214,8 @@ class LotrParameters(Projected):
 
 class SuperloraParameters(Projected):
     rank: int = rank_field(8, "Tucker rank of every group.")
-    groups: int = Field(4, gt=0, description="Groups that the joined weights are divided into.")
-    order: int = Field(3, ge=2, le=5, description="Dimensions of the tensor that a group is folded into.")
+    groups: int = Field(4, gt=0, description="Groups of the joined weights.")
+    order: int = Field(3, ge=2, le=5, description="Dimensions of a group's tensor.")
     scaling: float = _SCALING
 
 

@@ -106,7 +106,7 @@ class Projected(Settings):
     """Parameters of a method that adapts the chosen projections of every layer, each by itself."""
 
     projections: Projections = Field(
-        ("q", "v"), min_length=1, description="Adapted projections of every layer: q, k, v, o, and the MLP's gate, up, down."
+        ("q", "v"), min_length=1, description="Adapted projections: q, k, v, o, and the MLP's gate, up, down."
     )
 
 
@@ -118,7 +118,7 @@ def rank_field(default: int, description: str) -> Any:
 def dropout_field(pefts: str) -> Any:
     """Makes the field of the dropout of the adapter's input; files may also write it by PEFT's name."""
     names = AliasChoices("dropout", pefts)
-    return Field(0.0, ge=0, lt=1, validation_alias=names, description="Dropout of the adapter's input, in training only.")
+    return Field(0.0, ge=0, lt=1, validation_alias=names, description="Dropout of the adapter's input.")
 
 
 def projections_field(*default: str, description: str) -> Any:

@@ -35,11 +35,11 @@ class GaloreParameters(Projected):
         500,
         gt=0,
         validation_alias=AliasChoices("interval", "update_proj_gap"),
-        description="Optimizer steps between two subspaces.",
+        description="Steps between two subspaces.",
     )
     scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
     projections: Projections = projections_field(
-        *("q", "k", "v", "o", "up", "down"), description="Projections whose gradients are projected; all parameters train."
+        *("q", "k", "v", "o", "up", "down"), description="Projections whose gradients are projected."
     )
 
 

@@ -132,7 +132,7 @@ def read_text(cell: Any, empty: bool = False) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Returns whether nothing of `text` is seen: no letters, or blanks and marks of width zero alone."""
+    """Returns whether `text` is empty, or has only blanks and marks of width zero."""
     return all(category(letter) in ("Cc", "Cf", "Zs", "Zl", "Zp") for letter in text)
 
 

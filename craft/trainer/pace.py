@@ -2,8 +2,8 @@
 
     seconds left  =  steps to go x seconds a step  +  examples to score x seconds an example
 
-Both rates are those of this process. Until an example is scored, it is taken to cost a third of one in training, which goes
-forward and back; a step that only an earlier process did, three times the scoring of its examples.
+Both rates are those of this process. Until it has scored an example, scoring is taken to cost a third of training on it.
+Until it has made a step, a step is taken to cost three times the scoring of its examples.
 """
 
 from __future__ import annotations

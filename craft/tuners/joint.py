@@ -197,7 +197,7 @@ class JointTuner(BaseTuner):
         return self.adapts(peft_config, key)
 
     def adapts(self, config: Any, path: str) -> Any:
-        """Returns whether a configuration chooses the module at `path`, as PEFT says it."""
+        """Returns whether a configuration adapts the module at `path`, by PEFT's rule."""
         return check_target_module_exists(config, path)
 
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:

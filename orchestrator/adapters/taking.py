@@ -78,8 +78,8 @@ def take_adapters(
     form: Form = "adapter",
     base: str | None = None,
 ) -> Iterator[list[Taken]]:
-    """Writes the adapters of a configuration aside, and `to` gets them when the block ends without an error (`filled`). The
-    list has the folders that are valid: those aside in the block, those in `to` after it.
+    """Writes a configuration's adapters to a temporary folder, and moves them to `to` when the block ends without an error
+    (`filled`). The list has the valid folders: the temporary ones in the block, those in `to` after it.
 
     Args:
         form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.

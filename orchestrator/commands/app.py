@@ -166,7 +166,7 @@ ABOUT = """\
 Find out which adapter, at which size, is enough for a task.
 
 A sweep file names model, tasks, methods and sizes; `craft-sweeps run` trains them and shows the front of score against
-parameters. A first day: suggest, plan, run, status, page, take. Every command has --help with examples.
+size. A first day: suggest, plan, run, status, page, take. Every command has --help with examples.
 """
 GROUPS = {
     "Run": ("new", "suggest", "plan", "check", "run", "apply", "more", "pause", "continue", "stop", "retry"),

@@ -118,7 +118,7 @@ def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -
 def _on_cluster(
     plan: Plan, storage: str, shared: Shared, address: str | None, machines_wanted: int | None
 ) -> Iterator[Finding]:
-    """Yields what the machines are checked for, after the cluster has been left."""
+    """Yields what was found on the machines. The cluster is left before the first finding."""
     from orchestrator.tune.cluster import joined, try_gpus
 
     found, alone = list[Finding](), address is None or machines_wanted is not None

@@ -27,7 +27,7 @@ def new(
 ) -> None:
     """Write a shipped sweep file, or list the shipped ones.
 
-    Its data are written beside it.
+    Its data are written next to it.
 
     Exit status: 0 written; 2 there is no such sweep, or a file would be overwritten.
     """

@@ -77,7 +77,7 @@ def run(
     plan: Annotated[bool, typer.Option("--plan", help="Do what `craft-sweeps plan` does.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run a sweep and show its front of score against parameters.
+    """Run a sweep and show its front of score against size.
 
     Exit status: 0 the sweep or its budget has ended, with an answer or, in answer.kind, why there is none; 1 trials have failed
     or the session broke off; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 because its

@@ -149,7 +149,7 @@ def _with_effect(training: TrainingSettings) -> dict[str, Any]:
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
 
-AFRESH = "afresh"
+COLD = "no warm start"
 """In the label of a configuration whose trials start from the base model, in a sweep whose others start from an adapter."""
 
 
@@ -253,11 +253,11 @@ class Labels:
 
     def _name(self, method: str, parameters: Mapping[str, Any], path: YamlPath) -> list[str]:
         row, block = METHODS[method], self.sweep.block_at(path)
-        afresh = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
+        cold = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
         if method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
             return [BASE_MODEL]
         said = row.label(row.parameters.model_validate(parameters)).split(", ")
-        return [row.title, *filter(None, said), *([AFRESH] if afresh else [])]
+        return [row.title, *filter(None, said), *([COLD] if cold else [])]
 
 
 def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:

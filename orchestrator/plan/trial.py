@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def group(self) -> str | None:
-        """The id of the group among whose candidates it, or the training of a cut, helps to choose."""
+        """The id of the group of candidates to which it belongs, or the training of a cut; None if it tunes nothing."""
         why = self.why.training or self.why
         return why.of if why.reason == "candidate" else None
 

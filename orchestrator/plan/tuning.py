@@ -185,7 +185,7 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
     lines = list[str]()
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
-        lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration stands once; twice: {named}")
+        lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration is named once; twice: {named}")
     groups = [(group, sweep.block_at(group[0].path)) for family in families for group in family.groups]
     tuned = [group for group, block in groups if block is None or block.tuned]
     most = max(map(len, tuned), default=0)

@@ -194,7 +194,7 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
             text = line[:-SUFFIX]
             last = zlib.crc32(text, last)
             if line[-SUFFIX:] != CHECKSUM % last:
-                raise damage(path, offset, "its checksum is not that of its text behind the line before")
+                raise damage(path, offset, "its checksum does not match its text and the line before")
             offset += len(line)
             yield text + b"}", offset
 

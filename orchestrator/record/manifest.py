@@ -34,7 +34,7 @@ from orchestrator.tools.secrets import redact, redacted
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
 METRIC_FIELDS = ("kind", "percent", "signed", "one_class", "by_token")
-SEARCHER_FIELDS = ("title", "samples", "adaptive")
+SEARCHER_FIELDS = ("samples", "adaptive")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 

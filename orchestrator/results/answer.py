@@ -342,7 +342,7 @@ def _verdict(complete: Sequence[Summary], chosen: Summary, best: Summary, rule: 
 
 
 def _doubt(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
-    """Returns why no configuration is enough yet, or which smaller ones may be enough as well; empty if none may."""
+    """Returns why no configuration is enough yet, or which smaller ones may also be enough; empty if none may."""
     if not chosen.enough and chosen.counts[P_ENOUGH] >= rule.sure:
         few = f"{chosen.score.n} {plural(chosen.score.n, 'seed')} {'does' if chosen.score.n == 1 else 'do'}"
         return f"Not known: whether it is enough: {few} not show how seeds spread, {SEEDS} do."
@@ -354,7 +354,7 @@ def _doubt(complete: Sequence[Summary], chosen: Summary, rule: Enough) -> str:
         return ""
     likeliest = max(doubtful, key=lambda summary: summary.counts[P_ENOUGH])
     more = f", or any of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
-    return f"Not known: whether {_named(likeliest)} is enough as well ({percent(likeliest.counts[P_ENOUGH])}){more}."
+    return f"Not known: whether {_named(likeliest)} is also enough ({percent(likeliest.counts[P_ENOUGH])}){more}."
 
 
 def _at_end(complete: Sequence[Summary], best: Summary, state: State, larger: float | None = None) -> str:

@@ -63,8 +63,8 @@ class Comparison:
     @property
     def over(self) -> str:
         if self.difference.n == 1:
-            return "over examples alone: what another seed would change is not in it"
-        chosen = ", with the luck of tuning" if self.choice else ""
+            return "over examples alone, as if every seed had this score"
+        chosen = ", tuning included" if self.choice else ""
         return f"on {'these' if self.luck is None else 'new'} examples{chosen}"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
 from craft.tasks.metrics import METRICS as SCORES
-from craft.words import format_bytes, format_duration
+from craft.words import format_bytes, format_duration, plural
 from orchestrator.results.intervals import Interval, spread
 from orchestrator.sweepfile.settings import Direction
 
@@ -178,8 +178,13 @@ def with_method(method: str, label: str) -> str:
 
 
 def sized(summary: Summary) -> str:
-    """Returns the configuration's size in brackets, with a space in front; empty if no configuration has one."""
-    return f" ({amount(SIZE, summary.value(SIZE))} {summary.unit})" if summary.unit else ""
+    """Returns the configuration's size in brackets, with a space in front; empty if no configuration has one.
+
+    Parameters are counted: ` (9,216 parameters)`. Another size is a column's value: ` (rank 8)`, empty if the label has it.
+    """
+    size, unit = amount(SIZE, summary.value(SIZE)), summary.unit
+    text = f"{size} {plural(summary.value(SIZE), 'parameter')}" if unit == "parameters" else f"{unit} {size}"
+    return f" ({text})" if unit and text not in summary.label.split(", ") else ""
 
 
 def _fact(name: str, kind: Kind, about: str, read: Callable[[Summary], Cell] | None = None) -> Column:
@@ -227,7 +232,7 @@ ROWS = (
            "better by more than `within` points. Null with one seed.", place="front"),
     Column(EXPECTED, "expected", "maximize", "score", "The expected true score, in points. The highest of many scores is too "
            "high on average; this is not.", place="page"),
-    Column(LUCK, "luck of the examples", "minimize",
+    Column(LUCK, "error of the examples", "minimize",
            about="The part of the score's error that the choice of the examples gives to all seeds, in points."),
     Column(SIZE, "parameters", "minimize", "count", "Trainable parameters of the adapter without the task head; of its seeds "
            "the most.", place="page"),

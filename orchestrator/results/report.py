@@ -34,7 +34,7 @@ class Part(BaseModel):
 
     @classmethod
     def fill(cls, source: object, **fields: Any) -> Self:
-        """Returns the part with the values that `source` has under the names of its fields, but for those in `fields`."""
+        """Returns the part with `fields`, and the other fields from attributes of `source` with their names."""
         names = cls.model_fields.keys() - fields.keys()
         return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)}, **fields)
 

@@ -215,7 +215,7 @@ def _warnings(compared: Compared) -> Iterator[str]:
     if counts[0] != counts[1] and all("best" in side.reason for side in sides):
         yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more tries to find a good one."
     if sides[0].record.sweep.protocol == "customary":
-        yield "Under the customary protocol the search saw the reported split, so the best of many is flattered by luck."
+        yield "Under the customary protocol the search saw the reported split, so the best of many scores is too high."
     for side in sides:
         if not side.summary.complete:
             done = f"{side.summary.finished} of {side.summary.planned} trials have finished"

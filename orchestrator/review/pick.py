@@ -67,7 +67,8 @@ def pick(
             raise NothingMeets(
                 f"only a front of two objectives has a knee; this sweep's objectives are {', '.join(objectives)}: --pick best"
             )
-        return Pick(chosen, f"the knee of the front of {' against '.join(map(label_of, objectives))} (reported scores)")
+        axes = " against ".join("size" if name == SIZE else label_of(name) for name in objectives)
+        return Pick(chosen, f"the knee of the front of {axes} (reported scores)")
     return _named(rule, summaries)
 
 

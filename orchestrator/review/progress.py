@@ -190,8 +190,7 @@ def _failure(entry: Entry, state: State) -> TrialResult | None:
 
 
 def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:
-    """Returns what the trials do: the phase of one that runs alone, how many of several are scored, that finished adapters are
-    cut, that the first are starting, or what they wait for."""
+    """Returns a phrase for the status line: what is running, or what is waited for; empty while several trials train."""
     running = [entry for entry in state.trainings if entry.phase == "running"]
     cutting = [entry for entry in state.requested if entry.trial.is_cut and entry.phase == "running"]
     if cutting and not running:

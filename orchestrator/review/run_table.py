@@ -382,11 +382,11 @@ def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]
 def _lacks(columns: Columns) -> Iterator[str]:
     share = columns.parts["score"][0].metric in SHARES
     if columns.part("size") is None:
-        yield "No size: a column such as trainable_params would say which of those that are enough is the smallest"
+        yield "No size: with a column such as trainable_params, the smallest configuration that is enough could be named"
     if columns.part("examples") and not share:
-        yield f"The number of scored examples is not used: it says how far {', '.join(SHARES[:2])} are luck, and no other score"
+        yield f"The number of scored examples is not used: it gives intervals to {', '.join(SHARES[:2])} and to no other score"
     elif not (columns.part("examples") or columns.part("answers")) and share:
-        yield f"No number of scored examples: a column {PARTS['examples'][0][0]} would put their luck into the intervals"
+        yield f"No number of scored examples: with a column {PARTS['examples'][0][0]}, intervals would be over examples, too"
 
 
 def _few_seeds(record: PastSweep) -> Iterator[str]:

@@ -25,7 +25,6 @@ class SearcherRow:
         adaptive: whether it chooses while the sweep runs, so that the plan lists nothing beforehand.
     """
 
-    title: str
     make: str
     samples: bool
     adaptive: bool = False
@@ -35,36 +34,19 @@ class SearcherRow:
 class SchedulerRow:
     """One row of SCHEDULERS; `settings` are the keys that its section may have with `name`."""
 
-    title: str
     settings: tuple[str, ...] = ()
 
 
 LISTED = "orchestrator.search.strategy:Listed"
 
 SEARCHERS: dict[str, SearcherRow] = {
-    "grid": SearcherRow("every combination of the values", LISTED, samples=False),
-    "random": SearcherRow("configurations drawn at random, seeded", LISTED, samples=True),
-    "gp": SearcherRow(
-        "Gaussian processes: learns from what has run; up to a few hundred configurations",
-        "orchestrator.search.learned:gp",
-        samples=True,
-        adaptive=True,
-    ),
-    "tpe": SearcherRow(
-        "tree-structured Parzen estimators: learns from what has run; for more configurations",
-        "orchestrator.search.learned:tpe",
-        samples=True,
-        adaptive=True,
-    ),
+    "grid": SearcherRow(LISTED, samples=False),
+    "random": SearcherRow(LISTED, samples=True),
+    "gp": SearcherRow("orchestrator.search.learned:gp", samples=True, adaptive=True),
+    "tpe": SearcherRow("orchestrator.search.learned:tpe", samples=True, adaptive=True),
 }
 
-SCHEDULERS: dict[str, SchedulerRow] = {
-    "none": SchedulerRow("every trial runs to its end"),
-    "promotion": SchedulerRow(
-        "ASHA that pauses: at each rung, and between trials of a configuration, the best of every few continue, others wait",
-        ("grace", "factor"),
-    ),
-}
+SCHEDULERS: dict[str, SchedulerRow] = {"none": SchedulerRow(), "promotion": SchedulerRow(("grace", "factor"))}
 
 
 def register_searcher(name: str, row: SearcherRow) -> None:

@@ -27,28 +27,26 @@ OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 class Resources(Settings):
     """What one trial gets: `gpu` in all, the other amounts for each of its processes, all on one machine."""
 
-    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of each process of a trial.")
+    cpu: float = Field(1, gt=0, le=1024, description="Cores of each process of a trial.")
     gpu: float = Field(
         0,
         ge=0,
         le=1024,
-        description="A share of one GPU, such as 0.5, or a number of GPUs that train the trial together. A trial with 0 "
-        "sees no GPU.",
+        description="A share of one GPU, or a number of GPUs. A trial with 0 sees no GPU.",
     )
     processes: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Processes that train a trial together: one for each whole GPU. Without GPUs 1, if not given.",
+        description="Processes of a trial. One for each whole GPU; without GPUs 1, if not given.",
     )
     parallel: Way | None = Field(
         None,
-        description="How they share the work: `replicate` (each has the model), `shard` (each has a part) or `layers` (one "
-        "process, several GPUs).",
+        description="How they share the work ([cluster.md](cluster.md#a-trial-on-several-gpus)).",
     )
     memory: int | None = Field(
         None,
-        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. An idle process is not "
+        description="Host memory, such as `12 GiB`; else no limit. An idle process is not "
         "counted, and mapped files of weights only where they are changed in memory. At least 256 MiB.",
         json_schema_extra={
             "anyOf": [
@@ -62,12 +60,12 @@ class Resources(Settings):
         30,
         ge=0,
         le=7 * 24 * 60,
-        description="Minutes without a step, after which a trial is ended and tried again. 0 waits for ever.",
+        description="Minutes without a step until a trial is tried again. 0 waits for ever.",
     )
     custom: dict[str, float] = Field(
         {},
         max_length=32,
-        description="Ray's custom resources, by name: `{fast_disk: 1}`, or a GPU's model: `{'accelerator_type:A100': 0.001}`.",
+        description="Ray's custom resources, as in `{fast_disk: 1}`. A GPU's model is `{'accelerator_type:A100': 0.001}`.",
     )
 
     @field_validator("gpu")

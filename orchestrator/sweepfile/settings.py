@@ -67,8 +67,8 @@ def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
 class Enough(Settings):
     """When a configuration is enough."""
 
-    within: float = Field(1.0, gt=0, le=100, description="Points of the score below the true best that are allowed.")
-    sure: float = Field(0.9, ge=0.5, lt=1, description="The least probability of that.")
+    within: float = Field(1.0, gt=0, le=100, description="Points below the best that are allowed.")
+    sure: float = Field(0.9, ge=0.5, lt=1, description="Least probability of that.")
 
 
 class SearchSettings(Settings):
@@ -76,20 +76,19 @@ class SearchSettings(Settings):
 
     algorithm: str = Field(
         "grid",
-        description="The searcher that chooses configurations; `auto` takes one by the space and the number of configurations.",
+        description="The searcher ([search.md](search.md)).",
         json_schema_extra={"enum": [AUTO, *SEARCHERS]},
     )
     configurations: int | None = Field(
         None,
         gt=0,
         le=100_000,
-        description="How many configurations to draw; not with grid.",
+        description="Configurations to draw; not with `grid`.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
     until: Literal["answered"] | None = Field(
         None,
-        description="`answered`: the sweep adds seeds, sizes and rates until the answer is decided, or nothing is likely "
-        "to decide it.",
+        description="`answered`: add trials until the answer is known ([search.md](search.md#until-the-answer-is-known)).",
     )
 
     @property
@@ -108,11 +107,11 @@ class SchedulerSettings(Settings):
 
     name: str = Field(
         "none",
-        description="The rule.",
+        description="`none` or `promotion` ([search.md](search.md)).",
         json_schema_extra={"enum": [*SCHEDULERS]},
     )
-    grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")
-    factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals continues.")
+    grace: float = Field(1.0, gt=0, description="Epochs until the first rung.")
+    factor: float = Field(3.0, ge=2, le=16, description="Of so many rivals one continues.")
 
     @property
     def row(self) -> SchedulerRow:
@@ -147,7 +146,7 @@ def _find_row(kind: str, name: str, names: Sequence[str]) -> str:
 class ReplicationSettings(Settings):
     """The sweep's own seeds tune and are not reported; the best of each group runs with further seeds, which are."""
 
-    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="The further seeds, which are reported.")
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="Further seeds, which are reported.")
     tuned: tuple[str, ...] = Field(
         min_length=1,
         description="What is tuned, as in `[learning_rate]`.",
@@ -177,10 +176,10 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")
 class Budget(Settings):
     """Limits that end the sweep before its plan does."""
 
-    trials: int | None = Field(None, gt=0, description="Number of trials, at most.")
+    trials: int | None = Field(None, gt=0, description="Most trials.")
     wall_clock: str | None = Field(
         None,
-        description="Time of one session, at most: `90min`, `8h`, `2d`.",
+        description="Longest time of a session: `90min`, `8h`, `2d`.",
         json_schema_extra={"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "null"}]},
     )
 
@@ -214,8 +213,8 @@ class Bounds(Settings):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    max: float | None = Field(None, description="Largest value that is allowed.")
-    min: float | None = Field(None, description="Smallest value that is allowed.")
+    max: float | None = Field(None, description="Largest value.")
+    min: float | None = Field(None, description="Smallest value.")
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Bounds:
@@ -246,15 +245,15 @@ class TrackingSettings(Settings):
         default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or None,
         min_length=1,
         max_length=250,
-        description="MLflow experiment, which sweeps may share. The default is the "
+        description="MLflow experiment. Sweeps may share it. The default is the "
         "environment's `MLFLOW_EXPERIMENT_NAME`, or the experiment of `MLFLOW_EXPERIMENT_ID`, else the name of the sweep.",
     )
     adapters: Literal["all", "front", "none"] = Field(
         "all",
-        description="Which adapters the store gets; `front` sends those on the front or enough, and the best so far. The "
+        description="Adapters that the store gets. `front` sends those on the front or enough, and the best so far. The "
         "sweep's folder has all.",
     )
-    predictions: bool = Field(True, description="Whether the store gets the answers of trials.")
+    predictions: bool = Field(True, description="Whether the store gets the trials' answers.")
     tags: dict[str, str] = Field({}, max_length=50, description="Tags of every run, as in `{team: search}`.")
 
     @field_validator("uri")

@@ -44,17 +44,15 @@ class Sweep(Settings):
     """A sweep file, checked. `space` holds the method blocks as they were written; `blocks` holds them parsed."""
 
     name: str = Field(
-        description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`.",
+        description="Name of the sweep and of its folder. Up to 64 letters, digits, `-`, `_` and `.`.",
         json_schema_extra={"pattern": f"^{NAME.pattern}$"},
     )
-    model: str = Field(
-        min_length=1, max_length=400, description="Base model: a hub id, a local folder, or a GGUF file as `FOLDER/FILE.gguf`."
-    )
+    model: str = Field(min_length=1, max_length=400, description="A hub id, a folder, or `FOLDER/FILE.gguf`.")
     revision: str | None = Field(None, max_length=100, description="Revision of a hub model.")
     projection_map: ProjectionMap = Field(
         {},
-        description="For an unknown model family: word -> end of a linear module's path (a regular expression, with "
-        "`[0/3]` for the first of three equal parts), as in `{q: attention.wq}`.",
+        description="For an unknown model family: word -> end of a module's path, as in `{q: attention.wq}`. The end is a "
+        "regular expression, with `[0/3]` for the first of three equal parts.",
     )
     tasks: tuple[str, ...] = Field(min_length=1, description="Tasks and suites.")
     seeds: tuple[int, ...] = Field(
@@ -67,21 +65,18 @@ class Sweep(Settings):
     plugins: tuple[str, ...] = Field(
         (),
         max_length=100,
-        description="Modules with own metrics, tasks, methods and searchers ([extending.md](extending.md)), or files next "
-        "to this one.",
+        description="Modules or files with own parts ([extending.md](extending.md)).",
     )
     objectives: dict[str, Direction] = Field(
         DEFAULT_OBJECTIVES,
         min_length=1,
-        description="Metrics of the front and the searcher, each with its direction.",
+        description="Metrics of the front, with directions.",
     )
     enough: Enough = Field(default_factory=Enough)
     # A section without a description here has that of its class.
     training: TrainingSettings = Field(default_factory=TrainingSettings)
-    task_training: dict[str, dict[str, Any]] = Field(
-        {}, description="Training settings of single tasks or suites, in place of `training`'s."
-    )
-    space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
+    task_training: dict[str, dict[str, Any]] = Field({}, description="`training` settings of single tasks or suites.")
+    space: tuple[Any, ...] = Field(min_length=1, description="Method blocks.")
     compare: Literal["fair"] | None = Field(
         None,
         description="`fair`: every configuration is tuned with an equal budget and a seed that is not reported "
@@ -100,7 +95,7 @@ class Sweep(Settings):
     )
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
-    constraints: dict[str, Bounds] = Field({}, description="Bounds of metrics; a configuration outside them is not trained.")
+    constraints: dict[str, Bounds] = Field({}, description="Bounds; a configuration outside them is not trained.")
     replication: ReplicationSettings | None = Field(None, description="Which configurations get further seeds.")
     budget: Budget = Field(default_factory=Budget)
     resources: Resources = Field(default_factory=Resources)
@@ -109,10 +104,10 @@ class Sweep(Settings):
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
     protocol: Protocol = Field(
         "honest",
-        description="What selection sees: rows held out of training (`honest`), or the reported ones (`customary`).",
+        description="Rows that choose: held out of training (`honest`), or the reported ones (`customary`).",
     )
-    warm_start: dict[str, str] = Field({}, description="For a task, the task from whose adapters its trials start.")
-    storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder that gets a folder for each sweep.")
+    warm_start: dict[str, str] = Field({}, description="For a task, the task whose adapter its trials start from.")
+    storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder of the sweeps' folders.")
 
     _source: Source | None = PrivateAttr(None)
     _chosen: str | None = PrivateAttr(None)

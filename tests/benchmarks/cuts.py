@@ -1,4 +1,4 @@
-"""Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/taking-it-home.md has the tables.
+"""Cuts next to trainings of their own, from the record of sweeps/glue/sizes.yaml: docs/taking-it-home.md.
 
     python -m tests.benchmarks.cuts docs/measurements/records/sizes.csv
 

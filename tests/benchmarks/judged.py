@@ -42,24 +42,21 @@ HEAD = """\
 {command}
 ```
 
-makes this page from two tables in which nearly each row is one run: the {methods} runs of Hugging Face's
-method comparison (Llama-3.2-3B on MetaMathQA, accuracy on the {questions:,} test questions of GSM8K),
-and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` of tinker-cookbook). Both are
-of August 2026, under Apache-2.0. The second has negative log-likelihoods of a token, so a point is
-0.01 nats. Nothing was trained. Enough is the smallest that is at most a point below the best.
+makes this page. Nearly each row of the two tables is one run: {methods} runs of Hugging Face's method
+comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K), and {cells} LoRA trainings of
+{models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is 0.01 nats a token). Both
+are of August 2026, under Apache-2.0. Enough is the smallest that is at most a point below the best.
 
-- **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three runs.
-  What the rows alone call enough is right only if other seeds score the same.
-- {repeats} configurations of the LoRA table have two runs. Their scores spread by {spread:.2f} points, so a few
-  more seeds would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of
-  the best by its rows alone.
-- No method of the comparison has a second run. The {questions:,} questions alone leave ± {sampling:.1f} points to
-  each score, so {doubtful} of {methods} methods may be the answer.
-- The scores also chose the rate of each rank, which makes the best ones too good.
+- **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three
+  runs. The smallest within a point of the best row is right only if other seeds score the same.
+- {repeats} LoRA configurations have two runs. Their scores spread by {spread:.2f} points, so a few more seeds
+  would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of the best.
+- No method of the comparison has a second run. The {questions:,} questions alone leave ± {sampling:.1f} points to each
+  score, so {doubtful} of {methods} methods may be the answer.
+- The scores also chose the rate of each rank, so the best ones are too high.
 
-Columns: model and number of runs; what the rows alone call enough; what `judge` says, with P(enough);
-the configurations, the best first, whose further seeds (two, or as many as `judge` proposes) would
-tell; the hours of training that these take. `r4 3e-4`: rank 4, learning rate 3e-4.
+*Judged*: what `judge` says, with P(enough). *Would tell*: the configurations, the best first, that
+need further seeds, and the hours of training for these. `r4 3e-4`: rank 4, learning rate 3e-4.
 
 | model, runs | by rows alone | judged | would tell | hours |
 | --- | --- | --- | --- | --- |
@@ -131,10 +128,11 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
-        verdict, tells = "not known: one run each", f"{len(doubtful)} of {len(rows)}: {list_some(labels(doubtful), SHOWN)}"
+        first = [*labels(doubtful)[:SHOWN], *(["..."] if len(doubtful) > SHOWN else [])]
+        verdict, tells = "one run each", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
-        verdict = f"{'enough' if answer.kind == 'enough' else 'not decided'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
+        verdict = f"{'enough' if answer.kind == 'enough' else 'likeliest'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
         step = PROPOSED.search(answer.proposal)
         doubtful = [row for row in rows if step and row.label in step[2]]
         seconds = (COUNTS.index(step[1]) if step else 0) * seconds_of_seed([row.trained for row in doubtful], rows)

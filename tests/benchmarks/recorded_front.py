@@ -17,7 +17,7 @@ from craft.results import METRIC
 from craft.settings import DataSettings
 from craft.tasks import find_task
 from orchestrator.results.front import mark_front
-from orchestrator.results.metrics import NORMALIZED
+from orchestrator.results.metrics import NORMALIZED, P_FRONT
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import front_columns, ranked
 from orchestrator.review.past_sweep import read_folder
@@ -25,7 +25,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from orchestrator.tools.markup import plain
 from tests.benchmarks.trials import read_trials
 
-LEFT_OUT = (NORMALIZED, "trials", "tuning")
+LEFT_OUT = (NORMALIZED, P_FRONT, "trials", "tuning")
 """Columns that the table leaves out."""
 
 
@@ -47,7 +47,7 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
 
 
 def front(summaries: Sequence[Summary]) -> str:
-    """Returns the table: score, probabilities and parameters."""
+    """Returns the table: score, P(enough) and parameters."""
     columns = [column for column in front_columns(summaries, DEFAULT_OBJECTIVES) if column.name not in LEFT_OUT]
     cells = [[column.label for column in columns], ["---" for _ in columns]]
     cells += [[column.text(row) for column in columns] for row in ranked(summaries, DEFAULT_OBJECTIVES)]

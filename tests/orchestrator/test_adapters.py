@@ -61,7 +61,9 @@ def front(tmp_path: Path) -> PastSweep:
     ],
 )
 def test_rules_pick(front: PastSweep, rule: str, label: str) -> None:
-    assert pick(rule, front.summaries, front.sweep.objectives).summary.label == label
+    chosen = pick(rule, front.summaries, front.sweep.objectives)
+    assert chosen.summary.label == label
+    assert rule != "knee" or chosen.reason == "the knee of the front of score against size (reported scores)"
 
 
 def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: PastSweep, tmp_path: Path) -> None:

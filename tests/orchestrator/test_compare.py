@@ -202,7 +202,7 @@ def test_the_luck_of_tuning_is_in_the_difference_of_tuned_configurations(
     of_seeds = ((high - low) / 2 / stats.t.ppf(0.975, 3)) ** 2
     degrees = 3 * ((of_seeds + 4) / of_seeds) ** 2  # Satterthwaite's: the luck is known
     assert tuned.difference.half == pytest.approx(stats.t.ppf(0.975, degrees) * np.sqrt(of_seeds + 4))
-    assert (tuned.over, cuts.over) == ("on these examples, with the luck of tuning", "on these examples")
+    assert (tuned.over, cuts.over) == ("on these examples, tuning included", "on these examples")
 
 
 def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:

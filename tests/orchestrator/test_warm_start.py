@@ -116,7 +116,7 @@ space:
 """
 
 
-def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_path: Path) -> None:
+def test_a_method_may_have_settings_of_its_own_for_a_task_and_no_warm_start(tmp_path: Path) -> None:
     plan = toy_plan(tmp_path, OWN)
     runs = {(trial.run.method, trial.run.task): trial.run for trial in plan.trials}
     lora, vera = runs["lora", "glue/mrpc"], runs["vera", "glue/mrpc"]
@@ -127,7 +127,7 @@ def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_p
     assert lora.warm_start is not None
     assert vera.warm_start is None
     labels = [configuration.label for configuration in plan.configurations]
-    assert labels[1].endswith("afresh")
+    assert labels[1].endswith("no warm start")
     # A block's own settings are part of what a configuration is.
     other = toy_plan(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))
     assert other.configurations[0].id == plan.configurations[0].id

@@ -79,15 +79,13 @@ class OwnKeys(Settings):
 
     task_training: dict[str, TrainingSettings] = Field(
         {},
-        description="Training settings of single tasks for this block.",
+        description="`training` settings of single tasks, for this block.",
     )
-    warm_start: StrictBool = Field(True, description="`false`: the block's trials start from the model.")
-    resources: Resources = Field(
-        default_factory=Resources, description="What the block's trials get in place of the file's `resources`."
-    )
+    warm_start: StrictBool = Field(True, description="`false`: the block has none.")
+    resources: Resources = Field(default_factory=Resources, description="In place of the file's.")
     sizes: Any = Field(
         None,
-        description="Numbers of parameters to which each adapter is cut by SVD, or how many sizes.",
+        description="Sizes to which each adapter is cut ([taking-it-home.md](taking-it-home.md)).",
         json_schema_extra={
             "anyOf": [
                 {"type": "integer", "minimum": 2, "maximum": MOST},

@@ -177,7 +177,7 @@ def test_no_score_is_expected_above_the_metrics_range() -> None:
     [
         (3, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
         (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", 1.96 * math.hypot(0.1 / math.sqrt(3), 2)),
-        (1, (3.92, 3.92), "over examples alone: what another seed would change is not in it", 1.96 * 2),
+        (1, (3.92, 3.92), "over examples alone, as if every seed had this score", 1.96 * 2),
         (1, None, "one seed has no interval", math.nan),
     ],
 )

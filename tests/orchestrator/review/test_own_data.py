@@ -46,8 +46,11 @@ def test_f1_is_that_of_the_rarer_class_or_of_the_one_that_is_named(tmp_path):
         labels = np.array([row % 10 > 0 for row in range(100)]).astype(int)
         return compute_metrics(task, np.ones(100, dtype=int), labels)["score"], next(describe_classes(task, block))
 
-    assert scores() == (0.0, "2 classes: usual 90, rare 10; f1 is that of 'rare'")
-    assert scores(positive="usual") == (pytest.approx(100 * 180 / 190), "2 classes: usual 90, rare 10; f1 is that of 'usual'")
+    assert scores() == (0.0, "2 classes: usual 90, rare 10; f1 is of the class 'rare'")
+    assert scores(positive="usual") == (
+        pytest.approx(100 * 180 / 190),
+        "2 classes: usual 90, rare 10; f1 is of the class 'usual'",
+    )
     assert scores(labels=("usual", "rare"))[1].endswith("'rare'")
     with pytest.raises(ValueError, match=r"data\.custom\.x\.positive: got 'odd'; allowed are: rare, usual"):
         scores(positive="odd")

@@ -23,7 +23,7 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.answer import Answer
 from orchestrator.results.intervals import compare
-from orchestrator.results.metrics import flat_cells
+from orchestrator.results.metrics import flat_cells, sized
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
 from orchestrator.review import run_table
@@ -553,6 +553,19 @@ def test_a_rank_may_be_the_size_and_a_setting(tmp_path: Path) -> None:
         ("rank 1, lr 0.002", 1.0),
     ]
     assert table.record.summaries[0].unit == "rank"
+    assert sized(table.record.summaries[0]) == "", "its label has it"
+
+
+@pytest.mark.parametrize(
+    ("size", "of", "shown"),
+    [("rank", 1, "(rank 1)"), ("size_mb", 2, "(size mb 2)"), ("params", 1, "(1 parameter)"), ("params", 2, "(2 parameters)")],
+)
+def test_a_size_reads_as_english(size: str, of: int, shown: str) -> None:
+    rows = [{"run": f"run {r}", size: of * r, "seed": s, "accuracy": 0.8 + v / 1000} for r, s, v in trainings()]
+    judged = judge(pd.DataFrame(rows), by="run", size=size)
+    (smallest,) = (row for row in judged.record.summaries if row.value("trainable_parameters") == of)
+    assert sized(smallest) == f" {shown}"
+    assert "(1 rank)" not in judged.answer.text
 
 
 def test_runs_that_only_a_name_distinguishes_are_judged_by_it(tmp_path: Path) -> None:

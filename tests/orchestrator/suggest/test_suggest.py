@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], str | None, str, tuple[s
     "skewed": (skewed, "label", "macro_f1", ("metric: macro_f1", "Classes: 0 216, 1 24")),
     "scores": (scores, "points", "pearson", ("kind: regression", "numbers on a scale")),
     "pairs": (pairs, "same", "accuracy", ("text: [first, second]", "a pair of texts")),
-    "answers": (answers, None, "likelihood", ("kind: generation", "prompt: [question]", "the base model as it is")),
+    "answers": (answers, None, "likelihood", ("kind: generation", "prompt: [question]", "the base model, unchanged")),
 }
 
 
