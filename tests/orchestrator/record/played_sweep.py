@@ -98,7 +98,6 @@ class PlayedSweep:
 
     def abandon(self) -> None:
         """Loses the driver, and with it its lock."""
-        assert self.driver._log is not None
         self.driver._log._journal.close()
 
     def resume(self, variant: int | None, retry_failed: bool = False) -> None:
