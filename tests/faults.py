@@ -35,7 +35,7 @@ def main() -> int:
             for line in kill_at_random(folder, given.times, random.Random(seed), not given.kills_only, part):
                 print(line, flush=True)
         if not given.kills_only and not given.part:
-            for line in sweep_through_an_outage(folder / "outage", step_seconds=15.0, ended=2, away=60.0):
+            for line in sweep_through_an_outage(folder / "outage", step_seconds=15.0, over=2, away=60.0):
                 print(line, flush=True)
     return 0
 

@@ -33,7 +33,7 @@ class Server:
         self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         deadline = time.monotonic() + 300
         try:
-            while not self.answers():
+            while not answers(f"{self.uri}/health"):
                 assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
                 assert time.monotonic() < deadline, "the server does not come up"
                 time.sleep(0.2)
@@ -55,12 +55,6 @@ class Server:
             "MLFLOW_FLASK_SERVER_SECRET_KEY": "a secret that signs forms",
         }
 
-    def answers(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
-        except OSError:
-            return False
-
     def kill(self) -> None:
         """Without grace, workers included."""
         if self._process is not None:
@@ -69,6 +63,13 @@ class Server:
             self._process = None
 
     close = kill
+
+
+def answers(url: str) -> bool:
+    try:
+        return urllib.request.urlopen(url, timeout=2).status == 200
+    except OSError:
+        return False
 
 
 def free_port() -> int:

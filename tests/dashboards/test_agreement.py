@@ -35,6 +35,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import MISSING, Browser
+from tests.dashboards.views import read_feed
 from tests.mlflow_server import Server
 from tests.orchestrator.plans import count
 from tests.orchestrator.stand_in import ROOT
@@ -127,11 +128,9 @@ def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
     assert text in finished.screen
     assert plain(text.splitlines()[0]) in sweep.data.tags["mlflow.note.content"]
     store = Store(finished.uri)
-    feed = store.feed("memory")
-    feed.refresh()
+    feed = read_feed(store, "memory")
     assert state_of([], view_of(store, [feed]))["answers"] == [{"sweep": "memory", "text": text, "folder": str(Path.cwd())}]
     reply = folder.answer
-    assert reply is not None
     assert reply.verdict == text.splitlines()[0]
     assert Enough.model_validate_json(sweep.data.params["enough"]) == folder.sweep.enough == Enough()
 
@@ -163,8 +162,7 @@ def test_the_pick(finished: Finished, place: str) -> None:
 
 def test_the_data_of_the_page(finished: Finished) -> None:
     store = Store(finished.uri)
-    feed = store.feed("memory")
-    feed.refresh()
+    feed = read_feed(store, "memory")
     view = view_of(store, [feed])
     table, plain = table_data(view), front_data(view)
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
@@ -225,9 +223,7 @@ def test_mlflows_page_is_a_link_away_and_shows_the_picture_and_the_page(finished
         command = [sys.executable, "-m", "orchestrator", "page", *flags]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as served:
             try:
-                assert served.stdout is not None
                 url = re.match(r"http://127\.0\.0\.1:\d+", served.stdout.readline())
-                assert url is not None
                 browser.open(url[0])
                 (enough,) = (identity for identity, rank in finished.ranks.items() if rank == ENOUGH)
                 browser.run("Craft.page.pin(arguments[0], false)", enough)
@@ -263,8 +259,7 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
         file.write_text(text)
         plan = run(file, uri, Console(file=io.StringIO()), [], resume=True)
     store = Store(uri)
-    feed = store.feed("memory")
-    feed.refresh()
+    feed = read_feed(store, "memory")
     trials = feed.frames.trials()
     assert sorted((trial.entry.trial.label, trial.entry.trial.seed) for trial in trials) == [
         (f"LoRA r{rank}, q v", seed) for rank in (16, 2, 4) for seed in (0, 1)

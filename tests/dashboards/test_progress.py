@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.content import state_of
 from dashboards.frames import Frames
-from dashboards.panels import View
+from dashboards.panels import PANELS, View, spec_of
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
 from orchestrator.plan.trial import Why
@@ -34,6 +34,9 @@ def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_
     plain = front_data(view)
     assert plain["counts"] == dict.fromkeys((*states, *alone), 1) | {"interrupted": 0, "infeasible": 0}
     assert (plain["id"], plain["partial"]["id"]) == (["done"], ["partial", "waiting", "incomplete"])
+    traces = spec_of(PANELS["front"], view)["figure"]["data"]
+    rings = [trace for trace in traces if trace.get("marker", {}).get("symbol") == "circle-open"]
+    assert rings == [], "a ring means that it may be on the front"
 
 
 def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:
@@ -85,8 +88,7 @@ def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
 def test_cuts_that_end_with_their_training_are_no_trainings_and_no_failures_of_their_own(tmp_path: Path, status: str) -> None:
     log, training, other = SweepLog(tmp_path / "demo"), entry(8), entry(16)
     cuts = [entry(rank, label="cut", why=Why("cut", training.key)) for rank in (2, 4)]
-    log.start(training, other, *cuts, trainings=2)
-    log.run(training, other, *cuts)
+    log.begin(training, other, *cuts, trainings=2)
     for trial in (training, *cuts):
         log.end(trial, status, error="its machine is gone" if status == "failed" else None)
     log.finish(other)

@@ -16,6 +16,7 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, sweep_id, write_sweep
+from tests.dashboards.views import read_feed
 
 
 def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) -> None:
@@ -49,8 +50,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
 
 def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
-    feed = store.feed("ranks")
-    feed.refresh()
+    feed = read_feed(store, "ranks")
     trial = feed.frames.trials()[0]
     key = trial.entry.key
     assert store.predictions(trial) == {}

@@ -12,6 +12,7 @@ from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels import View
+from dashboards.store import Feed, Store
 from orchestrator.plan.trial import Why
 from orchestrator.record.log import Log
 from orchestrator.record.state import State, fold
@@ -28,6 +29,12 @@ def frames_of(name: str, runs: Sequence[FakeRun]) -> Frames:
     log.append(*events_of(name, runs))
     log.close()
     return Frames(name, fold(events_of(name, runs)), "1", log.path)
+
+
+def read_feed(store: Store, name: str) -> Feed:
+    feed = store.feed(name)
+    feed.refresh()
+    return feed
 
 
 def view_of(*sweeps: tuple[str, Sequence[FakeRun]]) -> View:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,6 +41,40 @@ class SmallSweep:
     uri: str
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Printed(NamedTuple):
+    """What a command has printed."""
+
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads(self.out))
+
+
+Cli = Callable[..., Printed]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command, which ends with `status`."""
+    from orchestrator.commands.app import main
+
+    def call(*arguments: str, status: int = 0) -> Printed:
+        capsys.readouterr()
+        assert main([*arguments]) == status
+        return Printed(*capsys.readouterr())
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
     from orchestrator.run import main
@@ -50,6 +86,18 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
     with without_ray():
         assert main([str(root / "small.yaml"), *flags]) == 0
     return SmallSweep(root / "runs" / "small", uri)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of 1 MiB, or of the module's DISK; needs the right to mount one."""
+    disk, size = tmp_path / "disk", getattr(request.module, "DISK", "1m")
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system here")
+    (disk / "lost+found").mkdir()
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=False)
 
 
 @pytest.fixture

@@ -30,6 +30,13 @@ def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
         driver.close()
 
 
+def start_next(driver: Driver) -> Job:
+    """Starts the next job."""
+    job = driver.next_job()
+    driver.record_start(job.key)
+    return job
+
+
 def finished(trial: PlannedTrial, score: Score, size: Score = lambda trial: 10.0, seconds: float = 1.0) -> TrialResult:
     """A result with the same score on both splits."""
     value, counts = float(score(trial)), {"trainable_parameters": float(size(trial))}
@@ -41,11 +48,6 @@ def outcomes(job: Job, score: Score, size: Score = lambda trial: 10.0) -> Sequen
     return [
         Outcome(finished(trial, score, size, 9.0 if trial is job.training else 1.0), Path(trial.key)) for trial in job.trials
     ]
-
-
-def run_all(plan: Plan, folder: Path, score: Score, size: Score = lambda trial: 10.0) -> list[PlannedTrial]:
-    """Runs what is wanted, one job at a time; returns the trainings in the order in which they ran."""
-    return run_some(plan, folder, lambda job: outcomes(job, score, size))
 
 
 def run_some(

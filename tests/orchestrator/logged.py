@@ -109,6 +109,11 @@ class SweepLog:
     def run(self, *entries: Entry) -> None:
         self.add(Started, keys=[trial.key for trial in entries])
 
+    def begin(self, *entries: Entry, **fields: Any) -> None:
+        """Starts a session, and these trials in it."""
+        self.start(*entries, **fields)
+        self.run(*entries)
+
     def report(self, trial: Entry, step: int, **metrics: float) -> None:
         rows = [{"step": step - 5, "train_loss": 1.0 / step}, {"step": step, **(metrics or {"search_score": 50.0 + step})}]
         self.add(Reported, key=trial.key, rows=rows, epoch=step / 10, total_steps=30)

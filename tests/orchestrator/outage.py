@@ -15,18 +15,18 @@ from unittest.mock import patch
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.log import read_state
 from tests.mlflow_server import Server
-from tests.orchestrator.stand_in import check_runs, start_driver, steps
+from tests.orchestrator.stand_in import check_runs, ended, start_driver, steps, wait_for
 from tests.postgres import Missing, postgres
 
 
-def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away: float) -> Iterator[str]:
+def sweep_through_an_outage(folder: Path, step_seconds: float, over: int, away: float) -> Iterator[str]:
     """Runs four trials of three steps and takes the server away after the first steps.
 
     Asserts that trials end while nothing records them, that the store then has one run for each with each evaluation once and
     its adapter, and that the password is in no file, in no row of the database and on no screen. Yields lines on what happened.
 
     Args:
-        ended: how many trials must have ended before the server comes back.
+        over: how many trials must have ended before the server comes back.
         away: for how many seconds it is gone at least.
     """
     password = secrets.token_hex(16) if find_spec("flask_wtf") else None  # MLflow's passwords need mlflow[auth]
@@ -46,29 +46,23 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away:
         settings = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
         process = start_driver(folder / "sweep", **settings, tracking=server.uri)  # type: ignore[arg-type]
         log, record = folder / "sweep" / "log", folder / "sweep" / "test" / "log.jsonl"
-        while not log.exists() or steps(log).total() < 2:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.1)
+        wait_for(lambda: log.exists() and steps(log).total() >= 2, process)
         server.kill()
         gone, before = time.monotonic(), steps(log).total()
         if restart:
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(_finished(record)) < ended or time.monotonic() - gone < away:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.1)
+        wait_for(lambda: len(_finished(record)) >= over and time.monotonic() - gone >= away, process, away + 240)
         done = len(_finished(record))
         yield (
             f"the server was gone for {time.monotonic() - gone:.0f} s; meanwhile {steps(log).total() - before} steps were "
             f"done and {done} of 4 trials ended"
         )
         server.start()
-        out, screen = process.communicate(timeout=400)
-        assert process.returncode == 0, out + screen
-        results = _finished(record)
+        shown, results = ended(process), _finished(record)
         assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0]
         check_runs(server.uri, set(results), configurations=2)
         places = {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        places |= {"the screen": (out + screen).encode()} | ({"the database": _rows(backend).encode()} if restart else {})
+        places |= {"the screen": shown.encode()} | ({"the database": _rows(backend).encode()} if restart else {})
         assert not [place for place, content in places.items() if password and password.encode() in content]
         yield f"4 trials, each with one run and each evaluation once; the password is in none of {len(places)} places"
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
+from craft.spec import RunSpec
+from craft.trainer.checkpoint import write_folder
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.trial import PlannedTrial, Trial, TrialResult
 from orchestrator.record.events import Ended, Event, Opened, SessionStarted, Wanted
@@ -72,6 +77,27 @@ def write_log(folder: Path, *events: Event) -> None:
 def over_seeds(*scores: float, search: float | None = None, task: str = "toy/sentiment") -> Scores:
     """Scores of seeds 0, 1, ... on one task; the search score of each is the score itself, unless one is given for all."""
     return {(task, seed): (score if search is None else search, score) for seed, score in enumerate(scores)}
+
+
+def write_adapter(folder: Path, config: Mapping[str, Any] | None = None) -> Path:
+    """An adapter as a trial leaves it, without weights; `config` is PEFT's."""
+    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
+    fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
+    fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
+
+    def fill(to: Path) -> None:
+        (to / "run.json").write_text(json.dumps(fields))
+        if config is not None:
+            (to / "adapter_config.json").write_text(json.dumps(config))
+
+    return write_folder(folder, fill)
+
+
+def printed(show: Callable[[Console], object], width: int = 300) -> str:
+    """What is shown on a screen of this width."""
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    show(console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def results_of(sweep: Path | SweepOutcome) -> dict[str, TrialResult]:

@@ -139,6 +139,19 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None
         time.sleep(0.05)
 
 
+def ended(process: subprocess.Popen[str], status: int = 0, seconds: float = 400) -> str:
+    """What a driver has printed that has ended with this status."""
+    out, screen = process.communicate(timeout=seconds)
+    assert process.returncode == status, out + screen
+    return out + screen
+
+
+def scores_of(sweep: Path) -> list[float]:
+    """The scores of the trials in a sweep's folder, lowest first."""
+    entries = read_state(SweepFolder(sweep).record).entries.values()
+    return sorted(entry.result.metrics["score"] for entry in entries if entry.result is not None)
+
+
 def steps(log: Path) -> Counter[tuple[int, int, int]]:
     lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
     return Counter((int(rank), int(seed), int(step)) for _, rank, seed, step, _ in lines)
@@ -270,16 +283,15 @@ def kill_at_random(
     if not to_the_end:
         return
     process = start_driver(folder, **told)
-    said, screen = process.communicate(timeout=400)
-    assert process.returncode == 0, said + screen
+    ended(process)
     plan = _plan_of_kills(folder, told)
     assert {key: result.metrics for key, result in finished().items()} == undisturbed(plan)
     events = [event for event, _ in read_events(SweepFolder(folder / "test").record)]
-    ended = [event.result.key for event in events if isinstance(event, Ended) and event.result.status == "finished"]
-    assert len(ended) == len(set(ended)) == 12, "a trial finished twice"
+    keys = [event.result.key for event in events if isinstance(event, Ended) and event.result.status == "finished"]
+    assert len(keys) == len(set(keys)) == 12, "a trial finished twice"
     # A trial that the driver knew to be done never started again: the last step is repeated only where it had not heard of it.
     assert len(starts(log)) <= 12 + 2 * len([line for line in log.read_text().splitlines() if line.startswith("driver")])
-    check_runs(f"sqlite:///{folder}/mlflow.db", set(ended))
+    check_runs(f"sqlite:///{folder}/mlflow.db", set(keys))
     repeated = sum(n - 1 for n in steps(log).values())
     yield f"12 of 12 trials done, each once and with one run; {len(starts(log))} starts, {repeated} of 36 steps done again"
 

@@ -8,26 +8,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
-from craft.spec import RunSpec
-from craft.trainer.training import train_run
-from orchestrator.adapters.model_card import Origin, model_card
-from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import folders_of, take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import SweepError
-from tests.orchestrator.conftest import SmallSweep
+from tests.orchestrator.conftest import Cli, SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
 
 FRONT = {
@@ -137,49 +131,19 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
 )
 def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
     front: PastSweep,
-    tmp_path: Path,
+    here: Path,
     arguments: tuple[str, ...],
     status: int,
     said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "kept").write_text("mine")
-    (tmp_path / "file").write_text("mine")
+    (here / "full").mkdir()
+    (here / "full" / "kept").write_text("mine")
+    (here / "file").write_text("mine")
     verb = () if arguments[0] == "cut" else ("take",)
-    assert main([*verb, *arguments, "--storage", str(tmp_path)]) == status
-    assert said in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"front", "full", "file"}
-    assert (tmp_path / "full" / "kept").read_text() == "mine"
-
-
-def test_hostile_names_are_text_in_the_card(front: PastSweep) -> None:
-    evil = "<script>alert(1)</script> | `x` [l](http://e) \n# head\n---\na: !!python/object b"
-    chosen = pick("best", front.summaries, front.sweep.objectives).summary
-    (entry, *_) = front.trials(chosen.configuration)
-    spec = {"model": evil, "task": evil, "method": "lora", "parameters": {"rank": evil}, "protocol": "honest", "data": {}}
-    content = {"spec": spec | {"training": {"max_length": 8}}, "kind": "classification", "labels": [evil, "b"]}
-    content |= {"facts": {"device": evil}, "counts": {}, "notes": [evil]}
-    card = model_card(Origin(evil, chosen, entry, [evil]), content, pair=False)
-    matter, _, body = card.removeprefix("---\n").partition("\n---\n")
-    assert yaml.safe_load(matter).get("base_model") in (None, evil)
-    outside_code = re.sub(r"`[^`]*`", "", body)
-    assert "<script" not in outside_code
-    assert [line for line in body.splitlines() if line.startswith("# ")] == [body.strip().splitlines()[0]]
-
-
-def test_the_card_of_a_gguf_base_names_its_file(front: PastSweep) -> None:
-    chosen = pick("best", front.summaries, front.sweep.objectives).summary
-    (entry, *_) = front.trials(chosen.configuration)
-    spec = {"model": "models/tiny Q4.gguf", "task": "glue/rte", "method": "lora", "parameters": {}, "protocol": "honest"}
-    content = {"spec": spec | {"training": {"max_length": 8}}, "kind": "classification", "labels": ["a", "b", "c"]}
-    content |= {"facts": {"model_sha256": "ab" * 32}, "counts": {}}
-    card = model_card(Origin("s", chosen, entry, []), content, pair=False)
-    assert "base_model" not in card.split("---")[1]  # a path is no hub id
-    assert "models/tiny" not in card
-    assert f"It is a GGUF file, SHA-256 `{'ab' * 32}`, and its weights are dequantized" in card
+    assert said in cli(*verb, *arguments, "--storage", str(here), status=status).err
+    assert {path.name for path in here.iterdir()} == {"front", "full", "file"}
+    assert (here / "full" / "kept").read_text() == "mine"
 
 
 def logits(sweep: SmallSweep, key: str) -> np.ndarray:
@@ -224,7 +188,6 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
         key = json.loads((taken / name / "run.json").read_text())["spec"]
         results = {entry.trial.seed: entry.result for entry in record.trials(best.configuration, task)}
         chosen = results[key["seed"]]
-        assert chosen is not None
         assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)
         assert f"| {chosen.metrics['score']:.2f} |" in card
         assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
@@ -326,7 +289,7 @@ def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: P
 
 
 @pytest.mark.slow
-def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
     whole = next((small_sweep.folder / "ray").rglob("adapter"))
     broken = tmp_path / "adapter"
     broken.mkdir()
@@ -336,21 +299,17 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
     weights[-1] ^= 1
     (broken / "adapter_model.safetensors").write_bytes(weights)
     folder = record(tmp_path / "sweep", {"x": (1, over_seeds(1, 2))}, adapter=broken)
-    assert main(["take", str(folder), "--pick", "best", "--to", str(tmp_path / "out")]) == 2
-    assert "damaged" in capsys.readouterr().err
+    assert "damaged" in cli("take", str(folder), "--pick", "best", "--to", str(tmp_path / "out"), status=2).err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_finished_configuration_is_cut_without_training(
-    small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_configuration_is_cut_without_training(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
     from craft import load_adapter
 
     trained = next(summary for summary in read_folder(small_sweep.folder).summaries if summary.method == "craft")
     flags = ["cut", str(small_sweep.folder), "--pick", trained.configuration, "--size", "3", "--size", "parameters:70"]
-    assert main([*flags, "--to", str(tmp_path / "out")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli(*flags, "--to", str(tmp_path / "out")).out.split())
     assert f"{trained.label}, cut to r3" in said
     assert f"{2 * (36 + 2 * 8 * 3 + 2 * 8 * 3):,}" in said, "six layers: a J1 of rank 3 is as large as a whole one"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
@@ -376,61 +335,21 @@ sys.exit(main(["take", "sweep", "--pick", "best", "--to", "taken"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_killed_take_leaves_nothing(number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    record(tmp_path / "runs" / "sweep", {"LoRA r1": (100, over_seeds(80.0, 81.0))})
+def test_a_killed_take_leaves_nothing(number: signal.Signals, here: Path) -> None:
+    record(here / "runs" / "sweep", {"LoRA r1": (100, over_seeds(80.0, 81.0))})
     killed = subprocess.Popen([sys.executable, "-c", HALF], stdout=subprocess.PIPE, encoding="utf-8")
-    assert killed.stdout is not None
     assert "writing\n" in iter(killed.stdout.readline, "")
     killed.send_signal(number)
     assert killed.wait(60) == (-9 if number == signal.SIGKILL else 128 + number)
     if number == signal.SIGKILL:  # the next one tidies up
-        assert [path.name for path in tmp_path.iterdir()] != ["runs"]
+        assert [path.name for path in here.iterdir()] != ["runs"]
         assert main(["take", "sweep", "--pick", "best", "--to", "taken"]) == WRONG
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert [path.name for path in here.iterdir()] == ["runs"]
 
 
-def test_labels_are_shown_as_they_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_shown_as_they_are_written(tmp_path: Path, cli: Cli) -> None:
     label = "LoRA :fire: [red]r8[/red]"
     folder = record(tmp_path / "front", {label: (100, over_seeds(70, 72, 71))}, seeds=(0, 1, 2))
-    assert main(["front", str(folder)]) == 0
-    assert main(["status", str(folder)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("front", str(folder)).out + cli("status", str(folder)).out
     assert "\N{FIRE}" not in shown
     assert shown.count(label) >= 2
-
-
-SINGLE, PAIR = "toy/sentiment", "toy/paraphrase"
-
-
-@pytest.fixture(scope="module")
-def served(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answerer]:
-    training = {"train_examples": 16, "eval_examples": 8, "max_steps": 1, "batch_size": 8, "max_length": 16}
-    folder = tmp_path_factory.mktemp("served")
-    specs = {task: RunSpec(model=tiny_bert, task=task, method="head", training=training) for task in (SINGLE, PAIR)}
-    return {task: Answerer(train_run(spec, folder / spec.key).adapter) for task, spec in specs.items()}
-
-
-@pytest.mark.parametrize(
-    ("task", "rows", "said"),
-    [
-        (PAIR, [{"text": "a"}], "columns text; the adapter reads text and text_pair"),
-        (PAIR, [{"text_pair": "a"}], "columns text_pair; the adapter reads text and text_pair"),
-        (PAIR, [{"text": "a", "text_pair": "b"}, {"text": "a"}], "row 2: text_pair is nan; a text is expected"),
-        (PAIR, [{"text": None, "text_pair": "b"}], "row 1: text is None; a text is expected"),
-        (SINGLE, [{"text": "a", "text_pair": "b"}], "columns text, text_pair; the adapter reads text"),
-        (SINGLE, [{"texts": "a"}], "columns texts; the adapter reads text"),
-        (SINGLE, [{"text": "a"}, {"text": 5}], "row 2: text is 5; a text is expected"),
-        (SINGLE, [{"text": "a"}, {"text": " "}], "row 2: text is ' '; a text is expected"),
-    ],
-)
-def test_a_request_that_does_not_fit_is_refused(
-    served: dict[str, Answerer], task: str, rows: list[dict[str, Any]], said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        served[task].predict(rows)
-
-
-def test_what_fits_is_answered(served: dict[str, Answerer]) -> None:
-    assert len(served[PAIR].predict([{"text": "a", "text_pair": "b"}] * 2)) == 2
-    assert len(served[SINGLE].predict([{"text": "a", "id": 7}])) == 1

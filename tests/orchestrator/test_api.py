@@ -69,7 +69,6 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
     assert result.front["on_front"].tolist() == [True, True]
     assert sorted(result.trials["metric.score"]) == [79.0, 81.5, 85.0, 86.0]
     assert (result.best().label, result.best(under=150).label) == ("LoRA r2", "LoRA r1")
-    assert result.answer is not None
     assert result.compare(result, "LoRA r1", "LoRA r2").comparison.difference.mean == pytest.approx(80.25 - 85.5)
     with pytest.raises(ValueError, match="with itself"):
         result.compare(result)
@@ -84,20 +83,18 @@ def test_a_result_without_a_finished_trial_has_its_columns(tmp_path: Path, label
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_and_its_adapter_loads(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_sweep_runs_and_its_adapter_loads(tiny_bert: str, here: Path) -> None:
     with without_ray():
         result = run(TINY | {"model": tiny_bert}, quiet=True)
-        again = run(tmp_path / "runs/tiny.yaml", quiet=True)
+        again = run(here / "runs/tiny.yaml", quiet=True)
     assert again.trials.equals(result.trials), "nothing was trained again"
-    table = pd.read_csv(tmp_path / "runs/tiny/front.csv")
+    table = pd.read_csv(here / "runs/tiny/front.csv")
     assert result.front["label"].tolist() == table["label"].tolist()
     assert result.front["score"].tolist() == pytest.approx(table["score"].tolist())
-    assert result.answer is not None
     model, tokenizer = result.pick("LoRA r2, q v").load()
     with torch.no_grad():
         assert model(**tokenizer(["a text"], return_tensors="pt")).logits.shape == (1, 2)
-    (folder,) = result.pick("LoRA r2, q v").save(tmp_path / "adapter")
+    (folder,) = result.pick("LoRA r2, q v").save(here / "adapter")
     assert main(["take", "tiny", "--pick", "LoRA r2, q v", "--to", "taken"]) == 0
     files = ("adapter_model.safetensors", "adapter_config.json")
-    assert all((folder / file).read_bytes() == (tmp_path / "taken" / file).read_bytes() for file in files)
+    assert all((folder / file).read_bytes() == (here / "taken" / file).read_bytes() for file in files)

@@ -11,15 +11,15 @@ import torch
 
 from craft.results import Counts
 from orchestrator.commands import check
-from orchestrator.commands.app import main
 from orchestrator.commands.check import Finding, look, needed_bytes
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.ways import Gpu
 from orchestrator.record.options import Options
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster as tune_cluster
+from tests.orchestrator.conftest import Cli
+from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.tune.running import ray_cluster
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -27,12 +27,8 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 def plan_of(
     folder: Path, more: str = "", model: str = MODEL, runs: str = "runs", space: str = "{method: lora, rank: 2}"
 ) -> Plan:
-    file = folder / "sweep.yaml"
-    text = f"name: t\nmodel: {model}\ntasks: [toy/paraphrase]\nseeds: [0, 1]\nspace: [{space}]\n{more}"
-    text += f"storage: {folder / runs}\n"
-    file.write_text(text)
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(1000, 24, 5000, 4096), lambda run: 1000))
+    """1,024 parameters in all, and an adapter of 4,088 bytes."""
+    return toy_plan(folder, f"model: {model}\nseeds: [0, 1]\nspace: [{space}]\n{more}storage: {folder / runs}\n", 1022)
 
 
 def found(findings: list[Finding], what: str) -> Finding:
@@ -77,8 +73,8 @@ def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    # Two trials, each with two checkpoints of 1,024 parameters x 4 bytes x (value, best, two moments) and two copies of 4,096.
-    assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4096)
+    # Two trials, each with two checkpoints of 1,024 parameters x 4 bytes x (value, best, two moments) and two copies of 4,088.
+    assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4088)
     drawn = plan_of(tmp_path, "search: {algorithm: tpe, configurations: 5}\n", space="{method: lora, rank: {min: 1, max: 8}}")
     assert needed_bytes(drawn) == 5 * needed_bytes(plan), "each configuration like the largest drawn point"
     huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
@@ -94,7 +90,7 @@ def test_the_disk_of_all_trials_that_a_fair_comparison_may_have_is_counted(tmp_p
     _, tuning, measuring = budget_of(plan.sweep, plan.families)
     assert tuning > len(plan.jobs) / 2
     cuts = 2 if "sizes" in block else 1
-    assert needed_bytes(plan) == (tuning + measuring) * (2 * 1024 * 4 * 4 + cuts * 2 * 4096)
+    assert needed_bytes(plan) == (tuning + measuring) * (2 * 1024 * 4 * 4 + cuts * 2 * 4088)
 
 
 def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
@@ -118,13 +114,13 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
         look(str(tmp_path / "runs"), ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
-def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(tmp_path / "absent.yaml")]) == 2
-    assert "absent.yaml" in capsys.readouterr().err
+def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, cli: Cli) -> None:
+    assert "absent.yaml" in cli("check", str(tmp_path / "absent.yaml"), status=2).err
     plan_of(tmp_path, "resources: {cpu: 1000}\n")
     uri = store(tmp_path)
-    assert main(["check", str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri]) == 1
-    printed = capsys.readouterr().out
+    printed = cli(
+        "check", str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri, status=1
+    ).out
     assert "no trial fits now: each asks for cpu 1000" in printed
     assert "[" not in printed, "marks are colours, not markup"
 
@@ -136,12 +132,8 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys:
 def test_every_machine_of_a_cluster_is_asked_and_torch_is_tried_where_there_are_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ray.cluster_utils import Cluster
-
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    cluster.add_node(num_cpus=1, num_gpus=2)
-    try:
+    with ray_cluster({"num_cpus": 1, "num_gpus": 2}) as cluster:
         findings = diagnose(plan_of(tmp_path), call_of(tmp_path, cluster.address))
         assert {finding.level for finding in findings} == {"good"}, findings
         assert len([finding for finding in findings if "sees the storage" in finding.sentence]) == 2
@@ -161,5 +153,3 @@ def test_every_machine_of_a_cluster_is_asked_and_torch_is_tried_where_there_are_
         findings = diagnose(plan_of(tmp_path, "resources: {cpu: 4}\n"), call_of(tmp_path, cluster.address), 2)
         assert (found(findings, "machines").level, found(findings, "machines").sentence) == ("bad", "1 of 2 have joined")
         assert found(findings, "room").level == "bad", "a job's machines do not grow"
-    finally:
-        cluster.shutdown()

@@ -24,6 +24,7 @@ from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.trials_file import write_trials
 from tests.benchmarks.trials import read_trials
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record
 
 NEW = (81.0, 84.5, 83.0, 82.0)
@@ -32,66 +33,58 @@ FOUR = (0, 1, 2, 3)
 
 
 @pytest.fixture
-def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sweeps(here: Path) -> None:
     """`new` and `old`: the old sweep's other configuration reports more, but was worse where the search could see."""
-    monkeypatch.chdir(tmp_path)  # where no tracking store lies
     other = over_seeds(99, 99, 99, 99, search=50)
-    record(tmp_path / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
-    record(tmp_path / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
-    return tmp_path
+    record(here / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
+    record(here / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
 
 
-def run(root: Path, *arguments: str) -> int:
-    return main(["compare", *arguments, "--storage", str(root)])
+@pytest.fixture
+def compare(tmp_path: Path, cli: Cli) -> Cli:
+    return lambda *arguments, status=0: cli("compare", *arguments, "--storage", str(tmp_path), status=status)
 
 
-def test_the_sentence_holds_scipys_paired_interval(sweeps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(sweeps, "new", "old") == 0
-    shown = capsys.readouterr().out
+@pytest.mark.usefixtures("sweeps")
+def test_the_sentence_and_the_report_have_scipys_paired_interval(compare: Cli) -> None:
+    """The best is chosen by the search score, and the longer search is named."""
+    shown = compare("new", "old").out
     paired = stats.ttest_rel(NEW, OLD)
     low, high = paired.confidence_interval(0.95)
     assert f"LoRA r1 (new) beats LoRA r1 (old): {np.mean(NEW) - np.mean(OLD):+.2f} points" in shown
     assert f"95 % interval {low:+.2f} to {high:+.2f}, 4 shared seeds" in shown
     assert f"p = {paired.pvalue:.2g}" in shown
-
-
-def test_the_best_is_chosen_by_the_search_score_and_the_longer_search_is_named(
-    sweeps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(sweeps, "new", "old")
-    shown = capsys.readouterr().out
     assert "LoRA r9" not in shown
     assert "among 1 and 2 configurations" in shown
+    report = compare("old", "new", "--json").report
+    assert report["difference"] == {"value": -3.0, "low": pytest.approx(-high), "high": pytest.approx(-low), "seeds": 4}
+    assert (report["higher"], report["p_value"]) == ("second", pytest.approx(paired.pvalue))
+    assert "LoRA r1 (new) beats LoRA r1 (old): +3.00 points (LoRA r1 (old) minus LoRA r1 (new): " in report["sentence"]
+    assert "LoRA r1 (new) is higher than " in compare("new", "old", "--metric", "search_score").out
 
 
-def test_seen_from_the_other_side_the_sign_turns(sweeps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(sweeps, "old", "new")
-    assert "LoRA r1 (new) beats LoRA r1 (old): +3.00 points (LoRA r1 (old) minus LoRA r1 (new): " in capsys.readouterr().out
-
-
-def test_only_shared_tasks_and_seeds_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_shared_tasks_and_seeds_count(tmp_path: Path, compare: Cli) -> None:
     both = ("toy/sentiment", "toy/paraphrase")
     wide = over_seeds(80, 90) | over_seeds(60, 70, task="toy/paraphrase")
     record(tmp_path / "wide", {"LoRA r1": (1, wide)}, tasks=both)
     record(tmp_path / "narrow", {"LoRA r1": (1, over_seeds(80, 70, 10))}, seeds=(0, 1, 2))
-    assert run(tmp_path, "wide", "narrow") == 0
-    shown = capsys.readouterr().out
+    shown = compare("wide", "narrow").out
     assert "No difference" in shown
     assert "+10.00 points" in shown
     assert "2 shared seeds of 1 task" in shown
 
 
-def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, compare: Cli) -> None:
     """Of 60 rows, as an audit has it: one row more may differ, to either side."""
     credits = credits_of(lambda rows: 100 * np.arange(60)[rows].mean() / 60, 60)
     for name in "ab":
         facts = credits | {"metric": "accuracy", "reported_examples": 60}
         record(tmp_path / name, {"x": (1, over_seeds(50, 50, 50))}, seeds=(0, 1, 2), facts=facts)
-    assert run(tmp_path, "a", "b") == 0
+    shown = compare("a", "b").out
     labels = np.ones(60)
     audited = compare_answers(*[Answers("accuracy", (labels, labels))] * 2)
-    shown = capsys.readouterr().out
     assert "No difference between lora x (a) and lora x (b) is shown: +0.00 points" in shown
+    assert compare("a", "b", "--json").report["higher"] is None
     low, high = map(float, re.findall(r"interval (\S+) to (\S+),", shown)[0])
     assert (low, high) == pytest.approx((audited.low, audited.high), rel=0.03)
     assert -3.7 < low < -3.3
@@ -99,16 +92,14 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, capsys: py
     scores = over_seeds(50, 50, 50) | over_seeds(50, 50, 50, task=both[1])
     for name in "cd":
         record(tmp_path / name, {"x": (1, scores)}, seeds=(0, 1, 2), tasks=both, facts=facts)
-    assert run(tmp_path, "c", "d") == 0
-    assert f"toy/paraphrase: +0.00 ({low:+.2f} to {high:+.2f}, 3 seeds)" in capsys.readouterr().out
+    assert f"toy/paraphrase: +0.00 ({low:+.2f} to {high:+.2f}, 3 seeds)" in compare("c", "d").out
 
 
-def test_several_tasks_have_differences_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_tasks_have_differences_of_their_own(tmp_path: Path, compare: Cli) -> None:
     both = ("toy/sentiment", "toy/paraphrase")
     record(tmp_path / "a", {"x": (1, over_seeds(80, 82) | over_seeds(60, 60, task="toy/paraphrase"))}, tasks=both)
     record(tmp_path / "b", {"x": (1, over_seeds(70, 72) | over_seeds(65, 65, task="toy/paraphrase"))}, tasks=both)
-    assert run(tmp_path, "a", "b") == 0
-    shown = capsys.readouterr().out
+    shown = compare("a", "b").out
     assert "toy/sentiment: +10.00 (+10.00 to +10.00, 2 seeds)" in shown
     assert "toy/paraphrase: -5.00" in shown
 
@@ -121,13 +112,10 @@ def test_several_tasks_have_differences_of_their_own(tmp_path: Path, capsys: pyt
         ({"fingerprint": "e" * 64}, "data of toy/sentiment: data fingerprint ffffffffffff against eeeeeeeeeeee"),
     ],
 )
-def test_what_means_something_else_is_refused(
-    tmp_path: Path, change: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_means_something_else_is_refused(tmp_path: Path, change: dict[str, str], said: str, compare: Cli) -> None:
     record(tmp_path / "a", {"x": (1, over_seeds(1, 2))})
     record(tmp_path / "b", {"x": (1, over_seeds(1, 3))}, **change)
-    assert run(tmp_path, "a", "b") == 2
-    assert said in capsys.readouterr().err
+    assert said in compare("a", "b", status=2).err
 
 
 @pytest.mark.parametrize(
@@ -140,11 +128,9 @@ def test_what_means_something_else_is_refused(
         (("new", "old", "--configuration-b", "under:10"), 1, "at most 10"),
     ],
 )
-def test_mistakes_are_sentences_with_a_status(
-    sweeps: Path, arguments: tuple[str, ...], status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(sweeps, *arguments) == status
-    assert said in capsys.readouterr().err
+@pytest.mark.usefixtures("sweeps")
+def test_mistakes_are_sentences_with_a_status(arguments: tuple[str, ...], status: int, said: str, compare: Cli) -> None:
+    assert said in compare(*arguments, status=status).err
 
 
 def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> None:
@@ -155,14 +141,7 @@ def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> No
     assert (summary.complete, summary.score.mean) == (True, 81.0)
 
 
-def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82))})
-    (folder / "log.jsonl").write_text('{"event": "SessionStarted", "sweep": []}\n')
-    assert main(["compare", str(folder), str(folder)]) == 2
-    assert f"{folder / 'log.jsonl'}, line 1 is damaged" in capsys.readouterr().err
-
-
-def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_differ_are_named_and_written(tmp_path: Path, compare: Cli) -> None:
     for name, answers in (("a", "xxyx"), ("b", "xyyy")):
         adapter = tmp_path / f"{name}-trial" / "adapter"
         adapter.mkdir(parents=True)
@@ -172,8 +151,8 @@ def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.C
         ]
         write_predictions(adapter.parent / "predictions" / "reported.jsonl.gz", lines)
         record(tmp_path / name, {"LoRA r1": (1, over_seeds(75, 75))}, adapter=adapter)
-    assert run(tmp_path, "a", "b", "--rows", str(tmp_path / "rows.csv")) == 0
-    assert "toy/sentiment: 2 of 4 rows differ; LoRA r1 (a) is better on rows 9, 31." in capsys.readouterr().out
+    said = compare("a", "b", "--rows", str(tmp_path / "rows.csv")).out
+    assert "toy/sentiment: 2 of 4 rows differ; LoRA r1 (a) is better on rows 9, 31." in said
     rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
     assert [(row["row"], row["LoRA r1 (a)"], row["LoRA r1 (b)"], row["text"]) for row in rows] == [
         ("9", "x", "y", "sure"),
@@ -205,22 +184,12 @@ def test_the_luck_of_tuning_is_in_the_difference_of_tuned_configurations(
     assert (tuned.over, cuts.over) == ("on these examples, tuning included", "on these examples")
 
 
-def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
+def test_trials_are_one_csv_that_names_no_place(tmp_path: Path) -> None:
     configurations = {"LoRA r1": (100, over_seeds(81.5, 79)), "LoRA r2": (200, over_seeds(1 / 3, search=70))}
     folder = record(tmp_path / "runs" / "two", configurations, adapter=tmp_path / "checkpoint_000001" / "adapter")
     assert main(["export", str(folder), "--to", str(tmp_path / "out")]) == 0
     file = tmp_path / "out" / "trials.csv"
-    entries = [entry for entry in read_folder(folder).entries if entry.result is not None and entry.result.status == "finished"]
-    found = read_trials(file)
-    assert len(found) == len(entries) > 1
-    for one, before in zip(found, entries, strict=True):
-        assert one.trial == before.trial
-        assert one.result is not None
-        assert before.result is not None
-        known = (before.result.metrics, before.result.counts, before.result.steps, before.result.seconds)
-        assert (one.result.metrics, one.result.counts, one.result.steps, one.result.seconds) == known
-    table = pd.read_csv(file)
-    assert table["metric.score"].tolist() == [entry.result and entry.result.metrics["score"] for entry in entries]
+    assert pd.read_csv(file)["metric.score"].tolist() == [81.5, 79, 1 / 3]
     assert "checkpoint_" not in file.read_text(), "where an adapter lay says nothing elsewhere"
 
 

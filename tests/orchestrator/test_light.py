@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from craft.spec import RunSpec
-from craft.trainer.checkpoint import write_folder
 from tests.orchestrator.plans import config_alone
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_adapter
 from tests.orchestrator.test_run_cli import SWEEP
 
 ROOT = Path(__file__).parents[2]
@@ -60,21 +58,7 @@ def test_a_table_of_trainings_is_judged_with_nothing_heavy(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", ["status two", "front two", "take two --to out"])
 def test_what_is_on_record_is_shown_and_taken_with_nothing_heavy(command: str, tmp_path: Path) -> None:
-    run = {
-        "spec": RunSpec(model="some/model", task="toy/sentiment", method="lora").model_dump(mode="json"),
-        "kind": "classification",
-        "labels": ["no", "yes"],
-        "facts": {},
-        "metrics": {"score": 81.5},
-        "counts": {"trainable_parameters": 100.0},
-        "notes": [],
-    }
-
-    def fill(folder: Path) -> None:
-        (folder / "run.json").write_text(json.dumps(run))
-        (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-
-    adapter = write_folder(tmp_path / "adapter", fill)
+    adapter = write_adapter(tmp_path / "adapter", {"peft_type": "LORA"})
     sizes = {"LoRA r1": (100, over_seeds(81.5, 79.0)), "LoRA r2": (200, over_seeds(82.5, 81.0))}
     record(tmp_path / "runs" / "two", sizes, adapter=adapter)
     call = f"from orchestrator.commands.app import main; assert main({command.split()}) == 0"

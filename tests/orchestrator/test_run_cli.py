@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,9 +24,9 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.record.state import Entry, State
-from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import CONFIG, config_alone
 from tests.orchestrator.recorded import results_of
 
@@ -47,25 +46,23 @@ constraints: {trainable_parameters: {max: 300}}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a sweep file and a model that is a config.json alone."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("COLUMNS", "160")
     for name in QUIET:
         monkeypatch.setenv(name, os.environ.get(name, QUIET[name]))
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
-    return tmp_path
+    (here / "sweep.yaml").write_text(SWEEP.replace("MODEL", config_alone(here / "tiny")))
+    return here
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, cli: Cli) -> None:
     before = names(folder)
-    assert main(["sweep.yaml", "--plan"]) == GOOD
-    printed = capsys.readouterr()
+    printed = cli("run", "sweep.yaml", "--plan")
     row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT 4, q v"))
     assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
     assert row.split()[-2:] == ["1", "2"]  # one trial of two steps
@@ -73,11 +70,6 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
     assert "3 configurations x 1 task x 1 seed = 3 trials, 6 optimizer steps" in printed.out
     assert printed.err == ""
     assert names(folder) == before
-
-
-def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == GOOD
-    assert "dropped: LoRA r1, q v: trainable_parameters 256 is above max 100" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -94,48 +86,31 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--tracking-uri", "mlruns"], "is a folder; MLflow keeps runs in a database"),
         (["sweep.yaml", "--tracking-uri", "http://127.0.0.1:1"], "the tracking store http://127.0.0.1:1 does not answer"),
         (["sweep.yaml", "--tracking-uri", "sqlite:///sweep.yaml"], "sweep.yaml is no SQLite database"),
+        (["sweep.yaml", "--max-concurrent", "0"], "See craft-sweeps run --help"),
+        (["sweep.yaml", "--quiet", "--verbose"], "exclude each other"),
         ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "127.0.0.1:9"], "nothing answers at 127.0.0.1:9"),
     ],
 )
-def test_a_wrong_call_is_one_message_and_leaves_nothing(
-    arguments: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_call_is_one_message_and_leaves_nothing(arguments: list[str], said: str, folder: Path, cli: Cli) -> None:
     before = names(folder)
-    assert main(arguments) == WRONG
-    printed = capsys.readouterr()
+    printed = cli("run", *arguments, status=WRONG)
     assert said in printed.err
     assert "Traceback" not in printed.err
     assert names(folder) == before
 
 
 def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_starts(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = names(folder)
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", f"/tmp/{'x' * 105}")
-    assert main(["sweep.yaml"]) == WRONG
-    said = capsys.readouterr().err
+    said = cli("run", "sweep.yaml", status=WRONG).err
     assert "has a path of 110 bytes" in said
     assert said.count("set RAY_TMPDIR to a shorter folder") == 1
     assert names(folder) == before
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
-    assert main(["sweep.yaml"]) == WRONG
-    assert "has no tokenizer" in capsys.readouterr().err  # which is found later
-
-
-SENSELESS = [
-    [],
-    ["sweep.yaml", "--max-concurrent", "0"],
-    ["sweep.yaml", "--quiet", "--verbose"],
-    ["sweep.yaml", "--address", "ray://head:10001"],
-]
-
-
-@pytest.mark.parametrize("arguments", SENSELESS)
-def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == WRONG
-    assert re.search("See craft-sweeps run --help|exclude each other", capsys.readouterr().err)
+    assert "has no tokenizer" in cli("run", "sweep.yaml", status=WRONG).err  # which is found later
 
 
 def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -> None:
@@ -154,25 +129,20 @@ def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: py
     )
 
 
-def test_a_folder_that_holds_the_sweep_is_not_run_over(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.sweepfile.load import load_sweep
 
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
-    assert main(["sweep.yaml"]) == WRONG
-    assert "Add --resume to continue it" in capsys.readouterr().err
+    assert "Add --resume to continue it" in cli("run", "sweep.yaml", status=WRONG).err
     for call in (["sweep.yaml", "--name", "smal", "--resume"], ["sweep.yaml", "--name", "smal", "--resume", "--plan"]):
-        assert main(call) == WRONG
-        assert (
-            f"there is nothing to resume in {folder / 'runs'}; it has small. Did you mean 'small'?" in capsys.readouterr().err
-        )
+        said = f"there is nothing to resume in {folder / 'runs'}; it has small. Did you mean 'small'?"
+        assert said in cli("run", *call, status=WRONG).err
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch job.sh")
-    assert main(call) == GOOD, "a job script starts a sweep by the command that continues it"
-    assert main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
-    assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
+    cli("run", *call)  # a job script starts a sweep by the command that continues it
+    said = cli("run", "sweep.yaml", "--resume", "--set", "training.max_steps=3", status=WRONG).err
+    assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in said
 
 
 def recorded(*changes: str, **more: str) -> Options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from dataclasses import replace
@@ -10,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
 from orchestrator.driver.outcome import outcome_of
-from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
+from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events, read_state
+from orchestrator.record.log import read_events
 from orchestrator.results.summary import summarize_entries
 from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
-from tests.orchestrator.driven import driving, outcomes, run_all
-from tests.orchestrator.sized_sweep import size_of, sized_plan, sized_training, text_of
+from tests.orchestrator.driven import driving, outcomes
+from tests.orchestrator.sized_sweep import size_of, sized_plan
 
 
 @pytest.mark.parametrize(
@@ -69,18 +66,7 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     )
     with driving(learning, tmp_path / "learning") as driver:
         job = driver.next_job()
-        assert job is not None
         assert [size_of(trial) for trial in job.trials] == [80, 40]
-
-
-def test_the_table_and_the_budget_count_trainings(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path, seeds="[0, 1]", more="budget: {trials: 2}\n")
-    screen = io.StringIO()
-    print_plan(plan, Console(file=screen, width=200, highlight=False), {plan.trained[0].id: 34})
-    said = screen.getvalue()
-    assert "1 configuration x 1 task x 2 seeds = 2 trials, 34 optimizer steps" in said
-    assert "cuts: 2 configurations" in said
-    assert [line.split()[-1] for line in said.splitlines() if line.startswith("CRAFT")] == ["cut", "cut", "34"]
 
 
 def test_sizes_of_equal_shares_are_labelled_by_their_numbers() -> None:
@@ -117,52 +103,6 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
     assert not later.new, "the time of an earlier session is not of this one"
 
 
-@pytest.mark.parametrize("recorded", [[0], [0, 2]])
-def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_path: Path, recorded: list[int]) -> None:
-    plan = sized_plan(tmp_path)
-    (job,) = plan.jobs
-    with driving(plan, tmp_path) as driver:
-        driver.record(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in recorded))
-    with driving(plan, tmp_path) as driver:
-        assert driver.next_job() == job
-        driver.record_start(job.key)
-        driver.record_end(job.key, outcomes(job, size_of))
-    entries = read_state(SweepFolder(tmp_path).record).entries
-    scores = [99.0 if place in recorded else float(size_of(trial)) for place, trial in enumerate(job.trials)]
-    assert [entries[key].result.metrics["score"] for key in job.keys] == scores
-    with driving(plan, tmp_path) as driver:
-        assert (driver.next_job(), driver.display.progress().trainings.finished) == (None, 1)
-
-
-@pytest.mark.parametrize("how", ["failed", "never promoted", "interrupted"])
-def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(tmp_path: Path, how: str) -> None:
-    plan = sized_plan(tmp_path, seeds="[0, 1]", more="scheduler: {name: promotion, grace: 1}\n")
-    job, other = plan.jobs
-    progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 7.0}, "points": [], "time": 5e8}
-    with driving(plan, tmp_path) as driver:
-        assert driver.next_job() == job
-        driver.record_start(job.key)
-        driver.record_report(job.key, progress)
-        if how == "failed":
-            driver.record_end(job.key, [Outcome(TrialResult(job.key, "failed", error="the loss is nan", retryable=True))])
-        elif how == "interrupted":
-            assert driver.stop() is None
-        else:
-            driver.record_leave(job.key)
-            assert {driver.state.entries[key].phase for key in job.keys} == {"paused"}
-            driver.end_waiting()
-    entries = read_state(SweepFolder(tmp_path).record).entries
-    results = [entries[key].result for key in job.keys]
-    if how == "interrupted":
-        assert {entries[key].phase for key in job.keys} == {"waiting"}
-        assert results == [None] * 3
-        return
-    assert {result.error for result in results} == {"the loss is nan" if how == "failed" else None}
-    assert [result.metrics for result in results] == [{} if how == "failed" else {"search_score": 7.0}, {}, {}]
-    with driving(plan, tmp_path) as driver:
-        assert list(driver.queue.waiting) == ([job.key, other.key] if how == "failed" else [])
-
-
 def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
     """The reports of a worker; its last checkpoint is kept as storage would."""
     settings, reports = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train), list[dict[str, Any]]()
@@ -176,23 +116,6 @@ def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
 
     work(job.key, json.dumps(job.to_json()), settings, report)
     return reports
-
-
-def test_a_worker_keeps_cuts_with_their_adapters_and_reports_them_again(tmp_path: Path) -> None:
-    (job,) = sized_plan(tmp_path).jobs
-    log = tmp_path / "log"
-    last = worked(tmp_path, job, sized_training(log, {}))[-1]["results"]
-    scores = [(result["key"], result["metrics"]["score"], result["seconds"]) for result in last]
-    assert scores == [(job.key, 80.0, 1.0), (job.cuts[0].key, 20.0, 1.0), (job.cuts[1].key, 40.0, 1.0)]
-    (kept,) = (tmp_path / "storage" / "attempt-1" / job.key).glob("*/cuts")
-    for cut in job.cuts:
-        verify(kept / cut.key / "adapter")
-        assert (kept / cut.key / "adapter" / "adapter_model.safetensors").read_text() == text_of(cut)
-    # The driver died before it wrote any of this down; the next worker reports it again and trains nothing.
-    again = worked(tmp_path, job, sized_training(log, {}))[-1]["results"]
-    assert again[0] == last[0]
-    assert sorted(again[1:], key=str) == sorted(last[1:], key=str)
-    assert log.read_text().count("start") == 1
 
 
 def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_path: Path, tiny_bert: str) -> None:
@@ -221,31 +144,3 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     later.sort(key=lambda result: result["counts"]["trainable_parameters"])
     for result, other in zip(at_once, later, strict=True):
         assert [result[name] for name in ("key", "metrics", "counts")] == [other[name] for name in ("key", "metrics", "counts")]
-
-
-RATES = "learning_rate: {values: [0.001, 0.01, 0.1]}, sizes: [20, 40]"
-
-
-def seeds_by_rate(ran: list[PlannedTrial]) -> dict[float, list[int]]:
-    seeds: dict[float, list[int]] = {}
-    for one in ran:
-        seeds.setdefault(one.run.training.learning_rate, []).append(one.run.seed)
-    return seeds
-
-
-def test_each_output_of_a_training_has_the_rate_that_is_best_for_it(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path, RATES, "replication: {seeds: [1, 2], tuned: [learning_rate]}\n")
-    assert plan.most_jobs == 3 + 3 * 2
-    scores = {0.001: {20: 90, 40: 50, 80: 50}, 0.01: {20: 70, 40: 70, 80: 70}, 0.1: {20: 10, 40: 75, 80: 90}}
-    ran = run_all(plan, tmp_path, lambda trial: scores[trial.run.training.learning_rate][size_of(trial)], size_of)
-    assert seeds_by_rate(ran) == {0.001: [0, 1, 2], 0.01: [0], 0.1: [0, 1, 2]}
-    summaries = summarize_entries(read_state(SweepFolder(tmp_path).record).requested)
-    chosen = [summary for summary in summaries if not summary.tunes]
-    assert [(summary.complete, summary.value("trainable_parameters")) for summary in chosen] == [
-        (True, 20.0),
-        (True, 40.0),
-        (True, 80.0),
-    ]
-    assert {
-        (summary.tuning.candidates, summary.tuning.trials, summary.tuning.choice) for summary in chosen if summary.tuning
-    } == {(3, 3, "learning_rate 0.001"), (3, 3, "learning_rate 0.1")}

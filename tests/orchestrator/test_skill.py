@@ -12,8 +12,6 @@ from typing import get_args
 import pytest
 import yaml
 
-from craft.spec import RunSpec
-from craft.trainer.checkpoint import write_folder
 from orchestrator.commands.app import COMMANDS, GOOD, WRONG, main
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.events import SessionEnded, Wanted
@@ -21,7 +19,8 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.results.answer import Kind
 from tests.orchestrator.commands.test_reports import VALIDATOR
-from tests.orchestrator.recorded import over_seeds, record, write_log
+from tests.orchestrator.conftest import Cli
+from tests.orchestrator.recorded import over_seeds, record, write_adapter, write_log
 from tests.orchestrator.stand_in import ROOT
 
 SKILL = ROOT / "orchestrator" / "shipped" / "SKILL.md"
@@ -49,22 +48,17 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.patient  # a dozen commands, one of which imports torch
 def test_every_command_is_run_on_a_recorded_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
     monkeypatch.setattr("orchestrator.commands.results.AGAIN_SECONDS", 0.0)
-    (tmp_path / "tickets.yaml").write_text(SWEEP)
-    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
-    fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
-    fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
-    adapter = write_folder(tmp_path / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
+    (here / "tickets.yaml").write_text(SWEEP)
+    adapter = write_adapter(here / "trial" / "adapter")
     scores = {"LoRA r1": (89, 90, 91.5), "LoRA r8": (90, 92, 91), "LoRA r16": (91, 92, 91.5)}
     rows = {label: (100 * 4**number, over_seeds(*values)) for number, (label, values) in enumerate(scores.items())}
     model = yaml.safe_load(SWEEP)["model"]
-    folder = record(tmp_path / "runs" / "tickets", rows, seeds=(0, 1, 2), model=model, adapter=adapter)
+    folder = record(here / "runs" / "tickets", rows, seeds=(0, 1, 2), model=model, adapter=adapter)
     state = read_state(SweepFolder(folder).record)
-    assert state.started is not None
     again = replace(state.started, again="craft-sweeps run tickets.yaml --resume", folder=str(folder))
     write_log(folder, again, Wanted(keys=[*state.entries]), SessionEnded(status="finished"))
     monkeypatch.setattr(
@@ -105,12 +99,11 @@ def test_it_has_the_form_of_a_skill_and_names_what_there_is() -> None:
     assert shown - fields - names - kinds == set()
 
 
-def test_it_is_written_once_and_nothing_else_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_written_once_and_nothing_else_is_written_over(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "skills" / "craft-sweeps" / "SKILL.md"
     for _ in range(2):
         assert main(["skill", "--to", str(tmp_path / "skills")]) == GOOD
         assert file.read_text() == SKILL.read_text()
     file.write_text("mine")
-    assert main(["skill", "--to", str(tmp_path / "skills")]) == WRONG
-    assert "is a different skill" in capsys.readouterr().err
+    assert "is a different skill" in cli("skill", "--to", str(tmp_path / "skills"), status=WRONG).err
     assert file.read_text() == "mine"

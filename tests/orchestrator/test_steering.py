@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.app import WRONG, main
+from orchestrator.commands.app import WRONG
 from orchestrator.commands.steering import ask
 from orchestrator.driver.change import find_change, price_of
 from orchestrator.driver.request import apply_request, new_request, pending
@@ -24,20 +24,17 @@ from orchestrator.review.progress import read_status
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget
-from tests.orchestrator.driven import driving, outcomes
+from tests.orchestrator.conftest import Cli
+from tests.orchestrator.driven import driving, outcomes, start_next
 from tests.orchestrator.record.test_machine import plan_of
 
 
 def run_one(folder: Path) -> State:
     """A sweep of which one training has ended and one runs when its driver is killed."""
     with driving(plan_of("grid", 0), folder) as driver:
-        job = driver.next_job()
-        assert job is not None
-        driver.record_start(job.key)
+        job = start_next(driver)
         driver.record_end(job.key, outcomes(job, lambda trial: 60.0))
-        job = driver.next_job()
-        assert job is not None
-        driver.record_start(job.key)
+        job = start_next(driver)
         return driver.state
 
 
@@ -57,9 +54,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
     with driving(plan, folder) as driver:
         took = {job.key: seconds for job, seconds in zip(plan.jobs, (30.0, 40.0, 50.0), strict=False)}
         for _ in took:
-            job = driver.next_job()
-            assert job is not None
-            driver.record_start(job.key)
+            job = start_next(driver)
             ended = outcomes(job, lambda trial: 60.0)
             driver.record_end(job.key, [replace(each, result=replace(each.result, seconds=took[job.key])) for each in ended])
         state = driver.state
@@ -186,24 +181,18 @@ def test_an_apply_that_waited_counts_unless_its_file_was_edited_again(tmp_path: 
                 assert "seeds=[0, 1]" in memory["changes"]
 
 
-def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(here: Path, cli: Cli) -> None:
     Path("t.yaml").write_text(
         "name: t\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
     )
-    assert main(["apply", "t.yaml", "--json"]) == WRONG
-    assert f"there is no sweep t in {tmp_path / 'runs'}; it has no sweep" in capsys.readouterr().out
+    assert f"there is no sweep t in {here / 'runs'}; it has no sweep" in cli("apply", "t.yaml", "--json", status=WRONG).out
     for name in ("t", "other"):
-        SweepFolder(tmp_path / "runs" / name).path.mkdir(parents=True)
-        SweepFolder(tmp_path / "runs" / name).effective.write_text(load_sweep("t.yaml", [f"name={name}"]).to_yaml())
-    assert main(["apply", "t.yaml", "--name", "otter"]) == WRONG
-    assert "there is no sweep otter in" in (error := capsys.readouterr().err)
+        SweepFolder(here / "runs" / name).path.mkdir(parents=True)
+        SweepFolder(here / "runs" / name).effective.write_text(load_sweep("t.yaml", [f"name={name}"]).to_yaml())
+    assert "there is no sweep otter in" in (error := cli("apply", "t.yaml", "--name", "otter", status=WRONG).err)
     assert "it has other, t." in error
     assert "Did you mean 'other'?" in error
-    assert main(["apply", "t.yaml", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = cli("apply", "t.yaml", "--json").report
     assert report["report"] == "apply"
     assert not report["applied"]
     assert report["added"] == ["Head alone"]

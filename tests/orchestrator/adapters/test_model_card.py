@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
@@ -64,23 +66,47 @@ def test_a_merged_model_is_served_as_it_is() -> None:
     ]
 
 
-@pytest.mark.parametrize("by_peft", [True, False])
-def test_the_card_has_the_scores_and_loads_the_adapter(by_peft: bool) -> None:
-    run = RunSpec(
-        model="sentence-transformers/all-MiniLM-L6-v2",
-        task="toy/paraphrase",
-        method="craft",
-        parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
-        seed=2,
-    )
-    trial = PlannedTrial(run, "c0ffee0000", "CRAFT 8, q v")
-    result = TrialResult(trial.key, "finished", {"score": 81.25}, {"trainable_parameters": 328.0}, facts={"device": "cpu"})
-    record = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": result.facts}
-    record |= {"counts": result.counts, "metrics": result.metrics, "notes": ["micro-batches of 4"]}
+RUN = RunSpec(
+    model="sentence-transformers/all-MiniLM-L6-v2",
+    task="toy/paraphrase",
+    method="craft",
+    parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
+    seed=2,
+)
+CONTENT: dict[str, Any] = {"spec": RUN.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"]}
+CONTENT |= {"counts": {"trainable_parameters": 328.0}, "metrics": {"score": 81.25}}
+CONTENT |= {"facts": {"device": "cpu"}, "notes": ["micro-batches of 4"]}
+
+
+def card_of(content: dict[str, Any], sweep: str = "demo", picked: str = "Picked: the best.", **more: Any) -> str:
+    trial = PlannedTrial(RUN, "c0ffee0000", "CRAFT 8, q v")
+    result = TrialResult(trial.key, "finished", CONTENT["metrics"], CONTENT["counts"], facts=CONTENT["facts"])
     entry = Entry(trial.trial, result)
     (summary,) = summarize_entries([entry])
-    config = {"peft_type": "CRAFT"} if by_peft else None
-    card = ModelCard(model_card(Origin("demo", summary, entry, ["Picked: the best."]), record, pair=True, config=config))
+    return model_card(Origin(sweep, summary, entry, [picked]), content, **{"pair": True} | more)
+
+
+@pytest.mark.parametrize("by_peft", [True, False])
+def test_the_card_has_the_scores_and_loads_the_adapter(by_peft: bool) -> None:
+    card = ModelCard(card_of(CONTENT, config={"peft_type": "CRAFT"} if by_peft else None))
     assert [(row.dataset_type, row.metric_value) for row in card.data.eval_results] == [("toy/paraphrase", 81.25)]
     assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     check_golden(f"card/{'peft' if by_peft else 'own'}.txt", card.content)
+
+
+def test_hostile_names_are_text() -> None:
+    evil = "<script>alert(1)</script> | `x` [l](http://e) \n# head\n---\na: !!python/object b"
+    spec = CONTENT["spec"] | {"model": evil, "task": evil, "method": "lora", "parameters": {"rank": evil}}
+    content = CONTENT | {"spec": spec, "labels": [evil, "b"], "facts": {"device": evil}, "notes": [evil]}
+    matter, _, body = card_of(content, evil, evil).removeprefix("---\n").partition("\n---\n")
+    assert yaml.safe_load(matter).get("base_model") in (None, evil)
+    assert "<script" not in re.sub(r"`[^`]*`", "", body), "outside of code"
+    assert [line for line in body.splitlines() if line.startswith("# ")] == [body.strip().splitlines()[0]]
+
+
+def test_the_card_of_a_gguf_base_names_its_file() -> None:
+    spec = CONTENT["spec"] | {"model": "models/tiny Q4.gguf"}
+    card = card_of(CONTENT | {"spec": spec, "facts": {"model_sha256": "ab" * 32}})
+    assert "base_model" not in card.split("---")[1]  # a path is no hub id
+    assert "models/tiny" not in card
+    assert f"It is a GGUF file, SHA-256 `{'ab' * 32}`, and its weights are dequantized" in card

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from craft.spec import RunSpec
-from craft.trainer.checkpoint import write_folder
 from orchestrator.commands.app import GOOD, NO, WRONG, main
+from tests.craft.audit.plain_folders import CONFIGS, rows, saved
 from tests.orchestrator.commands.test_reports import VALIDATOR
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.conftest import Cli
+from tests.orchestrator.recorded import over_seeds, record, write_adapter
 
 SWEEP = """\
 name: next
@@ -25,20 +25,16 @@ space: [{method: lora, rank: {values: [1, 2]}}]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a sweep that has run, one that has only begun, and a sweep file."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
-    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1})
-    fields = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}, "notes": []}
-    fields |= {"counts": {"trainable_parameters": 100}, "metrics": {"score": 80.0}}
-    adapter = write_folder(tmp_path / "trial" / "adapter", lambda to: (to / "run.json").write_text(json.dumps(fields)) and None)
+    adapter = write_adapter(here / "trial" / "adapter")
     both = {"LoRA r1": (100, over_seeds(80, 81, 82)), "LoRA r9": (900, over_seeds(90, 92, 91))}
-    record(tmp_path / "runs" / "done", both, seeds=(0, 1, 2), adapter=adapter)
-    record(tmp_path / "runs" / "begun", {"LoRA r1": (100, {})})
-    (tmp_path / "next.yaml").write_text(SWEEP)
-    (tmp_path / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\n")
-    return tmp_path
+    record(here / "runs" / "done", both, seeds=(0, 1, 2), adapter=adapter)
+    record(here / "runs" / "begun", {"LoRA r1": (100, {})})
+    (here / "next.yaml").write_text(SWEEP)
+    (here / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\n")
+    return here
 
 
 @pytest.mark.parametrize(
@@ -89,30 +85,34 @@ def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any],
         )
 
 
-def test_sizes_and_a_suggestion_are_reports(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sizes_and_a_suggestion_are_reports(place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     """What is cut and what is suggested stand in; other tests compute them."""
     monkeypatch.setattr("orchestrator.adapters.taking.cut_adapters", lambda *_: iter([("LoRA r9, cut to r1", 100.0)]))
-    assert main(["cut", "done", "--pick", "best", "--size", "1", "--to", "cut", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = cli("cut", "done", "--pick", "best", "--size", "1", "--to", "cut", "--json").report
     VALIDATOR.validate(report)
     assert (report["sizes"], report["path"]) == ({"LoRA r9, cut to r1": 100}, "cut")
     suggestion = SimpleNamespace(text=f"# mine\n{SWEEP}", seconds=math.nan)
     monkeypatch.setattr("orchestrator.suggest.suggest.suggest", lambda *_: suggestion)
-    assert main(["suggest", "--model", "m", "--data", "rows.csv", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = cli("suggest", "--model", "m", "--data", "rows.csv", "--json").report
     VALIDATOR.validate(report)
     assert (report["sweep_file"], report["seconds"]) == (suggestion.text, None)
 
 
-def test_a_stopped_command_says_so_as_a_report(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_command_says_so_as_a_report(place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("orchestrator.review.past_sweep.find_sweep", stop)
-    assert main(["front", "done", "--json"]) == 130
-    report = json.loads(capsys.readouterr().out)
+    report = cli("front", "done", "--json", status=130).report
     assert (report["kind"], report["exit_status"], report["message"]) == ("stopped", 130, "stopped")
+
+
+def test_an_audit_reports_the_smaller_adapter(tiny_bert: str, here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tiny_bert, CONFIGS["lora"], here / "whole")
+    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
+    report = cli(
+        "audit", "whole", "--data", rows(here), "--label", "label", "--within", "100", "--to", "small", "--json"
+    ).report
+    VALIDATOR.validate(report)
+    assert (report["report"], report["enough"], report["path"], report["cut_from"]) == ("audit", 64, "small", None)
+    assert Path("small/adapter_model.safetensors").exists()

@@ -23,6 +23,7 @@ from orchestrator.results.answer import Answer
 from orchestrator.review import front_report as reports_of_fronts
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record
 from tests.test_documents import ROOT
 
@@ -37,23 +38,13 @@ def parse(arguments: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", COMMANDS, ids=NAMES)
-def test_help_teaches(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([row.name, "--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_teaches_by_examples_that_parse(row: Row, here: Path, cli: Cli) -> None:
+    text = cli(row.name, "--help").out
     assert f"Usage: craft-sweeps {row.name}" in text
-    options = re.search(r"Options:\n(.*?)(\n\n|\Z)", text, re.S)
-    assert options is not None
     for call, purpose in row.examples:
         assert f"craft-sweeps {call}" in text
         assert purpose in text
-
-
-@pytest.mark.parametrize("call", [call for row in COMMANDS for call, _ in row.examples])
-def test_examples_parse(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(call.partition(" > ")[0])
-    assert words[0] in NAMES
-    parse(words)
+        parse(shlex.split(call.partition(" > ")[0]))
 
 
 def test_the_help_of_all_is_light_and_whole() -> None:
@@ -69,9 +60,8 @@ def test_the_help_of_all_is_light_and_whole() -> None:
     assert "..." not in groups, "a first sentence is too long for the list"
 
 
-def test_the_version_is_shown_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr() == (f"craft-sweeps {version('craft-sweeps')}\n", "")
+def test_the_version_is_shown_without_a_command(cli: Cli) -> None:
+    assert cli("--version") == (f"craft-sweeps {version('craft-sweeps')}\n", "")
 
 
 def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None:
@@ -98,20 +88,15 @@ def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None
         ("new nothing", "no sweep 'nothing' is shipped"),
     ],
 )
-def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(
-    call: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(call)) == WRONG
-    printed = capsys.readouterr()
+def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(call: str, said: str, here: Path, cli: Cli) -> None:
+    printed = cli(*shlex.split(call), status=WRONG)
     assert said in printed.err
     assert "Traceback" not in printed.err
     if call.startswith("status "):
-        assert main([*shlex.split(call), "--json"]) == WRONG
-        printed = capsys.readouterr()
+        printed = cli(*shlex.split(call), "--json", status=WRONG)
         assert said in json.loads(printed.out)["message"]
         assert printed.err == ""
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def full_disk() -> TextIO:
@@ -126,25 +111,22 @@ def left_pipe() -> TextIO:
 
 @pytest.mark.parametrize("call", ["--help", "new --schema", "front tickets", "front tickets --json", "front nowhere --json"])
 def test_stdout_that_takes_nothing_is_said_and_a_reader_may_leave(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: str, here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    record(here / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
     for make, status, said in (
         (full_disk, WRONG, "stdout cannot be written: No space left on device\n"),
         (left_pipe, LEFT, ""),
     ):
         with make() as stdout:
             monkeypatch.setattr(sys, "stdout", stdout)
-            assert main(call.split()) == status
-        assert capsys.readouterr().err == said
+            assert cli(*call.split(), status=status).err == said
 
 
 def test_a_report_is_all_that_stdout_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    record(here / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
     make, file = reports_of_fronts.front_report, sys.stdout.fileno()
 
     def make_loudly(*arguments: Any) -> Any:
@@ -161,41 +143,32 @@ def test_a_report_is_all_that_stdout_has(
 
 @pytest.mark.parametrize("points", ["nan", "inf", "-1", "0", "101"])
 @pytest.mark.parametrize("call", ["front x", "plan x", "run x", "apply x", "more x", "audit x --data y"])
-def test_points_are_checked_at_once(call: str, points: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*call.split(), f"--within={points}"]) == WRONG
-    assert f"got {points}; points of the score, above 0 and at most 100" in capsys.readouterr().err
+def test_points_are_checked_at_once(call: str, points: str, cli: Cli) -> None:
+    said = cli(*call.split(), f"--within={points}", status=WRONG).err
+    assert f"got {points}; points of the score, above 0 and at most 100" in said
 
 
 @pytest.mark.parametrize("name", ["ranks", "own_data", "search", "instructions", "fair"])
-def test_a_shipped_sweep_is_written_with_its_data_and_loads(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_shipped_sweep_is_written_with_its_data_and_loads(name: str, here: Path, cli: Cli) -> None:
     assert main(["new", name]) == 0
     load_sweep(f"{name}.yaml")
-    text = (tmp_path / f"{name}.yaml").read_text()
+    text = (here / f"{name}.yaml").read_text()
     assert "sweeps/" not in text, "a path of the repository"
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert main(["new", name]) == WRONG
-    assert "nothing is overwritten" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    assert "nothing is overwritten" in cli("new", name, status=WRONG).err
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
 
 
-def test_more_runs_what_the_answer_proposes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     folder = record(tmp_path / "runs" / "two", {"LoRA r1": (100, over_seeds(81.5))})
     answer = Answer("unsure", "c", "c", None, "It is not known.", command="craft-sweeps more two", changes={"seeds": [0, 1, 2]})
     monkeypatch.setattr(PastSweep, "answer", answer)
     monkeypatch.setattr(State, "again", AGAIN)
     calls = []
     monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or _Finished())
-    assert main(["more", str(folder), "--yes"]) == 0
+    assert "It is not known." in cli("more", str(folder), "--yes").out
     (call,) = calls
-    assert call.sweep == "s.yaml"
-    assert call.resume
-    assert call.changes == ("seeds=[0, 1, 2]",)
-    assert "It is not known." in capsys.readouterr().out
+    assert (call.sweep, call.resume, call.changes) == ("s.yaml", True, ("seeds=[0, 1, 2]",))
     assert main(["more", str(folder), "--yes", "--within", "2"]) == 0
     assert calls.pop().changes == ("seeds=[0, 1, 2]", "enough.within=2.0"), "the run ends by the rule of the call"
     longer = replace(answer, changes={"name": "two-longer", "training.epochs": 3})
@@ -203,15 +176,13 @@ def test_more_runs_what_the_answer_proposes(
     assert main(["more", str(folder), "--yes"]) == 0
     assert (calls[1].name, calls[1].resume, calls[1].changes) == ("two-longer", False, ("training.epochs=3",))
     monkeypatch.setattr(State, "again", "sbatch job.sh")
-    assert main(["more", str(folder), "--yes"]) == WRONG
-    assert "a program of its own (sbatch job.sh); change its file (name=" in capsys.readouterr().err
+    assert "a program of its own (sbatch job.sh); change its file (name=" in cli("more", str(folder), "--yes", status=WRONG).err
     monkeypatch.setattr(PastSweep, "answer", answer)
     monkeypatch.setattr(State, "again", AGAIN)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
     monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))
-    assert main(["more", str(folder), "--yes"]) == NO
-    assert "Nothing is proposed that a command could run" in capsys.readouterr().err
+    assert "Nothing is proposed that a command could run" in cli("more", str(folder), "--yes", status=NO).err
 
 
 def test_the_command_of_an_answer_judges_by_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

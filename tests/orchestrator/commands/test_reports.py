@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from rich.console import Console
-from scipy import stats
 
 from craft.spec import RunSpec
 from docs.generate import reports_schema
 from orchestrator.adapters.taking import Taken, take_report
 from orchestrator.commands.app import LEFT, STOPPED, error_report
 from orchestrator.commands.check import CheckReport, Finding
-from orchestrator.driver.change import Change, Price, apply_report
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
@@ -30,7 +25,6 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import amount, number
 from orchestrator.results.report import Report
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.comparing import compare_report, compare_sweeps, show_comparison
 from orchestrator.review.front_report import front_report, row_of
 from orchestrator.review.front_tables import show_front
 from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
@@ -40,7 +34,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.signals import SIGNALS
 from orchestrator.tracking.uri import TrackingError
 from tests.orchestrator.plans import count, rank, toy_sweep
-from tests.orchestrator.recorded import over_seeds, record, write_log
+from tests.orchestrator.recorded import over_seeds, printed, record, write_log
 from tests.orchestrator.results.test_answer import STEEP
 from tests.orchestrator.stand_in import ROOT
 
@@ -66,12 +60,6 @@ def checked(report: Report) -> dict[str, Any]:
     fields = json.loads(text, parse_constant=refuse)
     VALIDATOR.validate(fields)
     return dict(fields)
-
-
-def printed(show: Callable[[Console], None]) -> str:
-    console = Console(file=io.StringIO(), width=300)
-    show(console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -135,37 +123,6 @@ def test_a_front_without_some_numbers_is_json(tmp_path: Path, configurations: An
     report = checked(front_report(read_folder(record(tmp_path / "s", configurations, seeds=seeds))))
     assert (report["answer"]["kind"] not in ("unfinished", "failed")) == bool(report["answer"]["configuration"]) == answered
     assert len(report["rows"]) == len(configurations)
-
-
-def test_a_comparison_has_scipys_interval_and_the_sentence(tmp_path: Path) -> None:
-    new, old = (81.0, 84.5, 83.0, 82.0), (78.0, 80.0, 81.5, 79.0)
-    sweeps = [
-        read_folder(record(tmp_path / name, {"LoRA r1": (100, over_seeds(*scores))}, seeds=(0, 1, 2, 3)))
-        for name, scores in (("new", new), ("old", old))
-    ]
-    compared = compare_sweeps(sweeps[0], sweeps[1])
-    report = checked(compare_report(compared))
-    paired = stats.ttest_rel(new, old)
-    low, high = paired.confidence_interval(0.95)
-    assert report["difference"] == {"value": 3.0, "low": pytest.approx(low), "high": pytest.approx(high), "seeds": 4}
-    assert (report["higher"], report["p_value"]) == ("first", pytest.approx(paired.pvalue))
-    assert report["sentence"] in printed(lambda console: show_comparison(compared, console))
-    assert report["sentence"].startswith("LoRA r1 (new) beats ")
-    by_metric = checked(compare_report(compare_sweeps(*sweeps, metric="search_score")))
-    assert by_metric["sentence"].startswith("LoRA r1 (new) is higher than ")
-    assert checked(compare_report(compare_sweeps(sweeps[1], sweeps[0])))["higher"] == "second"
-
-
-@pytest.mark.parametrize(("scores", "seeds"), [((80.0,), (0,)), ((80.0, 70.0, 90.0), SEEDS)])
-def test_a_comparison_that_shows_no_difference_names_no_side(tmp_path: Path, scores: Any, seeds: Any) -> None:
-    other = tuple(score + 1 - 2 * (place % 2) for place, score in enumerate(scores))
-    both = [
-        read_folder(record(tmp_path / name, {"LoRA r1": (100, over_seeds(*values))}, seeds=seeds))
-        for name, values in (("a", scores), ("b", other))
-    ]
-    report = checked(compare_report(compare_sweeps(both[0], both[1])))
-    assert report["higher"] is None
-    assert (report["difference"]["low"] is None) == (len(seeds) == 1)
 
 
 def test_findings_have_what_the_terminal_shows() -> None:
@@ -236,12 +193,6 @@ def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_
     assert adapter["load"][0] == "from craft import load_adapter"
     alone = checked(take_report(front, chosen, taken, written=False, registered=["registered as version 1 of m"]))
     assert (alone["adapters"][0]["path"], alone["adapters"][0]["load"], len(alone["registered"])) == (None, [], 1)
-
-
-def test_a_change_is_a_report() -> None:
-    report = checked(apply_report(Change("ranks", ("3 configurations",), price=Price(9, 61.5, ("9 trainings more",))), False))
-    assert (report["applied"], report["trainings"], report["seconds"]) == (False, 9, 61.5)
-    assert report["text"].splitlines() == ["+ 3 configurations", "9 trainings more"]
 
 
 @pytest.mark.parametrize(

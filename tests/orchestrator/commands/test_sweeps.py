@@ -17,12 +17,12 @@ from orchestrator.commands.app import NO, WRONG, main
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import one_driver
 from orchestrator.tracking.tags import SWEEP
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record, write_log
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def quickly(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     for name, seconds in (("POLL_SECONDS", 0.05), ("BEGIN_SECONDS", 0.2), ("AGAIN_SECONDS", 0.2)):
         monkeypatch.setattr(results, name, seconds)
 
@@ -32,12 +32,6 @@ def finished(name: str, uri: str = "sqlite:///mlflow.db") -> Path:
     folder = record(Path("runs") / name, seeds, file={"tracking": {"uri": uri}})
     write_log(folder, SessionEnded(status="finished"))
     return folder
-
-
-def report(capsys: pytest.CaptureFixture[str], *call: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main([*call, "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 @contextmanager
@@ -60,31 +54,30 @@ def driven(folder: Path, seconds: float = 30.0) -> Iterator[None]:
         thread.join()
 
 
-def test_list_has_the_state_answer_and_size_of_each_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(capsys, "list")["sweeps"] == []
+def test_list_has_the_state_answer_and_size_of_each_sweep(cli: Cli) -> None:
+    assert cli("list", "--json").report["sweeps"] == []
     folder = finished("done")
     (folder / "ray").mkdir()
     (folder / "ray" / "weights").write_bytes(b"0" * 5000)
     record(Path("runs/open"), {"LoRA r1": (100, over_seeds(80.0))})
     broken = finished("broken")
     (broken / "log.jsonl").write_text("{\n{\n")
-    rows = {row["sweep"]: row for row in report(capsys, "list")["sweeps"]}
+    rows = {row["sweep"]: row for row in cli("list", "--json").report["sweeps"]}
     assert [*rows] == ["broken", "done", "open"]
     assert (rows["done"]["phase"], rows["done"]["done"], rows["done"]["trainings"]) == ("finished", 4, 4)
     assert rows["done"]["answer"].startswith("Not decided: LoRA r8")
     assert rows["done"]["bytes"] == sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > 5000
     assert (rows["open"]["phase"], rows["open"]["done"], rows["open"]["trainings"]) == ("lost", 1, 2)
     assert rows["broken"]["phase"] == "unreadable"
-    assert main(["list"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("list").out
     assert all(text in shown for text in ("done", "4/4", "KiB", "interrupted", "unreadable"))
 
 
-def test_wait_returns_when_the_driver_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_returns_when_the_driver_has_ended(cli: Cli) -> None:
     folder = finished("done")
     began = time.monotonic()
     with driven(folder, seconds=1.0):
-        assert report(capsys, "wait", "done")["phase"] == "finished"
+        assert cli("wait", "done", "--json").report["phase"] == "finished"
         assert time.monotonic() - began > 0.8
     with driven(folder):
         began = time.monotonic()
@@ -95,9 +88,8 @@ def test_wait_returns_when_the_driver_has_ended(capsys: pytest.CaptureFixture[st
     assert main(["wait", "open"]) == NO, "its driver is gone, and a trial is left"
 
 
-def test_wait_gives_a_sweep_time_to_begin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["wait", "later"]) == WRONG
-    assert "no sweep 'later'" in capsys.readouterr().err
+def test_wait_gives_a_sweep_time_to_begin(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no sweep 'later'" in cli("wait", "later", status=WRONG).err
     monkeypatch.setattr(results, "BEGIN_SECONDS", 30.0)
     starting = threading.Timer(0.3, finished, ["later"])
     starting.start()
@@ -105,20 +97,18 @@ def test_wait_gives_a_sweep_time_to_begin(capsys: pytest.CaptureFixture[str], mo
     starting.join()
 
 
-def test_remove_refuses_while_a_driver_lives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove_refuses_while_a_driver_lives(cli: Cli) -> None:
     folder = finished("done")
     with driven(folder):
-        assert main(["remove", "done", "--yes"]) == WRONG
-    assert "is in use by process" in capsys.readouterr().err
+        assert "is in use by process" in cli("remove", "done", "--yes", status=WRONG).err
     assert (folder / "log.jsonl").exists()
     elsewhere = {"pid": 1, "host": "another", "start": "1"}
     open_ = record(Path("runs/open"), {"LoRA r1": (100, over_seeds(80.0))})
     (open_ / ".driver.json").write_text(json.dumps(elsewhere))
-    assert main(["remove", "open", "--yes"]) == WRONG
-    assert "may be in use by process 1 on another" in capsys.readouterr().err
+    assert "may be in use by process 1 on another" in cli("remove", "open", "--yes", status=WRONG).err
 
 
-def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: Cli) -> None:
     from mlflow import MlflowClient
 
     for name in ("done", "kept"):
@@ -130,15 +120,15 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, capsys
         places = [experiment.experiment_id for experiment in client.search_experiments()]
         return list(client.search_runs(places, f"tags.`{SWEEP}` = '{name}'"))
 
-    assert [row["sweep"] for row in report(capsys, "list", "--tracking-uri", uri)["sweeps"]] == ["done", "kept"]
+    assert [row["sweep"] for row in cli("list", "--tracking-uri", uri, "--json").report["sweeps"]] == ["done", "kept"]
     before, others = runs("done"), len(runs("kept"))
     assert any(client.list_artifacts(run.info.run_id) for run in before)
-    plan = report(capsys, "remove", "done")
+    plan = cli("remove", "done", "--json").report
     assert not plan["removed"]
     assert any(f"{len(before)} runs" in line for line in plan["goes"])
     assert any("mlflow gc" in line for line in plan["stays"])
     assert len(runs("done")) == len(before)
-    done = report(capsys, "remove", "done", "--yes")
+    done = cli("remove", "done", "--yes", "--json").report
     assert (done["removed"], done["failed"]) == (True, [])
     assert not Path("runs/done").exists()
     assert runs("done") == []
@@ -146,18 +136,17 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, capsys
     assert len(runs("kept")) == others
     assert main(["remove", "done", "--yes"]) == WRONG
     # One whose folder is gone is removed from the store.
-    capsys.readouterr()
     Path("runs/kept").rename("elsewhere")
-    assert report(capsys, "remove", "kept", "--yes", "--tracking-uri", uri)["removed"]
+    assert cli("remove", "kept", "--yes", "--tracking-uri", uri, "--json").report["removed"]
     assert runs("kept") == []
 
 
-def test_what_is_on_other_storage_stays_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_on_other_storage_stays_and_is_said(cli: Cli) -> None:
     folder = record(
         Path("runs/far"), {"LoRA r1": (100, over_seeds(80.0, 81.0))},
         facts={"adapter": "s3://bucket/runs/far/attempt-1/key/checkpoint_000001/adapter"},
     )  # fmt: skip
     write_log(folder, SessionEnded(status="finished"))
-    stays = report(capsys, "remove", "far")["stays"]
+    stays = cli("remove", "far", "--json").report["stays"]
     assert "checkpoints and adapters in s3://bucket/runs/far" in stays
     assert folder.exists()

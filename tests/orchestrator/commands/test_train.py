@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.app import main
+from tests.orchestrator.conftest import Cli
 
 SWEEP = """\
 name: one
@@ -21,17 +21,15 @@ space: [{method: craft, ranks: [all, 8, 8], sizes: [60]}]
 
 
 @pytest.fixture
-def file(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
+def file(tiny_bert: str, here: Path) -> str:
     rows = [f"{word} number {n},{label}" for n in range(30) for word, label in (("good thing", "up"), ("bad thing", "down"))]
-    (tmp_path / "mine.csv").write_text("\n".join(["body,way", *rows]))
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", tiny_bert))
+    (here / "mine.csv").write_text("\n".join(["body,way", *rows]))
+    (here / "sweep.yaml").write_text(SWEEP.replace("MODEL", tiny_bert))
     return "sweep.yaml"
 
 
-def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", file, "--to", "out"]) == 0
-    screen = capsys.readouterr()
+def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: str, cli: Cli) -> None:
+    screen = cli("train", file, "--to", "out")
     assert "274 adapter parameters, 66 in the head" in screen.err  # 2 (3² + 8² + 8²)
     assert "search score" in screen.err
     assert "cut to " in screen.out
@@ -42,14 +40,11 @@ def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: s
     text = namespace["tokenizer"](["your text"], return_tensors="pt")
     assert namespace["model"](**text).logits.shape == (1, 2)
 
-    assert main(["train", file, "--to", "out", "--set", "seeds=[1]"]) == 2
-    assert "another run's adapter" in capsys.readouterr().err
-    assert main(["train", file, "--to", "out", "--resume"]) == 0
-    assert "continuing from" in capsys.readouterr().err
+    assert "another run's adapter" in cli("train", file, "--to", "out", "--set", "seeds=[1]", status=2).err
+    assert "continuing from" in cli("train", file, "--to", "out", "--resume").err
 
     lora = ["--set", "space=[{method: lora, rank: 2}]"]
-    assert main(["train", file, "--to", "next", *lora, "--warm-start", "out"]) == 1
-    assert "has another method (craft)" in capsys.readouterr().err
+    assert "has another method (craft)" in cli("train", file, "--to", "next", *lora, "--warm-start", "out", status=1).err
 
 
 @pytest.mark.parametrize(
@@ -61,10 +56,7 @@ def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: s
         (["--set", "space=[{method: lora, learning_rate: 1e30, max_grad_norm: 0}]", "--to", "out"], 1, "diverged"),
     ],
 )
-def test_a_mistake_is_a_sentence(
-    flags: list[str], status: int, sentence: str, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", file, *flags]) == status
-    message = capsys.readouterr().err
+def test_a_mistake_is_a_sentence(flags: list[str], status: int, sentence: str, file: str, cli: Cli) -> None:
+    message = cli("train", file, *flags, status=status).err
     assert sentence in message
     assert "Traceback" not in message

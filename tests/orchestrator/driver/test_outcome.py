@@ -13,7 +13,6 @@ from orchestrator.commands import session
 from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
 from orchestrator.driver.queue import ENOUGH, CommonCause
 from orchestrator.plan.trial import Outcome, Trial, TrialResult
-from orchestrator.plan.work import scored_line
 from orchestrator.record.events import SessionStarted, Wanted
 from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
@@ -21,9 +20,10 @@ from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.tags import TRIAL_KIND
-from tests.orchestrator.driven import driving
+from tests.orchestrator.driven import driving, start_next
 from tests.orchestrator.plans import count
 from tests.orchestrator.record.played import plan_of
+from tests.orchestrator.recorded import printed
 
 SWEEP = """\
 name: mine
@@ -51,25 +51,8 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     summaries = mark_front(summarize_entries(entries), sweep.objectives)
     keys = {entry.key: entry for entry in entries}
     state = State(entries=keys, wanted=dict.fromkeys(keys))
-    console = Console(file=io.StringIO(), width=200)
-    show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", [])
-    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    screen = printed(lambda console: show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", []))
     assert ("craft-sweeps take" in screen) == offered
-
-
-@pytest.mark.parametrize(
-    ("scored", "setting", "said"),
-    [
-        (40, "", "set a larger `validation` file, or data.custom.mail.reported"),
-        (40, "training={eval_examples: 40}", "set a larger eval_examples"),
-        (200, "", ""),
-    ],
-)
-def test_the_plan_proposes_what_gives_more_rows(tmp_path: Path, scored: int, setting: str, said: str) -> None:
-    (tmp_path / "mail.csv").write_text("text,label\na,0\nb,1\n")
-    (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=[0], file=tmp_path / "mail.csv"))
-    line = scored_line(load_sweep(tmp_path / "mine.yaml", [setting] if setting else []), {"custom/mail": (400, scored)})
-    assert line.endswith(f"at 50 % right: {said}" if said else "200 examples of custom/mail")
 
 
 def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> None:
@@ -136,9 +119,7 @@ def trials_with_runs(state: State, folder: Path) -> set[str]:
 
 def test_a_size_of_a_training_that_failed_in_an_earlier_session(tmp_path: Path) -> None:
     with driving(plan_of("cuts", 0), tmp_path) as driver:
-        job = driver.next_job()
-        assert job is not None
-        driver.record_start(job.key)
+        job = start_next(driver)
         driver.record_end(job.key, [Outcome(TrialResult(job.key, "failed", error="diverged"))])
         begun = {job.key, *(cut.key for cut in job.cuts)}
     with driving(plan_of("cuts", 1), tmp_path) as driver:
@@ -150,7 +131,6 @@ def test_a_size_of_a_training_that_failed_in_an_earlier_session(tmp_path: Path) 
 def test_a_trial_for_which_no_process_could_start(tmp_path: Path) -> None:
     with driving(plan_of("grid", 0), tmp_path) as driver:
         job = driver.next_job()
-        assert job is not None
         driver.record_failure(job.key, "no process could be started")
         entry = driver.state.entries[job.key]
         assert (entry.ended, entry.begun) == (True, False)

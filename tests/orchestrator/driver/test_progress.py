@@ -12,9 +12,8 @@ import pytest
 from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.events import Ended, Event, Interrupted, Reported, SessionStarted, Started, Underway, Wanted
+from orchestrator.record.events import Ended, Event, Reported, SessionStarted, Started, Wanted
 from orchestrator.record.state import State
-from orchestrator.review.progress import progress
 from orchestrator.review.status import Progress
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import missing
@@ -175,26 +174,6 @@ def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     sweep.display.look("k1", look("scoring 1/872 (reported)", 0.1, 900.0))
     assert sweep.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
     assert sweep.progress.doing == "2 scoring"
-
-
-def test_failed_stopped_and_interrupted_trials_are_not_counted_as_done() -> None:
-    sweep = Sweep(4)
-    sweep.start(*range(4))
-    sweep.ends(0, 1.0)
-    sweep.ends(1, 1.0, "failed")
-    sweep.does(Interrupted(keys=["k2"]))
-    sweep.ends(3, 1.0, "stopped")
-    counts = sweep.progress.trainings
-    assert (counts.finished, counts.failed, counts.stopped, counts.waiting, counts.running) == (1, 1, 1, 1, 0)
-
-
-def test_the_reader_of_a_log_sees_what_the_driver_last_wrote_as_long_as_it_is_fresh() -> None:
-    sweep = Sweep(2)
-    sweep.start(0)
-    sweep.does(Underway(left=300.0, doing="scoring 300/872 (reported)"))
-    for passed, left, doing in ((60.0, 240.0, "scoring 300/872 (reported)"), (3600.0, None, "")):
-        seen = progress(sweep.display.state, sweep.now + passed)
-        assert (seen.seconds_left, seen.doing) == (left, doing)
 
 
 def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from orchestrator.commands.api import plan
-from orchestrator.commands.app import main
 from orchestrator.plan.gpu_costs import (
     CARDS,
     LAUNCH,
@@ -26,9 +25,9 @@ from orchestrator.plan.gpu_costs import (
 )
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
-ROOT = Path(__file__).parents[3]
 H100 = CARDS["H100"]
 SWEEP = """
 name: costs
@@ -133,11 +132,8 @@ def test_the_micro_batch_that_fits_depends_on_the_memory(tmp_path: Path) -> None
         (["--tflops", "1", "--memory", "lots"], "--memory: got 'lots'; give a size above 0"),
     ],
 )
-def test_a_wrong_gpu_is_refused_before_anything_is_planned(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "absent.yaml", *options]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+def test_a_wrong_gpu_is_refused_before_anything_is_planned(options: list[str], message: str, cli: Cli) -> None:
+    assert message in " ".join(cli("plan", "absent.yaml", *options, status=2).err.split())
 
 
 def test_names_are_read_in_any_case_and_numbers_replace_the_tables() -> None:
@@ -146,12 +142,9 @@ def test_names_are_read_in_any_case_and_numbers_replace_the_tables() -> None:
     assert find_card("L4", memory="20GiB").memory == 20 * 2**30
 
 
-def test_without_data_the_plan_has_steps_and_says_where_the_data_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_data_the_plan_has_steps_and_says_where_the_data_are(tmp_path: Path, cli: Cli) -> None:
     plan_of(tmp_path, "RoBERTa-base", "glue/cola")
-    assert main(["plan", str(tmp_path / "sweep.yaml"), "--gpu", "L4", "--set", "training.max_steps=null"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(cli("plan", str(tmp_path / "sweep.yaml"), "--gpu", "L4", "--set", "training.max_steps=null").out.split())
     assert f" {2 * 3 * -(-8551 // 8):,} " in out
     assert "?" not in out
     assert "the data of glue/cola are not here. They are in the hub's nyu-mll/glue" in out
@@ -159,13 +152,11 @@ def test_without_data_the_plan_has_steps_and_says_where_the_data_are(
     assert "L4: " in out
 
 
-def test_the_report_and_python_have_the_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_and_python_have_the_cost(tmp_path: Path, cli: Cli) -> None:
     plan_of(tmp_path, "RoBERTa-base", "glue/cola")
     file = str(tmp_path / "sweep.yaml")
-    assert main(["plan", file, "--gpu", "L4", "--gpus", "2", "--json"]) == 0
-    part = json.loads(capsys.readouterr().out)["gpu"]
+    part = cli("plan", file, "--gpu", "L4", "--gpus", "2", "--json").report["gpu"]
     cost = plan(file).cost("L4", 2)
     assert cost.longest_texts
     assert part == {name: value for name, value in vars(cost).items() if name != "lines"}
-    assert main(["plan", file, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["gpu"] is None
+    assert cli("plan", file, "--json").report["gpu"] is None

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from craft.spec import RunSpec
 from craft.trainer import counting
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import gpu_lines, print_plan
+from orchestrator.plan.table import gpu_lines
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way, refusal
 from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.plans import count, toy_sweep
@@ -48,23 +46,6 @@ def test_the_context_counts(tmp_path: Path) -> None:
     card = [Gpu("L4", 20 * GIB)]
     doubts = [gpu_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + more), card)[0].doubt for more in (0, 1)]
     assert doubts == [False, True]
-
-
-def test_the_plan_ends_with_what_is_said_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(resources: str, gpus: list[Gpu]) -> list[str]:
-        console = Console(file=io.StringIO(), width=60)
-        print_plan(plan_of(tmp_path, resources), console, gpus=gpus)
-        return [line for line in console.file.getvalue().splitlines() if "idle" in line]  # type: ignore[attr-defined]
-
-    assert shown("{cpu: 1}", []) == []
-    assert shown("{gpu: 0.5}", []) == []  # a laptop says nothing of the GPUs of the cluster that the sweep will run on
-    assert shown("{cpu: 1}", [Gpu("L4", 24 * GIB)]) == ["GPUs: 1, all idle: resources.gpu is 0"]
-    monkeypatch.setattr("sys.platform", "darwin")
-    (line,) = gpu_lines(plan_of(tmp_path, "{cpu: 1}"), [])
-    assert "runs on the CPU" in line.value
-    (memory,) = shown("{gpu: 0.4}", [Gpu("L4", 24 * GIB)])
-    assert "too small for Full fine-tuning" in memory
-    assert memory.endswith("2 at once on 1 GPUs, 0.2 idle")
 
 
 def test_slots_count_whole_trials_on_one_machine() -> None:

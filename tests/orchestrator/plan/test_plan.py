@@ -120,7 +120,6 @@ def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_pat
 def test_estimated_memory_can_be_bounded(tmp_path: Path) -> None:
     plan = make_plan(sweep(tmp_path))
     (least,) = {configuration.estimated_memory_bytes for configuration in plan.configurations if configuration.method == "lora"}
-    assert least is not None
     assert least > 4 * 124_000_000  # RoBERTa-base's float32 weights alone
 
 
@@ -135,14 +134,6 @@ def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp
     plan = count(toy_sweep(tmp_path, text), memory=memory)
     assert sorted(asked) == ["commonsense"] * 2 + ["glue/mnli"] * 2
     assert {row.estimated_memory_bytes for row in plan.configurations} == {len("commonsense")}
-
-
-def test_trials_of_an_extended_sweep_keep_their_keys(tmp_path: Path) -> None:
-    before = quick_plan(sweep(tmp_path))
-    text = BASE.replace("[all, 32, 32]", "[all, 32, 32], [all, 64, 64]").replace("seeds: [0, 1]", "seeds: [1, 2, 0]")
-    after = quick_plan(sweep(tmp_path, text, "tasks=[toy]"))
-    assert {trial.key for trial in before.trials} < {trial.key for trial in after.trials}
-    assert contradictions(before.sweep, after.sweep) == []
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
-from rich.console import Console
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
@@ -26,6 +24,7 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.worker.preparation import needs_of, prepare
 from tests.craft import gguf_writing as written
 from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.recorded import printed
 
 TRAINING = "training: {max_steps: 100, eval_examples: 50, search_examples: 20, evaluate_every: end}\n"
 FAIR = "compare: fair\ntuned: {learning_rate: {values: [1e-4, 1e-3, 1e-2, 1e-1, 1]}}\nseeds: [0, 1, 2]\n"
@@ -124,19 +123,18 @@ def plan_of(folder: Path, model: str) -> Plan:
     return make_plan(load_sweep(folder / "sweep.yaml", [f"storage={folder}"]))
 
 
-def test_it_is_planned_and_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q4_0)
-    monkeypatch.chdir(tmp_path)
-    plan = plan_of(tmp_path, "tiny.gguf")
+def test_it_is_planned_and_prepared(here: Path) -> None:
+    path = written.write(here / "tiny.gguf", written.random_llama(), written.Format.Q4_0)
+    plan = plan_of(here, "tiny.gguf")
     assert plan.sweep.model == str(path)  # trials run in other folders
     craft, lora = plan.configurations
     width, keys, inner, layers = written.WIDTH, written.WIDTH // 2, written.INNER, written.LAYERS
     assert craft.counts.trainable_parameters == 2 * (layers**2 + 8**2 + 4**2)
     assert lora.counts.trainable_parameters == layers * 2 * ((width + keys) + (width + inner))
-    screen = io.StringIO()
-    print_plan(plan, Console(file=screen, width=200, highlight=False))
     matrices, norms = 1 + 7 * layers, 1 + 2 * layers
-    assert f"weights dequantized from GGUF (tensors: Q4_0 {matrices}, F32 {norms})" in screen.getvalue()
+    assert f"weights dequantized from GGUF (tensors: Q4_0 {matrices}, F32 {norms})" in printed(
+        lambda console: print_plan(plan, console)
+    )
 
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert prepare(needs_of(plan.trials))[str(path)] == digest

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.commands.app import main
 from orchestrator.record import log as log_module
 from orchestrator.record import log as logs
 from orchestrator.record.events import FORMAT
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import CHECKSUM, SUFFIX, DamagedLog, OtherVersion, load_snapshot, read_events, read_state
 from orchestrator.record.state import State, fold
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.record.played import plan_of
@@ -88,22 +88,22 @@ def change(folder: Path, line: int, old: str, new: str, *, with_checksum: bool =
 
 @pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out", "replay {}", "pause {}"])
 def test_each_command_names_the_line_in_which_a_digit_has_changed(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
     change(folder, 8, '"score":80.0', '"score":90.0')
-    assert main(command.format(folder).split()) == 2
-    assert re.search(r"log\.jsonl, line 8 is damaged.*truncate -s \d+ \S+log\.jsonl", capsys.readouterr().err)
+    assert re.search(
+        r"log\.jsonl, line 8 is damaged.*truncate -s \d+ \S+log\.jsonl", cli(*command.format(folder).split(), status=2).err
+    )
 
 
 @pytest.mark.parametrize("command", ["status {}", "front {}", "export {} --to out"])
 def test_no_command_takes_the_log_of_another_sweep_for_this_one(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
     (folder / "sweep.yaml").write_text("name: other\n")
-    assert main(command.format(folder).split()) == 2
-    assert "is the log of the sweep 'demo' and not of 'other'" in capsys.readouterr().err
+    assert "is the log of the sweep 'demo' and not of 'other'" in cli(*command.format(folder).split(), status=2).err
 
 
 def test_a_session_does_not_begin_on_a_damaged_log(folder: Path) -> None:
@@ -130,13 +130,10 @@ def test_wrong_types_are_named_even_with_a_checksum(old: str, new: str, why: str
         read_state(SweepFolder(folder).record)
 
 
-def test_the_log_of_another_version_is_called_that(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_another_version_is_called_that(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     change(folder, 1, f'"format":{FORMAT},"version":"0.1.0"', f'"format":{FORMAT + 1},"version":"7.5"', with_checksum=True)
     for command in ("status", "replay"):
-        assert main([command, str(folder)]) == 2
-        assert "was written by version 7.5 of craft-sweeps" in capsys.readouterr().err
+        assert "was written by version 7.5 of craft-sweeps" in cli(command, str(folder), status=2).err
     old = {"event": "Opened", "time": 1.0, "sweep": "demo", "sweep_id": "5"}
     SweepFolder(folder).record.write_text(json.dumps(old) + "\n")
     with pytest.raises(OtherVersion, match="was written by an older version"):

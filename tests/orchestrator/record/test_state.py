@@ -68,12 +68,6 @@ LAWS = settings(deadline=None, max_examples=50, derandomize=True)
 
 
 @LAWS
-@given(HISTORIES, HISTORIES)
-def test_a_fold_may_be_continued_from_any_state(first: list[Event], second: list[Event]) -> None:
-    assert fold(first + second) == fold(second, fold(first))
-
-
-@LAWS
 @given(HISTORIES)
 def test_no_event_takes_back_what_another_one_has_settled(history: list[Event]) -> None:
     state = State()

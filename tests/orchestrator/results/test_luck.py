@@ -13,7 +13,7 @@ from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
-from orchestrator.results.luck import by_seed, difference, luck, shared_variance
+from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
 from orchestrator.results.summary import Summary, graded_rows
 from orchestrator.review.front_tables import legend
@@ -37,7 +37,6 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     second = right((60, True), (15, False), (5, True), (20, False))
     credits = [credits_by_key(one) for one in (first, second)]
     reach = difference(*credits, {"a": 100})
-    assert reach is not None
     half = 1.96 * math.sqrt(15.5 + 5.5 - (15 - 5) ** 2 / 101)
     assert sum(reach) / 2 == pytest.approx(half, rel=0.04)
     comparison = compare({("a", 0): 75.0}, {("a", 0): 65.0}, reach)
@@ -51,7 +50,6 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
         credit | {("a", 1): credit["a", 0], ("b", 0): credit["a", 0] * 0, ("b", 1): credit["a", 0] * 0} for credit in credits
     ]
     again = difference(*credits, {"a": 100})
-    assert again is not None
     assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
 
 
@@ -144,6 +142,13 @@ def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None
     assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
     assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
     assert by_seed(missing.credits, "toy").shape == (3, 200)
+
+
+@pytest.mark.parametrize(("reach", "larger"), [(4.0, "examples"), (0.2, "seeds"), (0.0, "")])
+def test_the_larger_part_of_the_intervals(reach: float, larger: str) -> None:
+    """Seeds a point apart have an interval of 2.5 points."""
+    rows = [made(name, {("toy", seed): 80.0 + seed for seed in range(3)}, 1000) for name in "ab"]
+    assert limit([replace(row, sampling=(reach, reach)) for row in rows]) == larger
 
 
 def test_the_expected_score_takes_back_what_choosing_added() -> None:

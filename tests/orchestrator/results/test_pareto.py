@@ -15,13 +15,12 @@ from scipy import stats
 from orchestrator.results.front import log_axes
 from orchestrator.results.front import pareto_front as front
 from orchestrator.results.front import pareto_knee as knee
-from orchestrator.results.intervals import compare, interval, suite_interval
+from orchestrator.results.intervals import interval, suite_interval
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
 unfit = st.sampled_from([math.nan, math.inf, -math.inf])
 coarse = st.integers(0, 6).map(float)
-pairs = arrays(float, st.tuples(st.integers(1, 24), st.just(2)), elements=coarse)
 pairs_with_unfit = arrays(float, st.tuples(st.integers(0, 16), st.just(2)), elements=st.one_of(coarse, coarse, coarse, unfit))
 triples = arrays(float, st.tuples(st.integers(1, 12), st.just(3)), elements=coarse)
 
@@ -122,25 +121,6 @@ def test_a_seed_that_lacks_a_task_takes_no_part() -> None:
     scores = {("cola", 0): 50.0, ("cola", 1): 99.0, ("rte", 0): 70.0, ("rte", 1): math.nan}
     assert (suite_interval(scores, ["cola", "rte"]).mean, suite_interval(scores, ["cola", "rte"]).n) == (60.0, 1)
     assert suite_interval({("cola", 0): 50.0}, ["cola", "rte"]).n == 0
-
-
-def test_comparison_is_scipys_paired_t_test_over_seeds() -> None:
-    random = np.random.default_rng(3)
-    keys = [(task, seed) for task in ("cola", "mrpc", "rte") for seed in range(4)]
-    first = {key: float(value) for key, value in zip(keys, random.normal(81, 2, len(keys)), strict=True)}
-    second = {key: float(value + random.normal(-1, 0.5)) for key, value in first.items()}
-    alone = {("sst2", 0): 95.0}
-    found = compare(first | alone, second | {("qnli", 0): 10.0})
-    means = [[np.mean([side[task, seed] for task in ("cola", "mrpc", "rte")]) for seed in range(4)] for side in (first, second)]
-    expected = stats.ttest_rel(*means)
-    low, high = expected.confidence_interval(0.95)
-    assert (found.difference.n, found.tasks) == (4, ("cola", "mrpc", "rte"))
-    assert found.p == pytest.approx(expected.pvalue)
-    assert (found.difference.low, found.difference.high) == (pytest.approx(low), pytest.approx(high))
-    assert found.sentence("A", "B").startswith("A beats B")
-    assert "No difference" in compare(first, first).sentence("A", "B")
-    assert "nothing to compare" in compare(first, alone).sentence("A", "B")
-    assert "no interval" in compare(first, {keys[0]: 10.0}).sentence("A", "B")
 
 
 def test_five_thousand_points_are_one_front() -> None:

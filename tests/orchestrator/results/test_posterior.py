@@ -45,7 +45,6 @@ def test_a_difference_of_a_tenth_of_a_point_decides_nothing() -> None:
 def test_near_equal_neighbours_have_near_probabilities(record: str, place: int) -> None:
     rows = part(record, place)
     observed, said = evidence(rows, DEFAULT_OBJECTIVES), p_enough(rows)
-    assert observed is not None
     error = observed.errors + observed.luck
     for first, second in combinations(range(len(rows)), 2):
         gap = abs(observed.means[first] - observed.means[second])

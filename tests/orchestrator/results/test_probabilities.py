@@ -46,6 +46,7 @@ VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
         (VARIANCES, 2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there
         ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),
         ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
+        ([1.0, 9.0], 2, [1.0, 9.0], 2),  # two show no spread
         (
             [0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2],
             2,
@@ -79,10 +80,6 @@ def test_limmas_port_moderates_drawn_variances_likewise() -> None:
         moderated, degrees = moderate(variances, freedom)
         assert moderated == pytest.approx(judged["var_post"], rel=1e-9)
         assert degrees == pytest.approx(min(freedom + judged["df_prior"], freedom * many), rel=1e-9)
-
-
-def test_two_variances_stay_as_they_are() -> None:
-    assert [moderate([1.0, 9.0], 2)[0].tolist(), moderate([1.0, 9.0], 2)[1]] == [[1.0, 9.0], 2]
 
 
 def test_shares_count_what_nothing_beats() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from dashboards.panels.table import data
 from orchestrator.plan.trial import Trial, TrialResult
@@ -26,7 +24,7 @@ from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, printed, record
 
 JUDGED = (P_FRONT, P_ENOUGH, EXPECTED)
 
@@ -88,9 +86,8 @@ def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setitem(COLUMNS, "hops", hops)
     sweep = read_folder(record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81)), "LoRA b": (2, over_seeds(82, 85))}))
     summaries, objectives = sweep.summaries, sweep.sweep.objectives
-    console = Console(file=io.StringIO(), width=200)
-    console.print(terminal_table(summaries, objectives))
-    tables = [console.file.getvalue(), markdown(summaries, objectives)]  # type: ignore[attr-defined]
+    shown = printed(lambda console: console.print(terminal_table(summaries, objectives)))
+    tables = [shown, markdown(summaries, objectives)]
     assert all(text in table for table in tables for text in ("hops taken", "1,001", "1,002"))
     assert "1,002" in latex(summaries, {**objectives, "hops": "minimize"})
     write_csv(summaries, objectives, tmp_path / "front.csv")

@@ -188,7 +188,7 @@ CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
     "no rank": _without("rank"),
     **{f"score {name}": _renamed("score", name) for name in (
         "acc", "test_accuracy", "eval_acc", "Accuracy", "sst2_accuracy", "metric", "value", "score", "top1", "neg_log_loss",
-        "training_accuracy", "error_score", "train_acc", "quality",
+        "training_accuracy", "error_score", "train_acc", "quality", "loss_value", "brier_score",
     )},
     **{f"seed {name}": _renamed("seed", name) for name in ("Seed", "random_state", "run", "fold", "trial", "s", "data_seed")},
     **{f"size {name}": _renamed("size", name) for name in ("num_params", "weights", "total_params", "Trainable params", "n")},
@@ -217,8 +217,15 @@ def _parse(command: str) -> Call:
     return Call(**said)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in TABLES if kind != "plain")])
+QUICK = ("same", "crashed attempts")
+CASES = [
+    pytest.param(kind, change, marks=[] if kind == "plain" or change in QUICK else pytest.mark.slow)
+    for kind in TABLES
+    for change in CHANGES
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
 def test_a_changed_table_is_judged_alike_or_refused(kind: str, change: str, truth: PastSweep, tmp_path: Path) -> None:
     rows = CHANGES[change]([TABLES[kind](*row) for row in _trainings()])
     file, call = tmp_path / "changed.csv", SAYS.get(kind, Call())

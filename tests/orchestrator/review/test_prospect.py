@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from craft.trainer.probe import Speed
-from orchestrator.commands.app import GOOD, WRONG
+from orchestrator.commands.app import WRONG
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.prospect import data_lines
-from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import begin, write_log
 
 FORECAST = """\
@@ -46,7 +46,7 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: speed)
     monkeypatch.setattr("orchestrator.review.prospect.cores", lambda: 2)
@@ -63,8 +63,7 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     wanted = Wanted(keys=[trial.key for trial in trials], trials=trials)
     write_log(tmp_path / "runs" / "before", wanted, *(Ended(result=result) for result in results))
     (tmp_path / "next.yaml").write_text(FORECAST)
-    assert main([str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")]) == 0
-    assert said in capsys.readouterr().out
+    assert said in cli("run", str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")).out
 
 
 SWEEP = """\
@@ -93,12 +92,10 @@ def lines_of(file: Path) -> list[str]:
     return [line for line, _ in data_lines(make_plan(load_sweep(file)))]
 
 
-def test_classes_doubts_and_tokens_are_printed(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([str(sweep(tmp_path, tiny_bert)), "--plan"]) == GOOD
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("custom/t: ")]
+def test_classes_doubts_and_tokens_are_printed(here: Path, tiny_bert: str, cli: Cli) -> None:
+    lines = [
+        line for line in cli("run", str(sweep(here, tiny_bert)), "--plan").out.splitlines() if line.startswith("custom/t: ")
+    ]
     assert lines[:3] == [
         "custom/t: 4 classes: Left 20, left 20, right 20, up 1",
         "custom/t: 'Left' and 'left' are different classes here: correct the labels if they should be one",
@@ -151,13 +148,12 @@ def test_own_data_are_read_beside_data_of_the_hub(tmp_path: Path, tiny_bert: str
     ],
 )
 def test_a_length_without_room_is_refused(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str], overrides: list[str], more: str, said: str
+    tmp_path: Path, tiny_bert: str, cli: Cli, overrides: list[str], more: str, said: str
 ) -> None:
     file = sweep(tmp_path, tiny_bert, more)
     flags = [flag for override in overrides for flag in ("--set", override)]
     for call in ([str(file), "--plan", *flags], [str(file), "--storage", str(tmp_path / "runs"), *flags]):
-        assert main(call) == WRONG
-        assert said in capsys.readouterr().err
+        assert said in cli("run", *call, status=WRONG).err
 
 
 def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import RunTable, read_table
 from orchestrator.review.trials_file import write_trials
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record
 
 LEVELS = {1: 80.0, 2: 84.0, 4: 86.0, 8: 86.2}
@@ -48,16 +47,19 @@ def trainings() -> Iterator[tuple[int, int, float]]:
             yield rank, seed, score_of(rank, seed)
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> PastSweep:
+def past(folder: Path) -> PastSweep:
     """The same trainings as a sweep that has run."""
     configurations = {f"LoRA r{rank}": (100 * rank, over_seeds(*(score_of(rank, seed) for seed in SEEDS))) for rank in LEVELS}
-    return read_folder(record(tmp_path / "runs" / "ranks", configurations, seeds=SEEDS))
+    return read_folder(record(folder / "runs" / "ranks", configurations, seeds=SEEDS))
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> PastSweep:
+    return past(tmp_path)
 
 
 def verdict(answer: Answer | None) -> tuple[Any, ...]:
     """What an answer says of the kind, the chances and the rest, without labels, prices and commands."""
-    assert answer is not None
     return answer.kind, answer.p_better, answer.p_decides
 
 
@@ -85,9 +87,12 @@ def plain_rows(**changes: Any) -> list[dict[str, Any]]:
     return [row | changes for row in rows]
 
 
+def lines_of(head: str, cells: Callable[[int, int, float], str]) -> str:
+    return "\n".join([head, *(cells(rank, seed, round(value / 100, 5)) for rank, seed, value in trainings())])
+
+
 def with_facts(entry: Entry) -> Entry:
     """The trial with the facts that a real one has: its metric, chance, and credits of 400 rows."""
-    assert entry.result is not None
     right = np.random.default_rng([entry.trial.seed, len(entry.trial.label)]).random(400) < entry.result.metrics["score"] / 100
     credits = credits_of(lambda rows: 100 * float(right[rows].mean()), 400)
     facts = credits | {"metric": "accuracy", "random_guessing": 50.0, "reported_examples": 400}
@@ -101,11 +106,8 @@ def test_an_exported_sweep_has_the_same_answer(tmp_path: Path, sweep: PastSweep)
     table = read_table(tmp_path / "trials.csv")
     assert [flat_cells(row) for row in table.record.summaries] == [flat_cells(row) for row in sweep.summaries]
     assert all("example_luck" in row.counts for row in table.record.summaries)
-    assert table.record.answer is not None
-    assert sweep.answer is not None
     assert replace(table.record.answer, command="") == replace(sweep.answer, command="")
     frame = judge(pd.read_csv(tmp_path / "trials.csv"))
-    assert frame.answer is not None
     assert frame.answer.text == table.record.answer.text
 
 
@@ -127,11 +129,6 @@ def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, s
     file.write_text("\n".join([*lines, lines[1].replace(lines[1].split(",")[-2], "17.5")]))
     with pytest.raises(DataError, match=r"line 14: the trial .* is there with another result"):
         read_table(file)
-
-
-def test_two_metrics_with_one_value_in_each_row_are_asked_for(tmp_path: Path) -> None:
-    said = refusal(tmp_path, lines_of("rank,seed,accuracy,f1", lambda rank, seed, value: f"{rank},{seed},{value},{1 - value}"))
-    assert "score: accuracy, f1 may be it" in said
 
 
 def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
@@ -177,12 +174,9 @@ def test_a_frame_is_judged_from_python_as_its_file_is(tmp_path: Path) -> None:
     frame = pd.DataFrame(plain_rows())
     by_file = read_table(write(tmp_path / "plain.csv", plain_rows())).record
     for judgement in (judge(frame), judge(frame.to_dict("records")), judge(tmp_path / "plain.csv")):
-        assert judgement.answer is not None
-        assert by_file.answer is not None
         assert judgement.answer.text == by_file.answer.text
         assert sorted(judgement.front["score"]) == pytest.approx(sorted(row.score.mean for row in by_file.summaries))
     wide = judge(frame, within=7.0)
-    assert wide.answer is not None
     assert "rank 1" in wide.answer.verdict
 
 
@@ -254,29 +248,9 @@ def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
     assert table.read[0] == "score: value, more is better"
 
 
-def test_wandbs_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
-    """The columns that W&B's page exports: those about the run, then settings and last values under their own names."""
-    rows = [
-        {"Name": f"fresh-sun-{r}-{s}", "State": "finished", "Notes": "-", "User": "me", "Tags": "",
-         "Created": f"2026-05-0{s + 1}", "Runtime": 61.5 + r + s / 7, "Sweep": "", "rank": r, "seed": s,
-         "learning_rate": 0.001, "_step": 10 * r + s, "_timestamp": 1.7e9 + r + s, "_wandb.runtime": 61 + s,
-         "eval/accuracy": v / 100, "eval/loss": r / 3 + s / 7,
-         "eval/runtime": 1 / (r + s), "trainable_params": 100 * r}
-        for r, s, v in trainings()
-    ]  # fmt: skip
-    rows.append(rows[0] | {"Name": "lost-moon", "State": "crashed", "rank": 16, "eval/accuracy": "", "trainable_params": 1600})
-    table = read_table(write(tmp_path / "wandb.csv", rows))
-    assert table.read[:2] == ["score: eval/accuracy, more is better, shown times 100", "size: trainable_params"]
-    assert [row.failed for row in table.record.summaries] == [0, 0, 0, 0, 1]
-    complete = [row for row in table.record.summaries if row.complete]
-    np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
-
-
 def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> None:
     rows = [{"rank": r, "seed": s, "test_loss": (100 - v) / 50, "params": 100 * r} for r, s, v in trainings()]
     table = read_table(write(tmp_path / "loss.csv", rows), within=2.0)
-    assert table.record.answer is not None
-    assert sweep.answer is not None
     assert (table.record.answer.kind, "rank 4" in table.record.answer.verdict) == (sweep.answer.kind, True)
     mine, theirs = (record.summaries for record in (table.record, sweep))
     for loss, score in zip(mine, theirs, strict=True):
@@ -289,14 +263,12 @@ def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> No
     one = [row for row in plain_rows() if row["seed"] == 0]
     table = read_table(write(tmp_path / "one.csv", one))
     assert table.lacks[-1].startswith("No seeds: with one number a configuration no probability can be given")
-    assert table.record.answer is not None
     assert (table.record.answer.kind, table.record.answer.p_better) == ("one seed", None)
     bare = [{"method": f"s{r}", "accuracy": v} for r, _, v in trainings()]
     with pytest.raises(DataError, match="line 3 and line 2 repeat a configuration without a seed"):
         read_table(write(tmp_path / "bare.csv", bare))
     table = read_table(tmp_path / "bare.csv", Call(independent=True))
     assert [line.partition(":")[0] for line in table.lacks] == ["No size", "No number of scored examples"]
-    assert table.record.answer is not None
     best = max(LEVELS, key=lambda rank: np.mean([score_of(rank, seed) for seed in SEEDS]))
     assert table.record.answer.verdict.startswith(f"Enough: s{best}: "), "without sizes the likeliest is taken"
     assert "parameters" not in table.record.answer.text
@@ -313,41 +285,9 @@ def test_a_configuration_that_lacks_a_task_is_not_ranked(tmp_path: Path) -> None
     assert table.record.summaries[-1].reasons == ("no row for b",)
 
 
-@pytest.mark.parametrize(
-    ("line", "changes", "said"),
-    [
-        (4, {"accuracy": "n/a"}, "accuracy: got 'n/a'; a number"),
-        (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
-        (6, {"seed": ""}, "seed: it is empty"),
-        (7, {"params": "many"}, "params: got 'many'; a number"),
-        (8, {"rank": 2, "seed": 1, "params": 200}, "line 8 and line 6 have equal settings and seed"),
-        (3, {"params": "", "rank": 99}, "params: it is empty"),
-    ],
-)
-def test_a_bad_row_is_refused_with_its_line(
-    line: int, changes: Mapping[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = plain_rows()
-    rows[line - 2] |= changes
-    options = ["--score", "accuracy", "--size", "params"]
-    assert main(["judge", str(write(tmp_path / "bad.csv", rows)), *options]) == 2
-    printed = " ".join(capsys.readouterr().err.split())
-    assert f"bad.csv, line {line}" in printed
-    assert said in printed
-
-
-def test_a_file_without_a_score_or_a_named_column_is_refused(tmp_path: Path) -> None:
-    file = write(tmp_path / "none.csv", [{"rank": 1, "seed": 0}])
-    with pytest.raises(ValueError, match="score: no column may be it"):
-        read_table(file)
-    with pytest.raises(ValueError, match="no column 'acc'; the columns are: rank, seed"):
-        read_table(file, Call(score="acc"))
-
-
-def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_configurations_are_compared_by_seed(tmp_path: Path, cli: Cli) -> None:
     file = write(tmp_path / "plain.csv", plain_rows())
-    assert main(["judge", str(file), "--compare", "rank 4", "rank 8", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = cli("judge", str(file), "--compare", "rank 4", "rank 8", "--json").report
     four, eight = ({("task", seed): score_of(rank, seed) for seed in SEEDS} for rank in (4, 8))
     summaries = read_table(file).record.summaries
     of_seeds = {row.parameters["rank"]: spreads(summaries, ["task"]).get(row.configuration) for row in summaries}
@@ -355,8 +295,7 @@ def test_two_configurations_are_compared_by_seed(tmp_path: Path, capsys: pytest.
     assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 4)
     assert report["comparison"]["p_value"] == pytest.approx(expected.p)
     assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
-    assert main(["judge", str(file), "--compare", "rank 4", "rank 4"]) == 2
-    assert "name two by --compare" in capsys.readouterr().err
+    assert "name two by --compare" in cli("judge", str(file), "--compare", "rank 4", "rank 4", status=2).err
 
 
 def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSweep) -> None:
@@ -372,31 +311,7 @@ def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSw
     table = read_table(tmp_path / "page.csv", Call(ignore="curvature"))
     assert "settings: rank" in table.read
     assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
-    assert table.record.answer is not None
-    assert sweep.answer is not None
     assert table.record.answer.p_better == sweep.answer.p_better
-
-
-def refusal(tmp_path: Path, lines: str, call: Call | None = None) -> str:
-    """What is said of a table that is not judged."""
-    (tmp_path / "table.csv").write_text(lines)
-    with pytest.raises(DataError) as refused:
-        read_table(tmp_path / "table.csv", call)
-    return str(refused.value)
-
-
-def lines_of(head: str, cells: Callable[[int, int, float], str]) -> str:
-    return "\n".join([head, *(cells(rank, seed, round(value / 100, 5)) for rank, seed, value in trainings())])
-
-
-@pytest.mark.parametrize("name", ["value", "score", "loss_value", "neg_log_loss", "error_score", "brier_score"])
-def test_a_name_without_a_certain_direction_is_asked_for(name: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, lines_of(f"rank,seed,{name}", lambda rank, seed, value: f"{rank},{seed},{value}"))
-    for side, best in (("--minimize", "rank 1"), ("--maximize", "rank 8")):
-        assert re.search(rf"--score {name}( .*)? {side}", said)
-        record = read_table(tmp_path / "table.csv", Call(score=name, minimize=side == "--minimize")).record
-        assert record.answer is not None
-        assert record.answer.best == record.pick(best).summary.configuration
 
 
 def test_a_study_says_its_own_direction(tmp_path: Path) -> None:
@@ -405,84 +320,10 @@ def test_a_study_says_its_own_direction(tmp_path: Path) -> None:
     assert read_table(tmp_path / "study.csv", Call(score="value")).read[0].startswith("score: value, less is better")
 
 
-def test_an_attempt_that_failed_is_no_training(tmp_path: Path) -> None:
-    lines = lines_of("Name,State,rank,seed,accuracy", lambda r, s, v: f"sun-{r}-{s},finished,{r},{s},{v}")
-    lines += "\nlost,crashed,4,0,0.31\nlost,crashed,4,1,\nlost,failed,,,"
-    (tmp_path / "table.csv").write_text(lines)
-    table = read_table(tmp_path / "table.csv")
-    assert [(row.planned, row.finished) for row in table.record.summaries] == [(3, 3)] * 4
-    assert table.lacks[:2] == ["Left out: 2 attempts of finished trainings", "Left out: 1 failed rows without settings or seed"]
-
-
-def test_a_run_that_is_exported_again_is_counted_once(tmp_path: Path) -> None:
-    rows = "".join(f"{run},FINISHED,{rank},{score}\n" for run, rank, score in (("a", 1, 0.7), ("b", 4, 0.8), ("c", 16, 0.83)))
-    (tmp_path / "table.csv").write_text("run_id,status,params.rank,metrics.accuracy\n" + 3 * rows)
-    table = read_table(tmp_path / "table.csv")
-    assert [row.score.n for row in table.record.summaries] == [1, 1, 1]
-    assert table.lacks[0] == "Left out: 6 rows of a training that is there"
-
-
-@pytest.mark.parametrize("name", ["epoch", "global_step", "iteration"])
-def test_steps_of_a_training_are_no_seeds(name: str, tmp_path: Path) -> None:
-    rows = (f"{rank},{step},{0.7 + step / 1000 + rank / 100}" for rank in (1, 2) for step in (1, 2, 3))
-    said = refusal(tmp_path, "\n".join([f"rank,{name},val_accuracy", *rows]))
-    assert f"line 3 and line 2 differ in {name}: they are one training" in said
-    table = read_table(reshaped(said))
-    assert [row.score.mean for row in table.record.summaries] == pytest.approx([71.3, 72.3])
-
-
-def reshaped(said: str) -> Path:
-    """The table that the first command of a refusal writes."""
-    program = next(shlex.split(line)[2] for line in said.splitlines() if line.startswith("  python -c "))
-    exec(program, {})
-    return Path(re.findall(r"to_csv\('(.*?)'", program)[0])
-
-
-def test_seeds_in_columns_become_rows(tmp_path: Path, sweep: PastSweep) -> None:
-    rows = (",".join([str(rank), str(100 * rank), *(f"{score_of(rank, seed)}" for seed in SEEDS)]) for rank in LEVELS)
-    said = refusal(tmp_path, "\n".join(["rank,params,accuracy_seed0,accuracy_seed1,accuracy_seed2", *rows]))
-    assert "a row is one training, with its seed in a column" in said
-    judged_like(read_table(reshaped(said)), sweep)
-
-
-def test_means_become_rows_with_the_same_mean_and_spread(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
-    table = read_table(reshaped(said), Call(independent=True))
-    assert [(row.score.mean, row.score.n) for row in table.record.summaries] == [
-        (pytest.approx(82.5), 5),
-        (pytest.approx(81.5), 3),
-    ]
-    spread = np.std([*table.record.summaries[0].scores.values()], ddof=1)
-    assert spread == pytest.approx(0.7)
-
-
-def test_scores_in_rows_become_columns(tmp_path: Path) -> None:
-    rows = (
-        f"{rank},{seed},{name},{cell}" for rank, seed, v in trainings() for name, cell in (("accuracy", v), ("loss", 1 / v))
-    )
-    said = refusal(tmp_path, "\n".join(["rank,seed,metric,value", *rows]))
-    assert read_table(reshaped(said)).read[0] == "score: accuracy, more is better"
-
-
-def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:
-    rows = [
-        f"{rank},{level + noise:.4f},{rank}00" for rank, level in ((1, 0.78), (4, 0.79)) for noise in (-0.08, -0.02, 0.03, 0.07)
-    ]
-    answers = set()
-    for order in (rows, sorted(rows, key=lambda row: row.split(",")[1]), rows[::-1]):
-        assert "--independent" in refusal(tmp_path, "\n".join(["rank,accuracy,params", *order]))
-        answer = read_table(tmp_path / "table.csv", Call(independent=True)).record.answer
-        assert answer is not None
-        answers.add((answer.kind, answer.text))
-    assert len(answers) == 1
-    assert next(iter(answers))[0] == "unsure"
-
-
-def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
     """Two differences of a point between scores of two digits are equal by chance."""
     (tmp_path / "table.csv").write_text("rank,seed,accuracy,params\n4,0,.8,4\n4,1,.82,4\n16,0,.81,16\n16,1,.83,16\n")
-    assert main(["judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 16", "--json"]) == 0
-    compared = json.loads(capsys.readouterr().out)["comparison"]
+    compared = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 16", "--json").report["comparison"]
     assert compared["difference"]["high"] - compared["difference"]["low"] > 2
     assert compared["p_value"] > 0.1
     equal = "\n".join(["rank,seed,accuracy", *(f"{rank},{seed},0.8{rank}" for rank in (1, 2) for seed in range(9))])
@@ -496,25 +337,6 @@ def test_only_shares_of_right_rows_have_the_luck_of_their_number(tmp_path: Path)
     table = read_table(tmp_path / "table.csv")
     assert all(row.sampling == (0, 0) for row in table.record.summaries)
     assert "The number of scored examples is not used" in " ".join(table.lacks)
-
-
-def test_answers_of_other_examples_are_named(tmp_path: Path) -> None:
-    for name, count in (("a", 40), ("b", 30), ("c", 40)):
-        (tmp_path / f"{name}.csv").write_text("correct\n" + "1\n" * count)
-    said = refusal(tmp_path, "rank,seed,accuracy,answers\n1,0,1.0,a.csv\n1,1,1.0,b.csv\n2,0,1.0,c.csv\n")
-    assert "b.csv" in said
-    assert "30" in said
-
-
-def test_cells_of_a_strangers_table_are_no_commands_of_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = "\x1b[2J\x1b]0;owned\x07"
-    lines = lines_of(f"method,task,seed,accuracy,note{bad}", lambda r, s, v: f"{bad}{r},t{bad},{s},{v},{bad}{s}")
-    (tmp_path / "table.csv").write_text(lines)
-    for options in ([], ["--ignore", "note" + bad.encode("unicode_escape").decode()], ["--score", bad]):
-        main(["judge", str(tmp_path / "table.csv"), *options])
-        out = "".join(capsys.readouterr())
-        assert "\x1b" not in out
-        assert "\x07" not in out
 
 
 def test_lists_are_settings(tmp_path: Path) -> None:
@@ -566,13 +388,3 @@ def test_a_size_reads_as_english(size: str, of: int, shown: str) -> None:
     (smallest,) = (row for row in judged.record.summaries if row.value("trainable_parameters") == of)
     assert sized(smallest) == f" {shown}"
     assert "(1 rank)" not in judged.answer.text
-
-
-def test_runs_that_only_a_name_distinguishes_are_judged_by_it(tmp_path: Path) -> None:
-    """As in Hugging Face's comparison of methods: objects in objects, a name for each run, one seed."""
-    run = '{{"run_info": {{"experiment_name": "lora/r{0}", "seed": 0}}, "test_accuracy": {1}, "forgetting": {2}}}\n'
-    (tmp_path / "runs.jsonl").write_text("".join(run.format(rank, 0.5 + rank / 100, rank / 7) for rank in (8, 16)))
-    with pytest.raises(DataError, match=r"--by run_info\.experiment_name"):
-        read_table(tmp_path / "runs.jsonl")
-    table = read_table(tmp_path / "runs.jsonl", Call(by="run_info.experiment_name"))
-    assert [row.label for row in table.record.summaries] == ["lora/r16", "lora/r8"]

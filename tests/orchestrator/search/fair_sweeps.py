@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 from pathlib import Path
-
-from rich.console import Console
 
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
@@ -18,6 +15,7 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from tests.orchestrator.driven import run_some
 from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.recorded import printed
 
 RATES = "[0.001, 0.01, 0.1]"
 FAIR = f"""
@@ -77,7 +75,6 @@ def run(
         outcomes = []
         for trial in job.trials:
             value = score(trial)
-            assert value is not None
             # The reported score says the opposite: nothing may be chosen by it.
             metrics = {"search_score": value, "search_loss": loss(trial), "score": 100 - value}
             outcomes.append(Outcome(TrialResult(trial.key, "finished", metrics, seconds=10.0, facts=dict(facts(trial)))))
@@ -101,7 +98,5 @@ def chosen(plan: Plan) -> dict[int, list[float]]:
     return rates
 
 
-def printed(plan: Plan) -> str:
-    console = Console(file=io.StringIO(), width=250)
-    print_plan(plan, console, {configuration.id: 10 for configuration in plan.configurations})
-    return console.file.getvalue()  # type: ignore[attr-defined]
+def planned(plan: Plan) -> str:
+    return printed(lambda console: print_plan(plan, console, {row.id: 10 for row in plan.configurations}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable
@@ -13,24 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from pymoo.indicators.hv import HV
-from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Status, Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
 from orchestrator.record.state import Entry, Report, State, fold
 from orchestrator.search.learned import (
     Learned,
     area,
-    costs_of,
     gp,
-    has_failed,
-    mean_score,
-    mean_scores,
     search_value,
     tpe,
 )
@@ -129,13 +122,6 @@ def test_a_crash_between_two_draws_changes_nothing(tmp_path: Path) -> None:
         assert points(fold(learned(tmp_path, "tpe", 6, CRAFT).draw(state), state)) == points(uncut)[: cut + 1]
 
 
-@pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
-def test_a_larger_number_of_configurations_continues(tmp_path: Path, algorithm: str) -> None:
-    few = run(learned(tmp_path, algorithm, 11))
-    assert not learned(tmp_path, algorithm, 11).is_open(few)
-    assert points(run(learned(tmp_path, algorithm, 13), few)) == points(run(learned(tmp_path, algorithm, 13)))
-
-
 @pytest.mark.parametrize("algorithm", ADAPTIVE)
 def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_path: Path, algorithm: str) -> None:
     strategy = learned(tmp_path, algorithm, 15, more=BOUND)
@@ -146,7 +132,6 @@ def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_p
     assert broken
     assert state.refused.keys() == {row.configuration for row in state.proposals if row.verdict is not None}
     for draw in broken:
-        assert draw.values is not None
         assert draw.excess == {"trainable_parameters max": pytest.approx((draw.values[1] - 900) / 900)}
         assert draw.values[1] > 900
     assert all(draw.excess["trainable_parameters max"] <= 0 for draw in strategy.draws(state) if draw not in broken)
@@ -285,15 +270,6 @@ def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_
     assert sum(configuration.path == ("space", 1) for configuration in configurations[20:]) > 14
 
 
-def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    print_plan(plan_of(tmp_path, more=BOUND), Console(file=screen, width=160))
-    most = "at most 20 configurations x 1 task x 1 seed = 20 trials"
-    assert f"trainings: {most}, chosen by tpe while the sweep runs" in screen.getvalue()
-    assert "trainable parameters of sampled points: 100 to 800" in screen.getvalue()
-    assert "is above max 900" in screen.getvalue()
-
-
 GROUPS = {("a", 0): 60.0, ("b", 0): 80.0}
 
 
@@ -336,25 +312,6 @@ def test_the_area_by_hand() -> None:
 )
 def test_the_score_of_a_configuration_for_a_searcher(trials: list[Entry], worth: float) -> None:
     assert search_value(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
-
-
-def test_the_average_of_a_task_and_seed_is_that_of_what_was_trained() -> None:
-    trials = [trial("a", 50), trial("a", 70, None), trial("a", None, None), trial("a", 9, cut=True), trial("b", math.nan)]
-    assert mean_scores(trials) == {("a", 0): 60.0}
-    assert mean_score(trials[:1], {}) == 50.0
-
-
-def test_costs_are_measured_where_they_can_be_and_planned_otherwise() -> None:
-    objectives = ("score", "trainable_parameters", "total_parameters", "peak_memory_bytes")
-    assert costs_of([trial("a", 50)], objectives) == {"trainable_parameters": 100.0, "total_parameters": 1000.0}
-    assert costs_of([trial("a", 50, None)], objectives)["trainable_parameters"] == 109.0
-    assert costs_of([trial("a", 50, size=25, cut=True)], objectives)["trainable_parameters"] == 25.0
-
-
-def test_a_failure_counts_until_its_trial_is_to_run_again() -> None:
-    failed = trial("a", None, "failed")
-    assert has_failed([trial("a", 50), failed])
-    assert not has_failed([replace(failed, phase="waiting")])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])

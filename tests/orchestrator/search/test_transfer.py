@@ -18,9 +18,8 @@ from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.review.front_tables import caption, describe_tuning
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.tracking.follower import replay
-from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
+from tests.orchestrator.search.fair_sweeps import judged, plan_of, planned, run
 
-RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
 RANKS = [1, 2, 4, 8, 16]
 TASKS = ["toy/paraphrase", "toy/sentiment"]
 BLOCK = f"  - {{method: lora, rank: {{values: {RANKS}}}}}\n"
@@ -73,7 +72,7 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
 ) -> None:
     plan = plan_of(tmp_path, FAIR)
     assert plan.most_jobs == 22 + MEASURED
-    assert "rates: 22 trainings instead of 50, tuned at LoRA r4, q v" in printed(plan)
+    assert "rates: 22 trainings instead of 50, tuned at LoRA r4, q v" in planned(plan)
     notes = list[str]()
     ran = run(plan, by(best), notes=notes)
     assert len(ran) == len({trial.key for trial in ran}) == tuned + MEASURED

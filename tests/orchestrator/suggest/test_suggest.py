@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import astuple
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,14 @@ import pytest
 from craft.settings import CustomTask, TrainingSettings
 from craft.tasks.files import DataError, Rows
 from craft.trainer.probe import Speed
-from orchestrator.commands.app import GOOD
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.work import Work, count_work
-from orchestrator.run import main
 from orchestrator.suggest.columns import columns_of, kind_of
 from orchestrator.suggest.design import Bounds, Design
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts
 from orchestrator.suggest.suggest import Suggestion, suggest
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.conftest import Cli
 
 LETTERS = ["my parcel did not come", "the invoice is wrong again", "please close my account", "how do I send it back"]
 QUEUES = ["delivery", "billing", "account", "returns"]
@@ -59,9 +56,8 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], str | None, str, tuple[s
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def write(here: Path) -> Callable[..., str]:
     """Writes the rows of a case as JSONL into the current folder; returns the file's name."""
-    monkeypatch.chdir(tmp_path)
 
     def write_rows(make: Callable[[int], dict[str, Any]], rows: int = ROWS) -> str:
         Path("mine.jsonl").write_text("".join(json.dumps(make(row)) + "\n" for row in range(rows)))
@@ -82,7 +78,7 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize("case", CASES)
 def test_the_file_says_what_the_rows_are_and_passes_the_plan(
-    case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, cli: Cli
 ) -> None:
     make, label, metric, lines = CASES[case]
     model = request.getfixturevalue("stories") if case == "answers" else tiny_bert
@@ -91,8 +87,7 @@ def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     for line in lines:
         assert line in suggestion.text
     Path("sweep.yaml").write_text(suggestion.text)
-    assert main(["sweep.yaml", "--plan"]) == GOOD
-    assert "by a few steps that were timed here" in capsys.readouterr().out
+    assert "by a few steps that were timed here" in cli("run", "sweep.yaml", "--plan").out
 
 
 @pytest.mark.slow
@@ -279,19 +274,6 @@ def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., st
 def test_equal_texts_with_different_labels_are_named(write: Callable[..., str], tiny_bert: str) -> None:
     data = write(lambda row: classes(row) | {"body": f"letter number {row % 230}"})
     assert "20 rows share their text but not their label" in suggest(tiny_bert, data, "queue", hours=1).text
-
-
-@pytest.mark.usefixtures("slow_machine")
-def test_each_stage_only_adds(write: Callable[..., str], tiny_bert: str) -> None:
-    suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
-    bounds = Bounds(suggestion.data, suggestion.model, 16)
-    designs = [astuple(design) for _, design in bounds.stages()]
-    for before, design in pairwise(designs):
-        assert before != design
-        assert all(less <= more for less, more in zip(before, design, strict=True))
-    steps = [design.steps for design in bounds.longer(Design())]
-    assert all(count * 2 % bounds.epoch <= 1 for count in steps), "half passes"
-    assert steps[-1] == 20 * bounds.epoch
 
 
 def bounds_of(rows: int, model: ModelFacts) -> Bounds:

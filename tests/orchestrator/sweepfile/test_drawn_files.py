@@ -93,9 +93,8 @@ def mapping(schema: Any, random: Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_drawn_file_loads_or_is_refused_in_words(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    random, file, refusals, stray, kept = Random(seed), tmp_path / "sweep.yaml", [], [], 0
+def test_a_drawn_file_loads_or_is_refused_in_words(seed: int, here: Path) -> None:
+    random, file, refusals, stray, kept = Random(seed), here / "sweep.yaml", [], [], 0
     for number in range(60):
         content = drawn(SCHEMA, random)
         if number % 2:  # a good file with two sections from the drawn one: it gets as far as the checks of sections together

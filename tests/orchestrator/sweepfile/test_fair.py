@@ -9,37 +9,9 @@ import yaml
 
 from craft.methods import METHODS
 from orchestrator.sweepfile.fair import write_out
-from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.sweep import Sweep
+from tests.orchestrator.plans import toy_sweep
 
-HEAD = "name: t\nmodel: m\ntasks: [toy/sentiment]\n"
 LORA = "  - {method: lora, rank: {values: [1, 2]}}\n"
-
-
-def load(folder: Path, text: str, *overrides: str) -> Sweep:
-    file = folder / "sweep.yaml"
-    file.write_text(HEAD + text)
-    return load_sweep(file, overrides)
-
-
-def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
-    fair = load(
-        tmp_path,
-        "seeds: [3, 4, 5]\ncompare: fair\n"
-        "tuned: {learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\nspace:\n"
-        + LORA
-        + "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}}\n  - {method: bitfit, tuned: false}\n",
-    )
-    hand = load(
-        tmp_path,
-        "seeds: [1000]\nreplication: {seeds: [3, 4, 5], tuned: [learning_rate, dropout]}\nspace:\n"
-        "  - {method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\n"
-        "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}, dropout: {values: [0.0, 0.1]}}\n"
-        "  - {method: bitfit}\n",
-    )
-    assert (fair.seeds, fair.replication) == (hand.seeds, hand.replication)
-    assert [block.dimensions for block in fair.blocks] == [block.dimensions for block in hand.blocks]
-    assert [block.tuned for block in fair.blocks] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -53,14 +25,13 @@ def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
 def test_the_seeds_that_tune_are_not_those_that_are_reported(
     tmp_path: Path, given: str, tune: tuple[int, ...], report: tuple[int, ...]
 ) -> None:
-    sweep = load(tmp_path, f"{given}compare: fair\nspace:\n{LORA}")
-    assert sweep.replication is not None
+    sweep = toy_sweep(tmp_path, f"{given}compare: fair\nspace:\n{LORA}")
     assert (sweep.seeds, sweep.replication.seeds, sweep.tuning_seeds) == (tune, report, None)
     assert sweep.tunes
 
 
 def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
-    sweep = load(tmp_path, f"seeds: [0, 1]\ncompare: fair\nspace:\n{LORA}  - {{method: full}}\n")
+    sweep = toy_sweep(tmp_path, f"seeds: [0, 1]\ncompare: fair\nspace:\n{LORA}  - {{method: full}}\n")
     lora, full = (block.dimensions["learning_rate"].values for block in sweep.blocks)
     assert (lora[0], full[0]) == (3e-4, 1e-5)
     assert {len(row.rates) for row in METHODS.values()} == {5}
@@ -79,13 +50,12 @@ def test_the_head_alone_has_no_rate_to_tune_but_its_own(tmp_path: Path, tuned: s
     (written,) = write_out(content)[0]["space"]
     assert written.get("tuned", True) == expected
     if not expected:
-        assert load(tmp_path, f"compare: fair\nspace:\n{LORA}  - {block}\n").blocks[1].tuned is False
+        assert toy_sweep(tmp_path, f"compare: fair\nspace:\n{LORA}  - {block}\n").blocks[1].tuned is False
 
 
 def test_seeds_and_values_may_come_by_set(tmp_path: Path) -> None:
-    sweep = load(
+    sweep = toy_sweep(
         tmp_path, f"space:\n{LORA}", "compare=fair", "seeds=[0, 1, 2]", "tuned={learning_rate: {values: [1e-3, 1e-2]}}"
     )
     assert sweep.seeds == (1000,)
-    assert sweep.replication is not None
     assert (sweep.replication.seeds, sweep.replication.tuned) == ((0, 1, 2), ("learning_rate",))

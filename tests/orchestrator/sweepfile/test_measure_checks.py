@@ -30,19 +30,18 @@ def load(folder: Path, more: str = "", text: str = WORDS) -> Sweep:
     return load_sweep(folder / "sweep.yaml")
 
 
-def test_a_trials_key_has_it_only_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.txt").write_text("Some text.")
-    before = [trial.key for trial in count(load(tmp_path)).trials]
+def test_a_trials_key_has_it_only_where_it_is_asked_for(here: Path) -> None:
+    (here / "mine.txt").write_text("Some text.")
+    before = [trial.key for trial in count(load(here)).trials]
     for nothing in ("measure: {}\n", "measure: {forgetting: false}\n"):
-        assert [trial.key for trial in count(load(tmp_path, nothing)).trials] == before
-    sweep = load(tmp_path, "measure: {forgetting: {text: mine.txt}}\n")
+        assert [trial.key for trial in count(load(here, nothing)).trials] == before
+    sweep = load(here, "measure: {forgetting: {text: mine.txt}}\n")
     trials = count(sweep).trials
     assert not {trial.key for trial in trials} & set(before)
-    assert trials[0].run.measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(tmp_path / "mine.txt")}}
-    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
-    assert load_sweep(tmp_path / "effective.yaml").measure == sweep.measure
-    assert contradictions(load(tmp_path), sweep)[0].startswith("measure.forgetting: was nothing (null), is ")
+    assert trials[0].run.measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(here / "mine.txt")}}
+    (here / "effective.yaml").write_text(sweep.to_yaml())
+    assert load_sweep(here / "effective.yaml").measure == sweep.measure
+    assert contradictions(load(here), sweep)[0].startswith("measure.forgetting: was nothing (null), is ")
 
 
 def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, grid, neighbours, sample
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, grid, neighbours, sample
 from tests.orchestrator.plans import config_alone
 from tests.orchestrator.recorded import summarize
 
@@ -95,14 +95,6 @@ def test_whole_numbers_reach_both_ends_and_stay_whole(distribution: str) -> None
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < 16.3  # chi² at 0.1 %, 3 df
 
 
-def test_two_whole_ends_mean_whole_numbers() -> None:
-    assert block({"method": "lora", "rank": {"min": 1, "max": 64}}).dimensions["rank"] == Range(1.0, 64.0, "int_uniform")
-
-
-def test_values_are_what_the_method_understands() -> None:
-    assert LORA.dimensions == {"rank": Choice((1, 2, 4)), "epochs": Choice((2.0,))}
-
-
 def test_a_default_that_no_record_holds_may_be_written() -> None:
     """The key of a run with it is the one it had before the setting was known, so its parameters leave it out."""
     written = block({"method": "craft", "rate_scaling": {"values": ["none", "rank"]}})
@@ -150,17 +142,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "sweep.yaml"
     path.write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
     return path
-
-
-def test_each_key_of_config_is_a_dimension() -> None:
-    assert LILY.dimensions == {
-        "peft_type": Choice(("LILY",)),
-        "config.r": Choice((2, 4, 8)),
-        "config.num_B": Choice((3,)),
-        "config.scaling": Range(0.5, 2.0, "uniform"),
-        "config.layers_pattern": Choice((None,)),
-        "learning_rate": Choice((1e-3, 3e-3)),
-    }
 
 
 def test_points_hold_config_as_peft_takes_it() -> None:

@@ -66,14 +66,13 @@ def test_a_choice_wins_over_the_task_and_the_task_over_its_suite(tmp_path: Path)
     assert sweep.training_for("glue/rte", {}).epochs == 1
 
 
-def test_local_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "base").mkdir()
-    sweep = load(tmp_path, GOOD, "model=base", "data.root=./here/../data", "storage=out")
-    assert sweep.model == str(tmp_path / "base")
-    assert sweep.data.root == str(tmp_path / "data")
-    assert sweep.folder == tmp_path / "out" / "small"
-    assert load(tmp_path, GOOD).model == "sentence-transformers/all-MiniLM-L6-v2"
+def test_local_paths_become_absolute(here: Path) -> None:
+    (here / "base").mkdir()
+    sweep = load(here, GOOD, "model=base", "data.root=./here/../data", "storage=out")
+    assert sweep.model == str(here / "base")
+    assert sweep.data.root == str(here / "data")
+    assert sweep.folder == here / "out" / "small"
+    assert load(here, GOOD).model == "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def test_overrides_change_one_value_each(tmp_path: Path) -> None:
@@ -107,19 +106,16 @@ def test_what_is_no_file_is_refused(tmp_path: Path, make: object, said: str) -> 
         load_sweep(tmp_path / "sweep.yaml")
 
 
-def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sub").mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(here: Path) -> None:
+    (here / "sub").mkdir()
     custom = "data: {custom: {mine: {train: mine.csv, text: text, label: label}}}\n"
     text = changed("[toy/sentiment]", "[custom/mine]") + custom
-    (line,) = refused(tmp_path / "sub", text)
-    assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({tmp_path}/sub" in line
-    assert f"nor in the current folder ({tmp_path})" in line
-    for folder in (tmp_path, tmp_path / "sub"):
+    (line,) = refused(here / "sub", text)
+    assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({here}/sub" in line
+    assert f"nor in the current folder ({here})" in line
+    for folder in (here, here / "sub"):
         (folder / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
-        assert load(tmp_path / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
+        assert load(here / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
 
 
 def test_names_of_shipped_sweeps_are_their_own() -> None:
@@ -166,3 +162,28 @@ def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -
     overridden.override(f"key={written}")
     given = (read_yaml(file).content["key"], overridden.content["key"])
     assert given == (MEANT[written],) * 2
+
+
+AUTO = (
+    "name: t\nmodel: m\ntasks: [toy/sentiment]\nsearch: {{algorithm: auto, configurations: {trials}}}\n"
+    "space: [{{method: lora, rank: {{values: [1, 2, 4, 8]}}, learning_rate: {rates}}}]\n"
+)
+VALUES, RANGE = "{values: [1e-4, 1e-3]}", "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
+
+
+@pytest.mark.parametrize(
+    ("trials", "rates", "chosen"),
+    [(8, VALUES, "grid"), (7, VALUES, "gp"), (8, RANGE, "gp"), (250, RANGE, "gp"), (251, RANGE, "tpe")],
+)
+def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, rates: str, chosen: str) -> None:
+    sweep = load(tmp_path, AUTO.format(trials=trials, rates=rates))
+    assert sweep.search.algorithm == chosen
+    assert (sweep.chosen or "").startswith(f"{chosen}, because")
+    assert sweep.search.configurations == (None if chosen == "grid" else trials)
+    own = load(tmp_path, AUTO.format(trials=trials, rates=rates), "search.algorithm=tpe", "scheduler.name=promotion")
+    assert (own.search.algorithm, own.scheduler.name, own.chosen) == ("tpe", "promotion", None)
+
+
+def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> None:
+    text = AUTO.format(trials=2, rates="1e-3, projections: {values: [[q], [v], [q, v]]}").replace("{values: [1, 2, 4, 8]}", "4")
+    assert str(load(tmp_path, text).chosen).startswith("tpe, because what is searched are names alone")

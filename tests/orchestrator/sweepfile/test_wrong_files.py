@@ -63,18 +63,17 @@ def read(text: str, overrides: list[str], plan: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("case", cases())
-def test_each_mistake_is_told_with_its_place(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_each_mistake_is_told_with_its_place(case: dict[str, Any], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    config_alone(tmp_path / "model")
+    config_alone(here / "model")
     for name, text in case.get("data", {}).items():
-        (tmp_path / name).write_text(text)
-    before = sorted(tmp_path.iterdir())
+        (here / name).write_text(text)
+    before = sorted(here.iterdir())
     text = case["text"] if "text" in case else compose(case["base"], case.get("file", ""))
     lines = read(text, case.get("set", []), case.get("plan", False))
     if not re.fullmatch(re.escape(case["says"]).replace("<\\.\\.\\.>", ".*"), "\n".join(lines)):
         assert "\n".join(lines) == case["says"]
-    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "sweep.yaml"]), "a wrong file writes nothing"
+    assert sorted(here.iterdir()) == sorted([*before, here / "sweep.yaml"]), "a wrong file writes nothing"
 
 
 NAME = "name: small\n"
@@ -86,6 +85,5 @@ LONG = {
 
 
 @pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
-def test_a_file_without_an_end_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_without_an_end_is_refused(text: str, here: Path) -> None:
     assert read(text, []) == [LONG[text]]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,18 +24,6 @@ def content(folder: Path) -> list[str]:
 
 
 WHOLE = ["README.md", "task/weights"]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; needs the right to mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False).returncode:
-        pytest.skip("no right to mount a file system here")
-    (disk / "lost+found").mkdir()
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=False)
 
 
 @pytest.mark.parametrize("to", ["out", "deep/er/out", "empty", "link", "link to nothing", "."])

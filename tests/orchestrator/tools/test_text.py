@@ -31,9 +31,6 @@ sys.exit(5)
 def test_a_program_continues_after_its_reader_has_left() -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stderr is not None
         assert process.stdout.readline() == b"first\n"
         process.stdout.close()
         process.stdin.write(b"\n")

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.commands.app import main
 from orchestrator.record.folder import SweepFolder
 from orchestrator.tracking.follower import NICENESS, Follower, Report
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 from tests.orchestrator.stand_in import wait_for
 
@@ -72,7 +72,6 @@ def driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[
         command = [sys.executable, "-c", DRIVER, uri, str(tmp_path / "runs"), *flags]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
         started.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 
@@ -105,11 +104,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
     page = f"#/experiments/{number}/runs?viewStateShareKey=front-55555555"
     assert Report(SweepFolder(tmp_path / "runs"), uri).page == page
     assert Report(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
-    until = time.monotonic() + 60
-    while not any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics):
-        assert time.monotonic() < until, "samples of the machine"
-        time.sleep(0.2)
-
+    wait_for(lambda: any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics), seconds=60)
     process.kill()
     sweep.report(trial, 20)
     sweep.finish(trial, adapter="gone")
@@ -146,15 +141,14 @@ def test_ctrl_c_and_sigterm_leave_it_to_be_drained(driver: Callable[..., subproc
 
 
 def test_it_ends_with_its_driver_and_replay_sends_the_rest(
-    driver: Callable[..., subprocess.Popen[str]], uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    driver: Callable[..., subprocess.Popen[str]], uri: str, tmp_path: Path, cli: Cli
 ) -> None:
     process = driver()
     follower = process_of(process.pid)
     process.kill()
     process.wait()
     follower.wait()
-    assert main(["replay", str(tmp_path / "runs")]) == 0
-    assert "everything is in the tracking store" in capsys.readouterr().out
+    assert "everything is in the tracking store" in cli("replay", str(tmp_path / "runs")).out
     assert {run.info.status for run in runs(uri).values()} == {"KILLED"}
     assert history(uri, runs(uri)["trial", entry().key], "search_score") == [(10, 60.0), (20, 70.0)]
 
@@ -172,9 +166,8 @@ def test_a_store_that_is_away_holds_up_nobody_and_its_password_is_nowhere(
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
 
 
-def test_a_folder_without_a_log_or_with_a_driver_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(tmp_path / "nothing")]) == 2
-    assert "give the folder of a sweep" in capsys.readouterr().err
+def test_a_folder_without_a_log_or_with_a_driver_is_refused(tmp_path: Path, cli: Cli) -> None:
+    assert "give the folder of a sweep" in cli("replay", str(tmp_path / "nothing"), status=2).err
 
 
 @pytest.mark.slow

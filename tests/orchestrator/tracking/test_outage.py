@@ -17,15 +17,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_trials_end_while_the_server_is_gone_and_its_password_is_nowhere(tmp_path: Path) -> None:
-    *_, outage, _ = sweep_through_an_outage(tmp_path, step_seconds=1.0, ended=4, away=0.0)
+    *_, outage, _ = sweep_through_an_outage(tmp_path, step_seconds=1.0, over=4, away=0.0)
     assert "4 of 4 trials ended" in outage
 
 
-def test_postgresql_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # artifacts go into the current folder
-    trial, sweep = entry(), SweepLog(tmp_path / "runs")
-    sweep.start(trial)
-    sweep.run(trial)
+def test_postgresql_without_a_server(here: Path) -> None:
+    trial, sweep = entry(), SweepLog(here / "runs")
+    sweep.begin(trial)
     sweep.report(trial, 10)
     try:
         with postgres() as (backend, restart):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,8 @@ from craft.tasks.splits import load_splits
 from orchestrator.commands.app import main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import read_folder
-from tests.orchestrator.conftest import SmallSweep
+from tests.mlflow_server import answers, free_port
+from tests.orchestrator.conftest import Cli, SmallSweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -38,9 +38,7 @@ def take(sweep: SmallSweep, *flags: str) -> None:
 @contextmanager
 def served(uri: str, model: str, folder: Path) -> Iterator[str]:
     """`mlflow models serve` of a registered model, while it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     here = str(Path(sys.executable).parent)
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
     environment["PATH"] = f"{here}{os.pathsep}{environment['PATH']}"  # MLflow looks uvicorn up by name
@@ -52,7 +50,7 @@ def served(uri: str, model: str, folder: Path) -> Iterator[str]:
     address = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 240
-        while not answers(address):
+        while not answers(f"{address}/ping"):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.3)
@@ -60,13 +58,6 @@ def served(uri: str, model: str, folder: Path) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def answers(address: str) -> bool:
-    try:
-        return urllib.request.urlopen(f"{address}/ping", timeout=2).status == 200
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(("task", "extra"), [("toy/paraphrase", ()), ("toy/sentiment", ("--as", "merged"))])
@@ -117,7 +108,7 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
 
 
 def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
-    small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_sweep: SmallSweep, tmp_path: Path, cli: Cli
 ) -> None:
     take(small_sweep, "--pick", "knee")
     client = MlflowClient(small_sweep.uri)
@@ -125,15 +116,12 @@ def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
     assert {"mood-toy-sentiment", "mood-toy-paraphrase"} <= names
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
     MlflowClient(empty).search_experiments()
-    capsys.readouterr()
     flags = ["--pick", "knee", "--register", "mood", "--tracking-uri", empty]
-    assert main(["take", str(small_sweep.folder), *flags]) == 2
-    assert "craft-sweeps replay" in capsys.readouterr().err
-    assert main(["take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment"]) == 2
-    assert "a/b" in capsys.readouterr().err
+    assert "craft-sweeps replay" in cli("take", str(small_sweep.folder), *flags, status=2).err
+    said = cli("take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment", status=2).err
+    assert "a/b" in said
 
 
 def runs(client: MlflowClient) -> list:
     experiment = client.get_experiment_by_name("small")
-    assert experiment is not None
     return client.search_runs([experiment.experiment_id], max_results=100)

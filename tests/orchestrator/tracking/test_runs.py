@@ -111,8 +111,7 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
 
 def test_a_paused_trial_does_not_run_and_its_configuration_does(uri: str, tmp_path: Path) -> None:
     trial, sweep = entry(), SweepLog(tmp_path)
-    sweep.start(trial)
-    sweep.run(trial)
+    sweep.begin(trial)
     sweep.add(Paused, keys=[trial.key])
     mirror(tmp_path, uri)
     run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
@@ -140,16 +139,14 @@ def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(ur
 
 def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
     trial, sweep = entry(), SweepLog(tmp_path)
-    sweep.start(trial)
-    sweep.run(trial)
+    sweep.begin(trial)
     sweep.report(trial, 10)
     sweep.report(trial, 20)
     sweep.close("interrupted")
     mirror(tmp_path, uri)
     assert {run.info.status for run in runs(uri).values()} == {"KILLED"}
     # It resumes from the checkpoint of step 10: step 20 comes again, at another time and with another rounding.
-    sweep.start(trial)
-    sweep.run(trial)
+    sweep.begin(trial)
     sweep.report(trial, 20, search_score=70.0000001)
     sweep.report(trial, 30)
     mirror(tmp_path, uri)
@@ -160,8 +157,7 @@ def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
     label = "<script>alert('x')</script> ../../etc \x00 日本 " + "x" * 400
     trial = entry(label=label, parameters={"note": "y" * 9000, "../../bad//name": 1, "when": None})
     sweep = SweepLog(tmp_path)
-    sweep.start(trial)
-    sweep.run(trial)
+    sweep.begin(trial)
     result = finished(trial)
     sweep.end(trial, "finished", metrics={**result.metrics, "score/../../x": 1.0}, counts=result.counts)
     mirror(tmp_path, uri)
@@ -191,8 +187,7 @@ def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
     secret = "postgresql://user:hunter2@db.example:5432/mlflow?password=hunter2"
     folder = tmp_path / "runs"
     trial, sweep = entry(parameters={"origin": secret}), SweepLog(folder)
-    sweep.start(trial, tracking={"uri": secret}, manifest={"command": ["run", secret]})
-    sweep.run(trial)
+    sweep.begin(trial, tracking={"uri": secret}, manifest={"command": ["run", secret]})
     sweep.end(trial, "failed", error=f"cannot reach {secret}", facts={"store": secret})
     file = folder / "effective.yaml"
     file.write_text(f"tracking: {{uri: '{secret}'}}\n")

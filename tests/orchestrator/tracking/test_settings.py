@@ -114,11 +114,9 @@ def test_the_variables_of_mlflow_are_read(uri: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "team/peft")
     sweep, mistakes = check_sweep(FILE)
-    assert sweep is not None
     assert not mistakes
     assert (sweep.tracking.uri, sweep.tracking.experiment) == ("http://tracker:5000", "team/peft")
     own = check_sweep(FILE | {"tracking": {"uri": "sqlite:///mine.db", "experiment": "mine"}})[0]
-    assert own is not None
     assert (own.tracking.uri, own.tracking.experiment) == ("sqlite:///mine.db", "mine")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
     with pytest.raises(TrackingError, match=r"MLFLOW_TRACKING_URI '\./mlruns' is a folder"):

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from orchestrator.plan.trial import Why
 from orchestrator.record.manifest import origin
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
-from orchestrator.review.desired_run import describe_configuration, short_name
+from orchestrator.review.desired_run import describe_configuration
 from orchestrator.review.desired_runs import address, shared_parameters
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import MISSING, Browser
@@ -169,27 +169,10 @@ def test_every_run_says_whose_it_is(uri: str, tmp_path: Path) -> None:
         assert run.info.user_id == getpass.getuser()
 
 
-@pytest.mark.parametrize(
-    ("method", "label", "size", "name"),
-    [
-        ("craft", "CRAFT 64, q k v o", 4108.0, "4,108 · CRAFT 64 qkvo"),
-        ("craft", "CRAFT 64, q v, lr 0.003, cut to 1/8", 1932.0, "1,932 · CRAFT 64 qv lr 0.003 cut to 1/8"),
-        ("lora", "LoRA r8, q v up down", None, "LoRA r8 qv up down"),
-        ("head", "Head alone", 0.0, "0 · Head alone"),
-        ("head", "Base model", 0.0, "0 · Base model"),
-        ("ia3", "(IA)³ k v down", 46080.0, "46,080 · (IA)³ kv down"),
-        ("peft", "LILY r 8", 12.0, "12 · peft LILY r 8"),
-    ],
-)
-def test_short_names(method: str, label: str, size: float | None, name: str) -> None:
-    assert short_name(method, label, size) == name
-
-
 def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_path: Path) -> None:
     trial = entry(label="CRAFT 64, q v, cut to 1/8", planned={"trainable_parameters": 2057.0})
     sweep = SweepLog(tmp_path)
-    sweep.start(trial)
-    sweep.run(trial)
+    sweep.begin(trial)
     for size in ("2,057", "328"):
         if size == "328":
             sweep.finish(trial, counts={"trainable_parameters": 328.0})

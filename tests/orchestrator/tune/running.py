@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.commands.session import open_session
 from orchestrator.driver.outcome import SweepOutcome
@@ -13,6 +15,25 @@ from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
 from orchestrator.worker.preparation import Shared
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
+
+@contextmanager
+def ray_cluster(*nodes: dict[str, Any], **head: Any) -> Iterator[Cluster]:
+    """A cluster of Ray nodes on this machine; what is not said of the head is that it has no cores."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0} | head)
+    try:
+        for node in nodes:
+            cluster.add_node(**node)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def run_sweep(

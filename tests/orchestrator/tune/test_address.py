@@ -6,18 +6,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import start_driver
+from tests.mlflow_server import free_port
+from tests.orchestrator.stand_in import ended, scores_of, start_driver, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -25,9 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a cluster by `ray start`, whose token the environment names."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     # Short, since sockets lie in it.
     home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     (home / "token").write_text("0123456789abcdef" * 2)
@@ -38,11 +34,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     start += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={home}", "--object-store-memory=100000000"]
     process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        until = time.monotonic() + 120
         status = [*ray, "status", f"--address={address}"]
-        while subprocess.run(status, capture_output=True, check=False).returncode:
-            assert process.poll() is None
-            assert time.monotonic() < until
+        wait_for(lambda: not subprocess.run(status, capture_output=True, check=False).returncode, process, 120)
         yield address
     finally:
         # Not `ray stop`, which ends every cluster of the machine.
@@ -64,12 +57,9 @@ def test_a_sweep_joins_a_running_cluster_and_leaves_it_running(
             environment = {"env_vars": {"HF_HUB_OFFLINE": "1"}}
             monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": environment, "metadata": {}}))
         process = start_driver(tmp_path, ranks=ranks, seconds=0.1, session=True, address=cluster)
-        out, screen = process.communicate(timeout=240)
-        assert process.returncode == 0, out + screen
-        results = results_of(tmp_path / "test").values()
-        assert sorted(result.metrics["score"] for result in results) == [60.0 + rank for rank in ranks]
+        ended(process)
+        assert scores_of(tmp_path / "test") == [60.0 + rank for rank in ranks]
     monkeypatch.setenv("RAY_AUTH_TOKEN", "fedcba9876543210" * 2)
     process = start_driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=cluster)
-    out, screen = process.communicate(timeout=240)
+    assert f"no Ray cluster answers at {cluster}" in process.communicate(timeout=240)[1]
     assert process.returncode != 0
-    assert f"no Ray cluster answers at {cluster}" in screen

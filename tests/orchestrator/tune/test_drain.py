@@ -21,6 +21,7 @@ from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import wait_for
+from tests.orchestrator.tune.running import ray_cluster, run_sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
@@ -118,11 +119,6 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
     tmp_path: Path, tiny_bert: str, machines: list[Machine], announce: Callable[[str, Machine], None], processes: int
 ) -> None:
     """Each of two machines has room for all processes of the trial; one process has the bits of an undisturbed run."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    from tests.orchestrator.tune.running import run_sweep
-
     file = tmp_path / "sweep.yaml"
     file.write_text(
         f"name: test\nmodel: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\n"
@@ -135,7 +131,6 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
     torch.set_num_threads(1)  # as the trial has: sums in another order round differently
     undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed")
     torch.set_num_threads(threads)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     log = tmp_path / "log"
     noticed: list[float] = []
 
@@ -145,7 +140,7 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
         noticed.append(time.time())
         announce(cluster.address, machines[0])
 
-    try:
+    with ray_cluster() as cluster:
         machines.extend([Machine(cluster.address, processes), Machine(cluster.address, processes)])
         thread = threading.Thread(target=take_away)
         thread.start()
@@ -154,9 +149,6 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
         thread.join()
         if announce is terminate:
             machines[0].process.wait(30)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
     (result,) = results_of(outcome).values()
     assert result.status == "finished", result.error
     if processes == 1:

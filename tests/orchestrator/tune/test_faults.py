@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import kill_at_random, starts, wait_for
+from tests.orchestrator.stand_in import ended, kill_at_random, scores_of, starts, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+DISK = "4m"
 
 
 def stored(folder: Path) -> int:
@@ -59,9 +60,8 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     assert " --resume --tracking-uri " in last
 
     again = driver(tmp_path, ranks=[1, 2, 4], seconds=0, session=True)
-    out, screen = again.communicate(timeout=240)
-    assert again.returncode == 0, out + screen
-    assert sorted(result.metrics["score"] for result in results_of(tmp_path / "test").values()) == [61.0, 62.0, 64.0]
+    ended(again)
+    assert scores_of(tmp_path / "test") == [61.0, 62.0, 64.0]
     assert any(first > 0 for _, _, first in starts(tmp_path / "log"))
 
 
@@ -88,60 +88,44 @@ def test_a_process_that_is_stopped_for_good_is_ended_and_its_trial_continues(
     process = driver(
         tmp_path, ranks=[1, 2], behaviour=how, resources="{cpu: 1, heartbeat_minutes: 0.6}", seconds=0.5, session=True
     )
-    out, screen = process.communicate(timeout=400)
-    assert process.returncode == 0, out + screen
-    assert "no sign of life for 1 min 12 s, so its process was ended" in screen
-    assert sorted(result.metrics["score"] for result in results_of(tmp_path / "test").values()) == [61.0, 62.0]
+    assert "no sign of life for 1 min 12 s, so its process was ended" in ended(process)
+    assert scores_of(tmp_path / "test") == [61.0, 62.0]
     stopped, *_ = [int(line.split()[4]) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("start 1 0")]
     wait_for(lambda: not psutil.pid_exists(stopped), seconds=30)
 
 
-@pytest.fixture
-def own_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB; needs the right to mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False).returncode:
-        pytest.skip("no right to mount a file system here")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=False)
-
-
 def test_a_disk_that_fills_up_ends_the_sweep_which_goes_on_when_there_is_room(
-    own_disk: Path, driver: Callable[..., subprocess.Popen[str]]
+    disk: Path, driver: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """The log, the tracking store and the checkpoints are all on it."""
-    process = driver(own_disk, ranks=[1, 2], seconds=2.0, session=True)
-    wait_for(lambda: stored(own_disk) >= 1, process)
-    with (own_disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+    process = driver(disk, ranks=[1, 2], seconds=2.0, session=True)
+    wait_for(lambda: stored(disk) >= 1, process)
+    with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(b"0" * 4096)
-    out, screen = process.communicate(timeout=400)
-    assert process.returncode == 1, out + screen
-    assert "cannot be written" in screen
-    assert "Traceback" not in out + screen
-    (own_disk / "ballast").unlink()
-    check_it_goes_on(own_disk, driver(own_disk, ranks=[1, 2], session=True))
+    shown = ended(process, 1)
+    assert "cannot be written" in shown
+    assert "Traceback" not in shown
+    (disk / "ballast").unlink()
+    check_it_goes_on(disk, driver(disk, ranks=[1, 2], session=True))
 
 
 def test_storage_that_becomes_read_only_ends_the_sweep_which_goes_on_when_it_is_mended(
-    tmp_path: Path, own_disk: Path, driver: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, disk: Path, driver: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """Checkpoints alone lie there, by a URI."""
-    storage = f"file://{own_disk}"
+    storage = f"file://{disk}"
     process = driver(tmp_path, ranks=[1, 2], seconds=2.0, session=True, storage=storage)
-    wait_for(lambda: bool(list(own_disk.glob("test/attempt-*/*/checkpoint_*/manifest.json"))), process)
+    wait_for(lambda: bool(list(disk.glob("test/attempt-*/*/checkpoint_*/manifest.json"))), process)
     # Refused while a file is open for writing there.
-    wait_for(lambda: not subprocess.run(["mount", "-o", "remount,ro", own_disk], capture_output=True).returncode, process)
-    out, screen = process.communicate(timeout=400)
-    assert process.returncode == 1, out + screen
-    assert "Read-only file system" in out + screen
-    assert "Traceback" not in out + screen
-    subprocess.run(["mount", "-o", "remount,rw", own_disk], check=True)
+    wait_for(lambda: not subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True).returncode, process)
+    shown = ended(process, 1)
+    assert "Read-only file system" in shown
+    assert "Traceback" not in shown
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     check_it_goes_on(tmp_path, driver(tmp_path, ranks=[1, 2], session=True, storage=storage))
 
 
 def check_it_goes_on(folder: Path, process: subprocess.Popen[str]) -> None:
-    out, screen = process.communicate(timeout=240)
-    assert process.returncode == 0, out + screen
-    assert sorted(result.metrics["score"] for result in results_of(folder / "test").values()) == [61.0, 62.0]
+    ended(process)
+    assert scores_of(folder / "test") == [61.0, 62.0]

@@ -13,6 +13,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
+from tests.orchestrator.tune.running import ray_cluster, run_sweep
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -23,19 +24,12 @@ SMALL = "training: {max_steps: 2, batch_size: 4, max_length: 16, train_examples:
 def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a machine with two cores and two GPUs, which the driver's environment lists; with the parameter
     "not isolated" Ray makes both visible to every process."""
-    import ray
-    from ray.cluster_utils import Cluster
-
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     if getattr(request, "param", "isolated") == "not isolated":
         monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 2})
-    try:
+    with ray_cluster(num_cpus=2, num_gpus=2) as cluster:
         yield cluster.address
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def sweep_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2}]") -> Sweep:
@@ -47,8 +41,6 @@ def sweep_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["isolated", "not isolated"], indirect=True)
 def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_path: Path, cluster: str) -> None:
-    from tests.orchestrator.tune.running import run_sweep
-
     log = str(tmp_path / "log")
 
     def train(spec, directory, *, report, resume_from, on_step):
@@ -81,8 +73,6 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tmp_path: Path, cluster: str) -> None:
-    from tests.orchestrator.tune.running import run_sweep
-
     options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
     outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), **options)
     assert len(outcome.ended("failed")) == 2

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import check_runs, starts, steps, wait_for
+from tests.orchestrator.stand_in import check_runs, ended, starts, steps, wait_for
+from tests.orchestrator.tune.running import ray_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 
@@ -25,10 +26,6 @@ def done(log: Path) -> int:
 def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_trial(
     tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    nodes = {one.all_processes["raylet"][0].process.pid: one for one in [cluster.add_node(num_cpus=1) for _ in range(3)]}
     log = tmp_path / "log"
 
     def where() -> Any:
@@ -36,7 +33,8 @@ def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_tri
         pid = [int(line.split()[4]) for line in log.read_text().splitlines() if line.startswith("start")][-1]
         return nodes[psutil.Process(pid).ppid()]
 
-    try:
+    with ray_cluster() as cluster:
+        nodes = {node.all_processes["raylet"][0].process.pid: node for node in [cluster.add_node(num_cpus=1) for _ in range(3)]}
         # One failure is forgiven; two machines are lost.
         options = {"address": cluster.address, "max_failures": 1}
         process = driver(tmp_path, ranks=[1], seconds=5.0, options=options)
@@ -45,8 +43,6 @@ def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_tri
             time.sleep(1.0)  # so that the step is reported
             cluster.remove_node(where(), allow_graceful=False)
         out, screen = process.communicate(timeout=240)
-    finally:
-        cluster.shutdown()
     assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
     (result,) = results_of(tmp_path / "test").values()
     assert result.metrics == {"score": 61.0}
@@ -56,53 +52,37 @@ def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_tri
 def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on(
     tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    from ray.cluster_utils import Cluster
-
-    first = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    address = first.address
-    try:
+    with ray_cluster(num_cpus=2) as first:
+        address = first.address
         process = driver(tmp_path, ranks=[1, 2, 4, 8], seconds=3.0, session=True, address=address)
         wait_for(lambda: len(results_of(tmp_path / "test")) >= 1)
         wait_for(lambda: len(starts(tmp_path / "log")) >= 3)
         first.head_node.kill_gcs_server()
         out, screen = process.communicate(timeout=120)
-    finally:
-        first.shutdown()
     assert process.returncode == 1, out + screen
     assert f"the cluster's head at {address} does not answer" in screen
     left = 4 - len(results_of(tmp_path / "test"))
     assert left
     assert any(line.startswith(f"{left} trial") and " --resume" in line for line in out.splitlines())
 
-    second = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    try:
-        again = driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=second.address)
-        out, screen = again.communicate(timeout=240)
-    finally:
-        second.shutdown()
-    assert again.returncode == 0, out + screen
+    with ray_cluster(num_cpus=2) as second:
+        ended(driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=second.address))
     check_runs(f"sqlite:///{tmp_path}/mlflow.db", set(results_of(tmp_path / "test")), configurations=4)
 
 
 def test_a_head_that_comes_back_with_its_state_is_waited_for(
     tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ray.cluster_utils import Cluster
-
     with tempfile.TemporaryDirectory(dir="/tmp") as state:
         monkeypatch.setenv("RAY_gcs_storage", "rocksdb")
         monkeypatch.setenv("RAY_gcs_storage_path", state)
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-        try:
+        with ray_cluster(num_cpus=2) as cluster:
             process = driver(tmp_path, ranks=[1, 2, 4], seconds=3.0, session=True, address=cluster.address)
             wait_for(lambda: done(tmp_path / "log") >= 2)
             cluster.head_node.kill_gcs_server()
             time.sleep(10)
             cluster.head_node.start_gcs_server()
-            out, screen = process.communicate(timeout=240)
-        finally:
-            cluster.shutdown()
-    assert process.returncode == 0, out + screen
+            ended(process)
     log = tmp_path / "log"
     assert len(starts(log)) == 3, "no trial began anew"
     assert set(steps(log).values()) == {1}

@@ -59,7 +59,6 @@ def test_a_fault_of_every_machine_ends_the_session_before_it_fails_every_trial(t
     ranks = list(range(1, 21))
     plan = plan_of(tmp_path, ranks=str(ranks))
     outcome = session(tmp_path, plan, {(rank, 0): "no model" for rank in ranks})
-    assert outcome.trouble is not None
     assert "the hub did not give it" in outcome.trouble
     assert ENOUGH <= len(outcome.ended("failed")) <= ENOUGH + 2
     assert not outcome.ended("finished")

@@ -78,28 +78,23 @@ def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(ran: Ran) -> Non
     assert {step: n for (rank, seed, step), n in steps(ran.log).items() if (rank, seed) == (2, 0)} == {1: 1, 2: 1, 3: 1}
 
 
-def test_a_permanent_error_is_tried_once_and_tells_its_reason(ran: Ran) -> None:
-    assert len([start for start in starts(ran.log) if start[:2] == (2, 1)]) == 1
-    assert ran.result(2, 1).error == "training diverged: the loss is nan at step 1"
-    assert not ran.result(2, 1).retryable
-
-
-def test_a_process_that_always_dies_is_tried_as_often_as_asked_and_its_last_words_are_kept(ran: Ran) -> None:
-    assert len([start for start in starts(ran.log) if start[:2] == (8, 0)]) == 2
-    assert "its process died" in (ran.result(8).error or "")
-    assert "Fatal Python error: something native" in (ran.result(8).error or "")
-    assert ran.result(8).retryable
-
-
-def test_a_hanging_trial_is_ended_and_says_where_it_hung(ran: Ran) -> None:
-    assert "no step for 5 s" in (ran.result(8, 1).error or "")
-    assert "in train (stand_in.py:" in (ran.result(8, 1).error or "")
-
-
-def test_a_full_disk_is_tried_again_then_told(ran: Ran) -> None:
-    assert len([start for start in starts(ran.log) if start[:2] == (16, 0)]) == 2
-    assert "No space left on device" in (ran.result(16).error or "")
-    assert ran.result(16).retryable
+@pytest.mark.parametrize(
+    ("rank", "seed", "tries", "said"),
+    [
+        (2, 1, 1, "training diverged: the loss is nan at step 1"),
+        (8, 0, 2, "its process died"),
+        (8, 0, 2, "Fatal Python error: something native"),
+        (8, 1, 2, "no step for 5 s"),
+        (8, 1, 2, "in train (stand_in.py:"),
+        (16, 0, 2, "No space left on device"),
+    ],
+)
+def test_a_failure_is_tried_as_often_as_asked_and_tells_its_reason(
+    ran: Ran, rank: int, seed: int, tries: int, said: str
+) -> None:
+    assert len([start for start in starts(ran.log) if start[:2] == (rank, seed)]) == tries
+    assert said in ran.result(rank, seed).error
+    assert ran.result(rank, seed).retryable == (tries > 1), "what is permanent is tried once"
 
 
 def test_workers_stay_warm(ran: Ran) -> None:
@@ -146,7 +141,6 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code, str(ran.folder)], stdout=subprocess.PIPE, text=True)
     try:
-        assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
         with pytest.raises(ValueError, match=f"in use by process {other.pid}"):
             run_sweep(ran.plan, ran.folder, resume=True)

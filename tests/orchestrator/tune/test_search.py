@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 from ray.tune.search import Searcher
@@ -29,11 +28,6 @@ def drain(jobs: Jobs) -> list[str]:
     while (config := jobs.suggest(f"id{len(keys)}")) not in (None, Searcher.FINISHED):
         keys.append(config["key"])
     return keys
-
-
-def test_every_algorithm_a_file_may_name_is_there_to_do_it() -> None:
-    places = [row.make for row in SEARCHERS.values()]
-    assert all(callable(resolve_name(place)) for place in places)
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))

@@ -17,13 +17,14 @@ import psutil
 import pytest
 
 from craft.trainer.training import train_run
-from orchestrator.commands.app import main
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.trial import Job, Train
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ROOT, wait_for
+from tests.orchestrator.tune.running import ray_cluster, run_sweep
 from tests.orchestrator.tune.test_faults import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
@@ -90,8 +91,6 @@ def living(folder: Path) -> list[int]:
 def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_continues(
     tmp_path: Path, tiny_bert: str
 ) -> None:
-    from tests.orchestrator.tune.running import run_sweep
-
     plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}", cpu=0.5, heartbeat_minutes=1.5)))
     undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
     outcome = run_sweep(plan, tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1, train=faulty(str(tmp_path), FAULTS))
@@ -106,14 +105,16 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
 
 
 def test_check_takes_a_step_in_the_processes_of_a_trial_and_tells_what_stopped_it(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_bert: str, cli: Cli
 ) -> None:
     from orchestrator.tune.cluster import joined
     from orchestrator.tune.crew import try_steps
 
     file = sweep_file(tmp_path, tiny_bert, "2")
-    assert main(["check", str(file), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 0
-    assert re.search(r"2 processes\W+took a step of LoRA .*together", capsys.readouterr().out)
+    assert re.search(
+        r"2 processes\W+took a step of LoRA .*together",
+        cli("check", str(file), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db").out,
+    )
 
     def unshared(run):
         raise ValueError(f"{run.task} is not on this machine")
@@ -191,24 +192,15 @@ def rows_of(log: str) -> dict[str, list[list[str]]]:
 
 def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
-    from ray.cluster_utils import Cluster
-
-    from tests.orchestrator.tune.running import run_sweep
 
     plan = mixed_plan(tmp_path)
     assert len(plan.trials) == 40
     log = str(tmp_path / "log")
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # Ray starts no node with more than it lists
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=4, num_gpus=4)
+    with ray_cluster(*[{"num_cpus": 4, "num_gpus": 4}] * 2) as cluster:
         outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, verbosity="quiet", train=sharing(log))
-    finally:
-        left = [] if not ray.is_initialized() else ray.util.placement_group_table()
-        ray.shutdown()
-        cluster.shutdown()
+        left = ray.util.placement_group_table() if ray.is_initialized() else []
     assert Counter(result.status for result in results_of(outcome).values()) == {"finished": 40}
     assert not left
     trials = rows_of(log)

@@ -84,7 +84,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def other() -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Another process and the folder that it holds."""
     process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     yield process, Path(process.stdout.readline().strip())
     process.kill()
     process.wait()

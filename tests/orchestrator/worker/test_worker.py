@@ -121,7 +121,6 @@ def test_a_trial_that_must_leave_stores_its_step_with_all_it_has_told_and_has_no
     heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def report(metrics: dict[str, Any], folder: Path | None) -> None:
-        assert folder is not None
         verify(folder)
         heard.append((metrics, {file.name: json.loads(file.read_text()) for file in folder.glob("*.json")}))
 
