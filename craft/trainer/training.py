@@ -49,6 +49,7 @@ from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
+from craft.trainer.counting import text_config
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop, total_steps
 from craft.trainer.meter import Meter
@@ -109,6 +110,7 @@ def _ready(spec: RunSpec, directory: Path, resume_from: Path | None, notes: list
     """Prepares a run, or restores it from its checkpoint."""
     began = time.perf_counter()
     meter, group = Meter(), current()
+    spec = spec.with_rate(text_config(spec.model, spec.revision).hidden_size)
     resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
     if (start := spec.warm_start) is not None and start.adapter is not None:
         adapter = group.deliver(Path(start.adapter), directory / "source", RUN_FILE)

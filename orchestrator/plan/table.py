@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from craft.methods import METHODS
 from craft.models.files import gguf_notes
 from craft.words import format_bytes, list_some, plural
+from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import SHOWN as FEW
 from orchestrator.plan.tuning import Family, budget_of, rates_words
@@ -89,6 +91,8 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         trials = Counter(trial.configuration for trial in plan.trials)
         first = [trials[trained.id] for trained in plan.trained if trials[trained.id]]
         seeds, total, configurations, most = sorted({count // tasks for count in first}), len(plan.jobs), len(first), ""
+    if begins := _starting_rates(plan):
+        yield Line("learning rates of methods that are given none", begins)
     yield from (Line("dropped", f"{drop.configuration.label}: {drop.reason}") for drop in dropped)
     if plan.duplicates:
         yield Line("merged", f"{len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}")
@@ -103,6 +107,19 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         yield Line("cuts", f"{cuts} {plural(cuts, 'configuration')}, of at most the size shown")
     if plan.configurations:
         yield Line("memory", "estimated for a training step; adapter: bytes saved for adapter and head")
+
+
+def _starting_rates(plan: Plan) -> str:
+    """Returns the rate of each method whose configurations have none of their own, as `CRAFT 3.4e-3, LoRA 2.1e-3 to 4.1e-3`."""
+    sweep, identity, task, rates = plan.sweep, plan.planner.identity, plan.sweep.task_names[0], dict[str, set[float]]()
+    for trained in plan.probed or plan.trained:
+        own = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
+        rate = identity.run_of(trained, task, sweep.seeds[0]).training.learning_rate
+        if own is None and rate is not None and trained.method != "head":
+            rates.setdefault(METHODS[trained.method].title, set()).add(rate)
+    return ", ".join(
+        f"{title} {' to '.join(text(rate) for rate in sorted({min(some), max(some)}))}" for title, some in rates.items()
+    )
 
 
 def choices(plan: Plan) -> list[Line]:
