@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from craft.methods import METHODS
-from craft.methods.method import WIDTH
+from craft.methods.method import WIDTH, starting_rate
 from craft.methods.whole import BASE_MODEL
 from craft.settings import TrainingSettings, WarmStart, content_hash
 from craft.spec import RECOVERY, RunSpec
@@ -124,6 +124,11 @@ class Identity:
             measure=sweep.measure,
         )
         return run.with_rate(self._width)
+
+    def own_rate(self, configuration: Configuration) -> float | None:
+        """Returns the learning rate at which the method of a configuration begins; None if it has none of its own."""
+        row = METHODS[configuration.method]
+        return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width) if row.rate else None
 
     @cached_property
     def _width(self) -> int:

@@ -148,19 +148,20 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     counts = {len(group) for group in groups if len(group) > 1}
     further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(sweep.reported_seeds)
     all_steps = round(sum(_steps(family, len(sweep.reported_seeds) / len(sweep.seeds), steps) for family in families))
-    transferred = [family for family in families if family.later]
+    walked, transferred = any(family.later for family in families), [family for family in families if family.ends]
     yield Line(
         "then",
         f"the best of {len(groups) - len(fixed)} groups, {seeds}: at most {further} trials more, "
-        f"{'about ' if transferred else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
+        f"{'about ' if walked else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
     )
     if counts:
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
-        tuned = f"{', '.join(sweep.tuned_settings)}, {_between(counts)} candidates and {_between(each)} trials a configuration"
+        most = f"{'at most ' if walked else ''}{_between(counts)} candidates and {_between(each)} trials a configuration"
+        tuned = f"{', '.join(sweep.tuned_settings)}, {most}"
         yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {_listed(sweep.seeds)} (not reported)")
-    if transferred:
+    if walked:
         first = list_some([plan.planner.labels.label_of(family.groups[family.start]) for family in transferred], FEW, "; ")
-        yield Line("rates", f"{rates_words(sweep, families, planned)}, tuned at {first}")
+        yield Line("rates", f"{rates_words(sweep, families, planned)}{', tuned at ' if first else ''}{first}")
     if fixed:
         yield Line("not tuned", list_some(fixed, FEW, "; "))
 
@@ -168,7 +169,8 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
 def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
     """Returns the steps of a family's tuning and of the seeds after it, of which there are `share` for each seed that tunes.
     All its ranks are trained for as many."""
-    first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
+    group = family.groups[family.start]
+    first = [steps.get(group[place].id, 0) for place in family.first]
     reported = 0 if family.candidates == 1 else len(family.groups) * share
     return sum(first) + max(first) * (family.planned - len(first) + reported)
 

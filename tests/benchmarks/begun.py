@@ -36,7 +36,9 @@ def trainings(entries: Iterable[Entry]) -> pd.DataFrame:
         metrics, credits = entry.result.metrics, read_credits(entry.result.facts[SEARCH_CREDITS])
         few = metrics["search_score"] + credits[: round(FEW * len(credits))].mean()
         rate = entry.trial.parameters["learning_rate"]
-        rows.append((entry.trial.task, entry.trial.method, entry.trial.seed, rate, metrics["score"], metrics["search_score"], few))
+        rows.append(
+            (entry.trial.task, entry.trial.method, entry.trial.seed, rate, metrics["score"], metrics["search_score"], few)
+        )
     table = pd.DataFrame(rows, columns=["task", "method", "seed", "rate", "score", "search", "few"])
     table["place"] = table.groupby(["task", "method"]).rate.rank("dense").astype(int) - 2
     return table

@@ -1,4 +1,4 @@
-"""A configuration that is given no learning rate begins at that of its method, which the plan, the key and the run's record have."""
+"""A configuration that is given no learning rate begins at its method's own, which the plan and the run's record have."""
 
 from __future__ import annotations
 
