@@ -16,10 +16,8 @@ that each process gets from the first one by another way (`Meeting`).
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import pickle
-import pkgutil
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -284,12 +282,13 @@ def joined(meeting: Meeting, rank: int, store: Any) -> Iterator[None]:
 
 def leave_cause(store: Any, meeting: Meeting, rank: int, error: Exception) -> Exception:
     """Leaves `error` at the store if it is the first one there, and returns the first one."""
+    packed = b""
+    with suppress(Exception):  # it holds what cannot be sent
+        packed = pickle.dumps(error)
     with suppress(Exception):  # a store that is gone with the first process
         store.set(f"{_FAILURE} {rank}", "")
-        kind, (_, values, *state) = type(error), error.__reduce__()  # type: ignore[str-unpack]
-        name = f"{kind.__module__}:{kind.__qualname__}"
-        entry = json.dumps({"type": name, "text": str(error), "values": values, "state": state}, default=str)
-        store.compare_set(_FAILURE, "", sign(entry.encode(), meeting.secret).hex())
+        entry = pickle.dumps((f"{type(error).__qualname__}: {error}", packed))
+        store.compare_set(_FAILURE, "", sign(entry, meeting.secret).hex())
         cause = find_cause(store, meeting)
         return cause if cause and (type(cause), str(cause)) != (type(error), str(error)) else error
     return error
@@ -299,18 +298,10 @@ def find_cause(store: Any, meeting: Meeting, rank: int | None = None) -> Excepti
     if not store.check([_FAILURE] if rank is None else [_FAILURE, f"{_FAILURE} {rank}"]):
         return None
     try:
-        return _unpack(verify(bytes.fromhex(store.get(_FAILURE).decode()), meeting.secret))
+        text, packed = pickle.loads(verify(bytes.fromhex(store.get(_FAILURE).decode()), meeting.secret))  # noqa: S301
     except (ValueError, RunPrevented):
         return RunPrevented("the store of the trial has an entry that none of its processes wrote")
-
-
-def _unpack(data: bytes) -> Exception:
-    entry = json.loads(data)
     with suppress(Exception):  # a class that is not here, or is made by other values
-        kind = pkgutil.resolve_name(entry["type"])
-        if issubclass(kind, Exception):
-            error: Exception = kind(*entry["values"])
-            for state in entry["state"]:
-                vars(error).update(state)
-            return error
-    return RuntimeError(f"{entry['type'].rpartition(':')[2]}: {entry['text']}")
+        error: Exception = pickle.loads(packed)  # noqa: S301
+        return error
+    return RuntimeError(text)

@@ -107,7 +107,9 @@ class TrainingSettings(Settings):
     batch_size: int = Field(16, gt=0, description="Examples of a micro-batch.")
     gradient_accumulation: int = Field(1, gt=0, description="Micro-batches of a step.")
     eval_batch_size: int = Field(64, gt=0, description="Examples of an evaluation's batch.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of the adapter; its [method's own](methods.md) if absent."
+    )
     head_learning_rate: float | None = Field(
         1e-3, gt=0, description="Peak learning rate of the task head; `null`: the adapter's."
     )

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from craft.methods import find_method
-from craft.methods.method import Method
+from craft.methods.method import Method, starting_rate
 from craft.models import Base
 from craft.settings import (
     CutFrom,
@@ -95,6 +95,13 @@ class RunSpec(Settings):
             name or self.model, kind, labels, self.revision, training.precision, row.master_weights, pad_token_id,
             row.quantization, self.projection_map,
         )  # fmt: skip
+
+    def with_rate(self, width: int) -> RunSpec:
+        """Returns this run with the learning rate of its method on a model of hidden size `width`, if it has none."""
+        if self.training.learning_rate is not None:
+            return self
+        rate = starting_rate(self.row, self.typed_parameters, width)
+        return self.model_copy(update={"training": self.training.model_copy(update={"learning_rate": rate})})
 
     @property
     def key(self) -> str:

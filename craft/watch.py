@@ -1,7 +1,7 @@
 """`watch`: how far long work is, reported to what `watching` names; a sign of life where nothing can be counted.
 
     worker      watching(beat)      ends a process that is silent for too long
-    train_run   watching(listener)  counts what is scored
+    train_run   watching(follow)    counts what is scored
 
 All that takes minutes calls `watch`: after each decomposition, each batch that is scored, each turn of waiting for another
 process. One context variable holds the watcher, so no function between hands it on.

@@ -1,8 +1,9 @@
-"""Tasks from files, of kinds that the toy suite lacks: three classes, and a number. How many words do two lists share?"""
+"""Tasks from files, of kinds that the toy suite lacks: three classes, a number (how many words two lists share), words."""
 
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,3 +29,14 @@ def word_pairs(folder: Path, kind: str) -> dict[str, Any]:
                 lines.writerow([" ".join(words[:5]), " ".join(words[5 - shared : 10 - shared]), label])
     block = files | {"text": ["text", "text_pair"], "label": "label", "kind": kind}
     return {"task": f"custom/{kind}", "data": {"custom": {kind: block}}}
+
+
+COLOURS = ("red", "blue", "green", "gold")
+
+
+def colours(folder: Path, metric: str | None = None, **generation: Any) -> dict[str, Any]:
+    """Writes 60 questions with their answers; returns the fields `task` and `data` of a run that is answered in words."""
+    rows = [{"question": f"Colour of {number}?", "answer": f"It is {COLOURS[number % 4]}."} for number in range(60)]
+    (folder / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    block = {"kind": "generation", "train": str(folder / "qa.jsonl"), "prompt": "question", "response": "answer"}
+    return {"task": "custom/qa", "data": {"custom": {"qa": block | {"metric": metric}}, "generation": generation}}

@@ -19,7 +19,7 @@ from craft.models.compute import compute_device
 from craft.models.files import resolve_model
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.scorer import splits_of
-from craft.settings import CustomTask, CutFrom, DataSettings, TrainingSettings
+from craft.settings import CustomTask, DataSettings, TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.files import read_rows
@@ -89,10 +89,9 @@ class Folder:
     @property
     def cut(self) -> tuple[str, int] | None:
         """The run from whose adapter this package cut it, and the parameters that it left; None if it is no such cut."""
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            record = read_record(self.path)
-            start = CutFrom.model_validate(record["spec"]["cut_from"])
-            return start.run, int(record["counts"]["trainable_parameters"])
+        with suppress(KeyError, TypeError, ValueError):
+            if (run := self.run) is not None and run.cut_from is not None:
+                return run.cut_from.run, int(read_record(self.path)["counts"]["trainable_parameters"])
         return None
 
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -87,6 +87,10 @@ def label(parameters: Any) -> str:
     return f"m{parameters.bottleneck}{rank}, {' '.join(parameters.projections)}{dropped}"
 
 
+def _rate(parameters: Any) -> float:
+    return 2e-3
+
+
 _HOULSBY = "Houlsby et al. 2019, arXiv 1902.00751"
 _PFEIFFER = "Pfeiffer et al. 2021, arXiv 2005.00247"
 _DROP = "Rücklé et al. 2021, arXiv 2010.11918"
@@ -101,8 +105,9 @@ METHODS: tuple[Method, ...] = (
         builder("BOTTLENECK", layer_norms=True),
         label,
         master_weights=True,
+        rate=_rate,
     ),
-    Method("pfeiffer", "Pfeiffer adapter", _PFEIFFER, PfeifferParameters, builder("BOTTLENECK"), label),
-    Method("adapterdrop", "AdapterDrop", _DROP, AdapterdropParameters, builder("BOTTLENECK"), label),
+    Method("pfeiffer", "Pfeiffer adapter", _PFEIFFER, PfeifferParameters, builder("BOTTLENECK"), label, rate=_rate),
+    Method("adapterdrop", "AdapterDrop", _DROP, AdapterdropParameters, builder("BOTTLENECK"), label, rate=_rate),
     Method("loretta", "LoRETTA", _LORETTA, LorettaParameters, builder("LORETTA"), label),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, field_validator
 
 from craft.methods.cutting import J_MINUS_I
-from craft.methods.method import BuildContext, Method
+from craft.methods.method import WIDTH, BuildContext, Method
 from craft.ranks import check_ranks, resolve_ranks, show_ranks
 from craft.settings import Projections, Settings
 
@@ -85,6 +85,11 @@ def label(parameters: Any) -> str:
     return f"{show_ranks(parameters.ranks)}, {' '.join(parameters.projections)}"
 
 
+def rate(parameters: CraftParameters) -> float:
+    largest = max(rank if isinstance(rank, int) else WIDTH for rank in parameters.ranks[1:])
+    return 2e-3 / parameters.scaling * (REFERENCE_RANK / largest if parameters.rate_scaling == "none" else 1)
+
+
 def describe(model: nn.Module) -> dict[str, float]:
     """Computes `energy_kept`: ‖G‖² over ‖W‖², summed over the projections."""
     stacks = model.base_model.craft_adapter("default").stacks.values()  # type: ignore[union-attr, operator]
@@ -106,6 +111,7 @@ METHOD: Method = Method(
     describe=describe,
     cutting=J_MINUS_I,
     rank="ranks",
+    rate=rate,
     one_rate={"rate_scaling": "rank"},
 )
 METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

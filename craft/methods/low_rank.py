@@ -15,7 +15,9 @@ nothing casts the hidden states back, and attention then computes in float32. (T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field, model_validator
@@ -67,17 +69,31 @@ def variant(
     return build
 
 
+def lora_rate(parameters: LoraParameters, *, by_root: bool = False) -> float:
+    """Returns the rate at which B A changes as fast as with rank 8 and scale 1: s B A grows like s √r, A being random."""
+    rank, alpha = parameters.rank, parameters.alpha or parameters.rank
+    scale = alpha / (math.sqrt(rank) if by_root else rank)
+    return 1.2e-3 / scale * math.sqrt(8 / rank)
+
+
 def row(
     name: str, title: str, reference: str, build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module], **more: Any
 ) -> Method:
-    settings: dict[str, Any] = {"parameters": LoraParameters, "rank": "rank", "one_rate": {}} | more
+    settings: dict[str, Any] = {"parameters": LoraParameters, "rank": "rank", "rate": lora_rate, "one_rate": {}} | more
     return Method(name, title, reference, build=build, label=rank_label, **settings)
 
 
 LORA: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
 _LORAS: tuple[Method, ...] = (
     LORA,
-    row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
+    row(
+        "rslora",
+        "rsLoRA",
+        "Kalajdzievski 2023, arXiv 2312.03732",
+        variant(use_rslora=True),
+        cutting=PRODUCTS,
+        rate=partial(lora_rate, by_root=True),
+    ),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, copies=(1, 3)),
     row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), decays_to_start=True),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
@@ -189,8 +205,8 @@ _PLAIN = {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False}
 _XS = attaches("PSOFT", _PLAIN, r="rank", psoft_alpha="rank", psoft_dropout="dropout")
 _BALAZY, _KOPICZKO = "Bałazy et al. 2024, arXiv 2405.17604", "Kopiczko et al. 2024, arXiv 2310.11454"
 _VERA = attaches("VERA", {"save_projection": False}, r="rank", vera_dropout="dropout")
-LORA_XS = Method("lora_xs", "LoRA-XS", _BALAZY, LoraXsParameters, _XS, rank_label, decays_to_start=True)
-VERA = Method("vera", "VeRA", _KOPICZKO, VeraParameters, _VERA, rank_label, rates=HIGH_RATES)
+LORA_XS = Method("lora_xs", "LoRA-XS", _BALAZY, LoraXsParameters, _XS, rank_label, decays_to_start=True, rate=lambda _: 4e-3)
+VERA = Method("vera", "VeRA", _KOPICZKO, VeraParameters, _VERA, rank_label, rates=HIGH_RATES, rate=lambda _: 2e-2)
 IA3 = Method(
     name="ia3",
     title="(IA)³",
@@ -201,6 +217,7 @@ IA3 = Method(
     label=lambda parameters: " ".join(parameters.projections),
     decays_to_start=True,
     rates=HIGH_RATES,
+    rate=lambda _: 3e-2,
 )
 
 

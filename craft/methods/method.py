@@ -21,6 +21,11 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Learning rates that fit matrices that start at zero, and cores between frozen factors."""
 LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """Learning rates that fit whole weights; and few numbers, such as scales and coefficients."""
+WIDTH, FALLS = 768, 0.78
+"""The best rates of LoRA fall with the hidden size like its power -FALLS: 35 models with a width of 2,048 and more, and MiniLM
+(docs/methods.md). A method's `rate` is that of WIDTH."""
+LEAST_WIDTH = 256
+"""Narrower models get the rate of this width: there is no record of one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Method:
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
         rates: the learning rates that `compare: fair` tries unless the file gives others.
+        rate: `rate(parameters)` gives the learning rate at which a run begins on a model of hidden size WIDTH, from the records
+            under docs/measurements; absent where none has the method, which then begins at the middle of `rates`.
         one_rate: parameters under which one learning rate serves all ranks; absent where that is not known.
     """
 
@@ -69,6 +76,7 @@ class Method:
     describe: Callable[[nn.Module], dict[str, float]] | None = None
     cutting: Cutting | None = None
     rates: tuple[float, ...] = RATES
+    rate: Callable[[Any], float] | None = None
     rank: str | None = None
     one_rate: Mapping[str, Any] | None = None
 
@@ -80,6 +88,13 @@ class BuildContext:
     task_type: str
     seed: int = 0
     total_steps: int | None = None
+
+
+def starting_rate(method: Method, parameters: Any, width: int) -> float:
+    """Returns the learning rate of a run that is given none, to two digits, on a model of hidden size `width`."""
+    if method.rate is None:
+        return method.rates[len(method.rates) // 2]
+    return float(f"{method.rate(parameters) * (WIDTH / max(width, LEAST_WIDTH)) ** FALLS:.1e}")
 
 
 def refuse_elsewhere(method: Method) -> None:

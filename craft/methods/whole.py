@@ -102,8 +102,20 @@ _BITFIT = "Ben Zaken et al. 2022, arXiv 2106.10199"
 METHODS: tuple[Method, ...] = (
     # The control of every comparison: nothing is adapted. A model that answers in words is scored as it is.
     Method("head", "Head", _HEAD, NoParameters, lambda model, *_: _train(model, lambda _name, head: head), lambda _: "alone"),
-    Method("full", "Full fine-tuning", _FULL, NoParameters, build_full, lambda _: "all", master_weights=True, rates=LOW_RATES),
-    Method("bitfit", "BitFit", _BITFIT, NoParameters, build_bitfit, lambda _: "biases", master_weights=True),
+    Method(
+        "full",
+        "Full fine-tuning",
+        _FULL,
+        NoParameters,
+        build_full,
+        lambda _: "all",
+        master_weights=True,
+        rates=LOW_RATES,
+        rate=lambda _: 6e-5,
+    ),
+    Method(
+        "bitfit", "BitFit", _BITFIT, NoParameters, build_bitfit, lambda _: "biases", master_weights=True, rate=lambda _: 2e-3
+    ),
     Method(
         name="galore",
         title="GaLore",

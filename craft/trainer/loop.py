@@ -341,6 +341,7 @@ def _weight_groups(model: nn.Module, training: TrainingSettings) -> list[dict[st
     decaying, groups = find_decaying(model), dict[tuple[bool, bool], list[nn.Parameter]]()
     for name, weight, head in trained_weights(model):
         groups.setdefault((head, name not in decaying), []).append(weight)
+    assert training.learning_rate is not None, "RunSpec.with_rate gives a run its method's own"
     rates = {False: training.learning_rate, True: training.head_learning_rate or training.learning_rate}
     return [
         {"params": groups[head, fixed], "lr": rates[head], "weight_decay": 0.0 if fixed else training.weight_decay}

@@ -1,4 +1,4 @@
-"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`. What follows a run: `Listener`.
+"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`.
 
     seconds left  =  steps to go x seconds a step  +  examples to score x seconds an example
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from craft.results import Outlook, Progress
+from craft.results import Outlook
 
 FORWARD = 1 / 3
 CUT_STEPS = "the steps of a cut"
@@ -120,38 +120,3 @@ class Pace:
             listener(self.outlook())
             self._reported = self.clock()
             self._since += self._reported - clock_seconds  # the listener's time is not the run's
-
-
-@dataclass
-class Listener:
-    """The callbacks that follow a run, and its watcher (`craft.watch`). `step` is the last optimizer step and the number of
-    steps.
-
-    `repeats`: while a split is scored the last step is reported again, so that the run can leave there: answers in words take
-    long. Steps of a cut do so in any run.
-    """
-
-    report: Callable[[Progress], None] = lambda _progress: None
-    on_step: Callable[[int, int], None] = lambda _step, _total: None
-    step: tuple[int, int] | None = None
-    pace: Pace | None = None
-    repeats: bool = False
-
-    def end_step(self, step: int, total: int) -> None:
-        self.step = step, total
-        if self.pace is not None:
-            self.pace.end_step(step)
-        self._repeat_step()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if total and (self.repeats or what == CUT_STEPS):
-            self._repeat_step()
-        if total and self.pace is not None:
-            self.pace.count(what, done, total)
-
-    def _repeat_step(self) -> None:
-        """Reports the last step. All processes leave there if one has to."""
-        from craft.processes import current  # torch, which a driver does not need
-
-        if (step := self.step) is not None:
-            current().agree_to_leave(lambda: self.on_step(*step))

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ from craft.trainer.checkpoint import STATE_FILE, list_checkpoints, write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.loop import Loop, epochs_after
 from craft.trainer.meter import Meter
-from craft.trainer.pace import Listener, Pace
+from craft.trainer.pace import CUT_STEPS, Pace
 from craft.trainer.process import UNREPEATABLE
 
 _BEST_FILE = "best.safetensors"
@@ -70,7 +70,10 @@ class Best:
 
 @dataclass
 class Run:
-    """A prepared run: everything that its evaluations, its checkpoints and its end need."""
+    """A prepared run: everything that its evaluations, its checkpoints and its end need.
+
+    `send` and `on_step` are the callbacks of `train_run`. `pace` is there once it trains.
+    """
 
     spec: RunSpec
     task: Task
@@ -79,7 +82,6 @@ class Run:
     loop: Loop
     directory: Path
     meter: Meter
-    listener: Listener
     facts: dict[str, Any]
     notes: list[str]
     forgetting: Forgetting | None = None
@@ -89,11 +91,14 @@ class Run:
     resumed_at: list[int] = field(default_factory=list)
     checkpoint: Path | None = None
     evaluation_due: bool = False
+    send: Callable[[Progress], None] = lambda _progress: None
+    on_step: Callable[[int, int], None] = lambda _step, _total: None
+    pace: Pace | None = None
 
     def train(self) -> None:
         """Makes the steps that are left, with the evaluations between them."""
         loop, training = self.loop, self.spec.training
-        pace = self.listener.pace = Pace(
+        pace = self.pace = Pace(
             loop.total,
             training.batch_size * training.gradient_accumulation,
             loop.evaluated_at,
@@ -107,13 +112,26 @@ class Run:
             self._evaluate(pace)
         with self.meter.phase("train"):
             for step in loop.train():
+                pace.end_step(step)
                 try:
-                    self.listener.end_step(step, loop.total)
+                    self._report_step()
                 except Leave:
                     self._leave()  # an evaluation may take longer than the machine stays; the resumed run makes up for it
                     raise
                 if step in loop.evaluated_at:
                     self._evaluate(pace)
+
+    def follow(self, what: str, done: int, total: int) -> None:
+        """Counts what `craft.watch.watch` reports. Where that takes long, answers in words and a cut's steps, the last step is
+        reported again, so that the run can leave there."""
+        if total and (self.task.kind == "generation" or what == CUT_STEPS) and (self.loop.step or self.resumed_at):
+            self._report_step()
+        if total and self.pace is not None:
+            self.pace.count(what, done, total)
+
+    def _report_step(self) -> None:
+        """Calls `on_step` with the last step. All processes leave there if one has to."""
+        current().agree_to_leave(lambda: self.on_step(self.loop.step, self.loop.total))
 
     def _evaluate(self, pace: Pace) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports."""
@@ -158,7 +176,7 @@ class Run:
             return
         step, examples = self.loop.step, self.scorer.examples["train_examples"]
         epoch = epochs_after(self.spec.training, examples, step)
-        self.listener.report(Progress(step, self.loop.total, epoch, metrics, [*points], self.checkpoint))
+        self.send(Progress(step, self.loop.total, epoch, metrics, [*points], self.checkpoint))
 
     def _write_checkpoint(self) -> None:
         best, step, write = self.best, self.loop.step, self.loop.copy_state()
@@ -213,7 +231,6 @@ class Run:
         self.meter.restore(state["meter"])
         self.seconds_before += state["seconds"]
         self.resumed_at = [*state["resumed_at"], state["step"]]
-        self.listener.step = state["step"], self.loop.total
         if (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
 

@@ -49,10 +49,10 @@ from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import MANIFEST_FILE, read_state
+from craft.trainer.counting import text_config
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop, total_steps
 from craft.trainer.meter import Meter
-from craft.trainer.pace import Listener
 from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.run import Run, finish
 from craft.watch import watching
@@ -96,42 +96,43 @@ def train_run(
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        listener = Listener(keep_newest, on_step)
-        with watching(listener):
-            return finish(_train(spec, directory, listener, newest, cuts, notes))
+        run = _ready(spec, directory, newest, notes)
+        run.cuts, run.send, run.on_step = cuts, keep_newest, on_step
+        with watching(run.follow):
+            run.train()
+            return finish(run)
 
     with isolate_process(tf32=spec.training.tf32), name_memory_errors(micro_batch), quiet_libraries():
         return run_repeatably(work)
 
 
-def _train(
-    spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, cuts: Sequence[int], notes: list[str]
-) -> Run:
+def _ready(spec: RunSpec, directory: Path, resume_from: Path | None, notes: list[str]) -> Run:
+    """Prepares a run, or restores it from its checkpoint."""
     began = time.perf_counter()
     meter, group = Meter(), current()
+    spec = spec.with_rate(text_config(spec.model, spec.revision).hidden_size)
     resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
     if (start := spec.warm_start) is not None and start.adapter is not None:
         adapter = group.deliver(Path(start.adapter), directory / "source", RUN_FILE)
         spec = spec.model_copy(update={"warm_start": start.model_copy(update={"adapter": str(adapter)})})
     resumed = None if resume_from is None else read_state(resume_from, spec)
     try:
-        run = _prepare(spec, directory, meter, listener, fresh=resumed is None)
+        run = _prepare(spec, directory, meter, fresh=resumed is None)
     except Unavailable as error:
         raise RunPrevented(str(error)) from error
     except ValueError as error:
         raise RunFailed(str(error)) from error
-    run.seconds_before, run.cuts = -began, cuts
+    run.seconds_before = -began
     run.notes += [*notes, *([f"trained by {group.count} processes ({group.way})"] if group.count > 1 else [])]
     directory.mkdir(parents=True, exist_ok=True)
     for name in (PREDICTIONS_FOLDER, CUTS_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
-    run.train()
     return run
 
 
-def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, fresh: bool) -> Run:
+def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
     """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user.
 
     A run that is not `fresh` has its head and its warm start from a checkpoint.
@@ -140,7 +141,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     refuse_elsewhere(method)
     with meter.phase("data"):
         splits = splits_of(spec, task)
-    listener.repeats = task.kind == "generation"
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     # A base that fits on no GPU is put into parts from the CPU's memory, or divided among the GPUs as it is read.
     elsewhere: dict[str, str] = {"shard": "cpu", "layers": SPREAD}
@@ -184,7 +184,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     facts |= {POSITIVE: task.labels[task.positive]} if task.suite == "custom" and METRICS[task.primary].one_class else {}
     facts |= forgetting.facts if forgetting else {}
     loop = Loop(spec, task.kind, model, scorer.train, meter, starts=starts)
-    run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)
+    run = Run(spec, task, model, scorer, loop, directory, meter, facts, notes, forgetting)
     run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
 

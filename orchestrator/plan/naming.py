@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from craft.methods import METHODS
+from craft.methods.method import WIDTH, starting_rate
 from craft.methods.whole import BASE_MODEL
 from craft.settings import TrainingSettings, WarmStart, content_hash
 from craft.spec import RECOVERY, RunSpec
@@ -104,7 +105,7 @@ class Identity:
         custom_tasks = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
         source = sweep.warm_start.get(task) if block is None or block.warm_start else None
         begin = WarmStart(run=self.spec(method, parameters, training, path, source, seed).key) if source else None
-        return RunSpec(
+        run = RunSpec(
             model=sweep.model,
             revision=sweep.revision,
             projection_map=sweep.projection_map,
@@ -119,6 +120,20 @@ class Identity:
             warm_start=begin,
             measure=sweep.measure,
         )
+        return run.with_rate(self._width)
+
+    def own_rate(self, configuration: Configuration) -> float | None:
+        """Returns the learning rate at which the method of a configuration begins; None if it has none of its own."""
+        row = METHODS[configuration.method]
+        return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width) if row.rate else None
+
+    @cached_property
+    def _width(self) -> int:
+        if not self._resolves:
+            return WIDTH
+        from craft.trainer.counting import text_config
+
+        return int(text_config(self.sweep.model, self.sweep.revision).hidden_size)
 
     def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
         block = self.sweep.block_at(path)

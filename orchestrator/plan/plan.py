@@ -170,7 +170,7 @@ def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str
         for family in families_of(planner, trained):
             if family.candidates == 1:  # nothing to choose, so its trials are reported
                 seeds[family.groups[0][0].id] = planner.sweep.reported_seeds
-            seeds |= {candidate.id: () for group in family.later for candidate in group}
+            seeds |= {candidate.id: () for candidate in family.later}
     return seeds
 
 

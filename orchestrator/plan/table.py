@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from craft.methods import METHODS
 from craft.models.files import gguf_notes
 from craft.words import format_bytes, list_some, plural
+from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import SHOWN as FEW
 from orchestrator.plan.tuning import Family, budget_of, rates_words
@@ -89,6 +91,8 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         trials = Counter(trial.configuration for trial in plan.trials)
         first = [trials[trained.id] for trained in plan.trained if trials[trained.id]]
         seeds, total, configurations, most = sorted({count // tasks for count in first}), len(plan.jobs), len(first), ""
+    if begins := _starting_rates(plan):
+        yield Line("learning rates of methods that are given none", begins)
     yield from (Line("dropped", f"{drop.configuration.label}: {drop.reason}") for drop in dropped)
     if plan.duplicates:
         yield Line("merged", f"{len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}")
@@ -103,6 +107,19 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         yield Line("cuts", f"{cuts} {plural(cuts, 'configuration')}, of at most the size shown")
     if plan.configurations:
         yield Line("memory", "estimated for a training step; adapter: bytes saved for adapter and head")
+
+
+def _starting_rates(plan: Plan) -> str:
+    """Returns the rate of each method whose configurations have none of their own, as `CRAFT 3.4e-3, LoRA 2.1e-3 to 4.1e-3`."""
+    sweep, identity, task, rates = plan.sweep, plan.planner.identity, plan.sweep.task_names[0], dict[str, set[float]]()
+    for trained in plan.probed or plan.trained:
+        own = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
+        rate = identity.run_of(trained, task, sweep.seeds[0]).training.learning_rate
+        if own is None and rate is not None and trained.method != "head":
+            rates.setdefault(METHODS[trained.method].title, set()).add(rate)
+    return ", ".join(
+        f"{title} {' to '.join(text(rate) for rate in sorted({min(some), max(some)}))}" for title, some in rates.items()
+    )
 
 
 def choices(plan: Plan) -> list[Line]:
@@ -131,19 +148,20 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     counts = {len(group) for group in groups if len(group) > 1}
     further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(sweep.reported_seeds)
     all_steps = round(sum(_steps(family, len(sweep.reported_seeds) / len(sweep.seeds), steps) for family in families))
-    transferred = [family for family in families if family.later]
+    walked, transferred = any(family.later for family in families), [family for family in families if family.ends]
     yield Line(
         "then",
         f"the best of {len(groups) - len(fixed)} groups, {seeds}: at most {further} trials more, "
-        f"{'about ' if transferred else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
+        f"{'about ' if walked else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
     )
     if counts:
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
-        tuned = f"{', '.join(sweep.tuned_settings)}, {_between(counts)} candidates and {_between(each)} trials a configuration"
+        most = f"{'at most ' if walked else ''}{_between(counts)} candidates and {_between(each)} trials a configuration"
+        tuned = f"{', '.join(sweep.tuned_settings)}, {most}"
         yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {_listed(sweep.seeds)} (not reported)")
-    if transferred:
+    if walked:
         first = list_some([plan.planner.labels.label_of(family.groups[family.start]) for family in transferred], FEW, "; ")
-        yield Line("rates", f"{rates_words(sweep, families, planned)}, tuned at {first}")
+        yield Line("rates", f"{rates_words(sweep, families, planned)}{', tuned at ' if first else ''}{first}")
     if fixed:
         yield Line("not tuned", list_some(fixed, FEW, "; "))
 
@@ -151,7 +169,8 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
 def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
     """Returns the steps of a family's tuning and of the seeds after it, of which there are `share` for each seed that tunes.
     All its ranks are trained for as many."""
-    first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
+    group = family.groups[family.start]
+    first = [steps.get(group[place].id, 0) for place in family.first]
     reported = 0 if family.candidates == 1 else len(family.groups) * share
     return sum(first) + max(first) * (family.planned - len(first) + reported)
 

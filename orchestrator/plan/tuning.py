@@ -3,10 +3,13 @@
 A group is one configuration with every value that is tried of what is tuned, its candidates. Their trials with the sweep's
 seeds choose, and the best then runs with the seeds of `replication`. A group of one is not tuned.
 
+The search for a learning rate begins at the value next to the method's own rate (`craft.methods.method.starting_rate`) and its
+neighbours, and walks on while the best is the last in its direction. A method without an own rate tries every value.
+
 Learning rates are transferred over the ranks of a method: tuned at one rank, checked at the smallest and the largest.
 
-    rank 1     2     4     8     16          4: every rate is tried
-       3?   <-     all    ->     3?          1, 16: the best rate of 4, its neighbours, and on from a better one
+    rank 1     2     4     8     16          4: its own rate and the neighbours, and on from a better one
+       3?   <-     3?     ->     3?          1, 16: the best rate of 4 and the neighbours, and on from a better one
 
 A family is what differs in nothing but the rank and the learning rate. Its middle rank is tuned. Where the best rate of an end
 is no more than one step away, the ranks between take the rate of the middle one, and the end its own best. Otherwise that end
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +58,14 @@ Places = Mapping[int, Tried]
 @dataclass(frozen=True)
 class Family:
     """Groups of candidates over which the learning rate is transferred, from the smallest to the largest rank, the candidates
-    of each by their rate. A group whose rate is not transferred is a family of one, in the file's order."""
+    of each by their rate. A group whose rate is not transferred is a family of one.
+
+    Attributes:
+        begin: the place of the candidate at which the first group's search begins; None: all of its candidates are tried.
+    """
 
     groups: tuple[tuple[Configuration, ...], ...]
+    begin: int | None = None
 
     @property
     def start(self) -> int:
@@ -65,9 +73,20 @@ class Family:
         return (len(self.groups) - 1) // 2
 
     @property
-    def later(self) -> list[tuple[Configuration, ...]]:
-        """The groups whose candidates are tried when the first one is tuned, or never."""
-        return [group for place, group in enumerate(self.groups) if place != self.start]
+    def first(self) -> set[int]:
+        """The places of the candidates of the first group that are tried in any case."""
+        every = {*range(len(self.groups[self.start]))}
+        return every if self.begin is None else _near(self.begin) & every
+
+    @property
+    def later(self) -> list[Configuration]:
+        """The candidates that are tried when those before them have scores, or never."""
+        return [
+            candidate
+            for rank, group in enumerate(self.groups)
+            for place, candidate in enumerate(group)
+            if rank != self.start or place not in self.first
+        ]
 
     @property
     def ends(self) -> list[int]:
@@ -76,7 +95,7 @@ class Family:
     @property
     def planned(self) -> int:
         """The number of candidates that are tried on each task if the rate is transferred."""
-        return len(self.groups[self.start]) + sum(min(3, len(self.groups[end])) for end in self.ends)
+        return len(self.first) + sum(min(3, len(self.groups[end])) for end in self.ends)
 
     @property
     def candidates(self) -> int:
@@ -87,8 +106,8 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], trans
     """Returns the groups of candidates, joined into families if the rate is transferred and this saves trainings.
 
     Args:
-        transfer: whether rates may be transferred. They are not in a sweep with `warm_start`, where a trial needs the same
-            candidate on the task that it starts from.
+        transfer: whether rates may be transferred, and some not tried. They may not in a sweep with `warm_start`, where a trial
+            needs the same candidate on the task that it starts from.
     """
     groups: dict[str, list[Configuration]] = {}
     for configuration in configurations:
@@ -102,16 +121,29 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], trans
         serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
         if transfer and serves and len(group) > 1:
             name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
-        related.setdefault(name, []).append(tuple(group))
+        related.setdefault(name, []).append(tuple(sorted(group, key=_rate_of) if transfer and len(group) > 1 else group))
     all_families = []
     for some in related.values():
-        families = [Family((group,)) for group in some]
+        families = [Family((group,), _begin(planner, group) if transfer else None) for group in some]
         if len(some) >= LEAST:
             by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
-            ranked = Family(tuple(tuple(sorted(group, key=_rate_of)) for group in by_rank))
-            families = [ranked] if ranked.planned < ranked.candidates else families
+            ranked = Family(tuple(by_rank))
+            ranked = replace(ranked, begin=_begin(planner, ranked.groups[ranked.start]))
+            families = [ranked] if ranked.planned < sum(family.planned for family in families) else families
         all_families += families
     return all_families
+
+
+def _begin(planner: Planner, group: Sequence[Configuration]) -> int | None:
+    """Returns the place of the rate next to the method's own; None where it has none, or the first three are all."""
+    own = planner.identity.own_rate(group[0])
+    if own is None or len(group) <= len(_near(0)):
+        return None
+    return min(range(len(group)), key=lambda place: abs(math.log(_rate_of(group[place]) / own)))
+
+
+def _near(place: int) -> set[int]:
+    return {place - 1, place, place + 1}
 
 
 def _rate_of(configuration: Configuration) -> float:
@@ -140,11 +172,18 @@ def noise_between(first: Tried, second: Tried) -> float:
     return float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
 
 
-def to_try(tried: Sequence[Places], rates: int, start: int) -> list[set[int]]:
+def to_try(tried: Sequence[Places], family: Family) -> list[set[int]]:
     """Returns the rates to try on a task, a set for each rank. The search is over when all of them have scores."""
-    every, wanted = {*range(rates)}, [set[int]() for _ in tried]
-    wanted[start] |= every
-    if not every <= tried[start].keys():
+    start, wanted = family.start, [set[int]() for _ in tried]
+    every, walked = {*range(len(family.groups[start]))}, family.first
+    while walked <= tried[start].keys():
+        best = best_of({place: tried[start][place] for place in walked})
+        further = every if best is None else _near(best) & every
+        if further <= walked:
+            break
+        walked = walked | further
+    wanted[start] |= walked
+    if not walked <= tried[start].keys():
         return wanted
     transferred = best_of(tried[start])
     if transferred is None:

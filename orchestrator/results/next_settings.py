@@ -99,14 +99,11 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float
 
 def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
     """Returns the rates that the configuration's block tries, as text, and the settings that add one on both sides; no settings
-    where the block does not say them."""
+    where its block is not known."""
     place, block = _block_of(sweep, summary)
-    if RATE not in block:
-        rate = _rate(summary)
-        return ("" if math.isnan(rate) else f"{rate:g}"), {}
-    rates = [rate for value in _values(block[RATE]) if math.isfinite(rate := _number(value))]
-    if not rates:
-        return "", {}
+    rates = [rate for value in _values(block.get(RATE, _rate(summary))) if math.isfinite(rate := _number(value))]
+    if not rates or not block:
+        return ", ".join(f"{rate:g}" for rate in rates), {}
     ordered = sorted(rates)
     step = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1)) if len(ordered) > 1 else 3.0
     new = [_round(ordered[0] / step), _round(ordered[-1] * step)]

@@ -88,7 +88,7 @@ class _Tried:
         for family in (family for family in self._families if family.later):
             for task in self._plan.sweep.task_names:
                 tried = self._by_rank(family, task)
-                wanted = to_try(tried, len(family.groups[family.start]), family.start)
+                wanted = to_try(tried, family)
                 for rank, group in enumerate(family.groups):
                     places = [place for place in range(len(group)) if place in wanted[rank] and place not in tried[rank]]
                     more += [trial for place in places for trial in planner.trials(with_cuts[group[place].id], tasks=[task])]
@@ -137,8 +137,11 @@ class _Tried:
         return own
 
     def rates_line(self) -> str:
-        """Returns what transferring learning rates over ranks saved, and where the best rate differed; empty if none may be."""
-        families, far = [family for family in self._families if family.later], list[str]()
+        """Returns how many trainings looked for rates, and where ranks need different ones; empty if all were tried."""
+        if not any(family.later for family in self._families):
+            return ""
+        line, far = f"rates: {rates_words(self._plan.sweep, self._families, self._tuning)}", list[str]()
+        families = [family for family in self._families if family.ends]
         for family in families:
             for task, rows in self._rates(family).items():
                 transferred = rows[family.start][0]
@@ -147,9 +150,8 @@ class _Tried:
                     if end_rate is None or transferred is None or abs(end_rate - transferred) > 1:
                         far.append(f"{self._plan.planner.labels.label_of(family.groups[end])} ({task})")
         if not families:
-            return ""
-        line = f"rates: {rates_words(self._plan.sweep, self._families, self._tuning)}: "
-        return line + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
+            return line
+        return f"{line}: " + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
 
     def _rates(self, family: Family) -> dict[str, list[tuple[int | None, bool]]]:
         rates = len(family.groups[family.start])

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from craft.methods import find_method
+from craft.methods.method import starting_rate
 from orchestrator.suggest.facts import DataFacts, ModelFacts
 
 MOST = 10**9
@@ -20,8 +22,6 @@ PASSES, STEPS = 3, 400
 """A training of so many passes, and of so many steps, comes before other rates and methods (docs/own-data.md)."""
 MOST_PASSES, ENOUGH_PASSES, ENOUGH_STEPS = 20, 6, 1000
 """No training has more passes than the first. From the second on, more hardly help once there are so many steps."""
-RATE_AT, RATE_HIDDEN, RATE_FALLS = 1.2e-3, 768, 0.78
-"""The usual best rate of LoRA with alpha = rank at this hidden size, and the power with which it falls as the size grows."""
 METHODS = {"lora": "LoRA", "everywhere": "LoRA on all projections", "ia3": "(IA)³", "craft": "CRAFT"}
 """The methods in the order in which they are tried, besides the head alone."""
 
@@ -120,9 +120,10 @@ class Bounds:
         steps = [*tens, *(math.ceil(self.epoch * count / 2) for count in halves)]
         return [replace(design, steps=count) for count in steps if count > design.steps]
 
-    def rates(self, design: Design, times: float = 1.0) -> list[float]:
-        """Returns learning rates around `times` the usual one of LoRA, each twice the one before."""
-        usual = times * RATE_AT * (RATE_HIDDEN / self.model.hidden) ** RATE_FALLS
+    def rates(self, design: Design, method: str = "lora") -> list[float]:
+        """Returns learning rates around that at which `method` begins, each twice the one before."""
+        row = find_method(method)
+        usual = starting_rate(row, row.parameters(), self.model.hidden)
         return [float(f"{usual * 2.0**power:.0e}") for power in range(-(design.rates // 2), design.rates // 2 + 1)]
 
     def lora_ranks(self, design: Design) -> list[int]:

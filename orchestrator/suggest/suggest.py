@@ -149,15 +149,17 @@ class _Sweep:
         return _Planned(design, plan, work, self._seconds(work, plan))
 
     def _seconds(self, work: Mapping[YamlPath, Work], plan: Plan) -> float:
-        """Returns the seconds of the whole session: the last training runs alone, the head is fitted once."""
+        """Returns the most seconds of the whole session: the longest training may be the last to start, and run alone; the head
+        is fitted once."""
         from craft.trainer.head_start import MOST_EXAMPLES
 
         data, facts, speed = self.bounds.data, self.bounds.model, self.machine.speed
-        last = max(part.seconds(speed) / part.trainings for part in work.values())
+        at_once = trainings_at_once(plan)
+        last = (1 - 1 / at_once) * max(part.seconds(speed) / part.trainings for part in work.values())
         head = min(data.train, MOST_EXAMPLES) * speed.example if data.kind != "generation" else 0.0
         craft = any(run.method == "craft" for run in plan.trained)
         decompose = DECOMPOSE * 4 * facts.layers * facts.hidden**3 if craft else 0.0
-        return SESSION + head + decompose + seconds_of(sum(work.values(), Work()), speed, trainings_at_once(plan)) + last
+        return SESSION + head + decompose + seconds_of(sum(work.values(), Work()), speed, at_once) + last
 
     def file(self, planned: _Planned, left_out: Sequence[tuple[str, float]]) -> str:
         at_once, sweep = trainings_at_once(planned.plan), planned.plan.sweep

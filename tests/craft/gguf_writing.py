@@ -26,6 +26,13 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
+FIELDS: dict[str, Any] = {
+    "context_length": 128, "embedding_length": WIDTH, "block_count": LAYERS, "feed_forward_length": INNER, "head_count": HEADS,
+    "head_count_kv": KEY_HEADS, "rope_dimension_count": WIDTH // HEADS, "rope_freq_base": 50_000.0, "layer_norm_rms_eps": 1e-5,
+    "tokenizer_model": "gpt2", "token_merges": MERGES, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2,
+    "unk_token_id": 0, "add_bos_token": False,
+}  # fmt: skip
+"""What the file says of every model, by the names of `gguf.GGUFWriter`'s methods."""
 
 
 def vocabulary() -> list[str]:
@@ -68,26 +75,14 @@ def write(path: Path, model: LlamaForCausalLM, form: Format = Format.F32, leave_
     """
     architecture = changes.get("architecture", "llama")
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(128)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_rope_freq_base(50_000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(vocabulary()))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(changes.get("pre", "smollm"))
-    writer.add_token_list(vocabulary())
-    writer.add_token_types([3 if token in SPECIAL else 1 for token in vocabulary()])
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(False)
+    fields = FIELDS | {
+        "tokenizer_pre": changes.get("pre", "smollm"),
+        "token_list": vocabulary(),
+        "vocab_size": len(vocabulary()),
+    }
+    fields["token_types"] = [3 if token in SPECIAL else 1 for token in vocabulary()]
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
     if "parts" in changes:
         writer.add_uint16("split.count", changes["parts"])
     for name, tensor in tensors(model).items():

@@ -16,7 +16,7 @@ import torch
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.training import train_run
-from tests.craft.pretended_gpu.test_waits import STEPS, spec_of
+from tests.craft.pretended_gpu.test_methods import COUNTED, FEW, spec_of
 
 Figure = Callable[[str], None]
 GIB = 2**30
@@ -80,17 +80,17 @@ def test_a_step_fits_its_plan(method: str, precision: str, llama: str, long_text
 def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_path: Path, figure: Figure) -> None:
     """As on the pretended GPU, counted by CUDA's own watch."""
     counts = []
-    for steps in STEPS:
+    for steps in COUNTED:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                train_run(spec_of(tiny_bert, method, "toy/sentiment", steps), tmp_path / str(steps))
+                train_run(spec_of(tiny_bert, method, **FEW, max_steps=steps), tmp_path / str(steps))
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         counts.append(Counter(f"{item.filename}:{item.lineno}" for item in said if "synchroniz" in str(item.message)))
     assert counts[0], "the loading of a run waits: the watch is on"
     counts[1].subtract(counts[0])
-    more = {line.rpartition("/")[2]: count / (STEPS[1] - STEPS[0]) for line, count in counts[1].items() if count > 0}
+    more = {line.rpartition("/")[2]: count / (COUNTED[1] - COUNTED[0]) for line, count in counts[1].items() if count > 0}
     figure(f"waits a step: {more}")
     assert sum(more.values()) <= 2, more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,31 +20,40 @@ from craft.models.adapters import WEIGHTS_FILE
 from craft.tasks.prompts import PROMPTS
 
 
-def _disturb(model: Any) -> None:
-    """Gives an adapter of rank 2 random weights, of which the second direction does next to nothing."""
+def _saved(base: Any, folder: Path, *targets: str, embeddings: bool = False, **settings: Any) -> None:
+    """Saves an adapter of rank 2 with random weights, of which the second direction does next to nothing."""
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(base) if isinstance(base, str) else base
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=[*targets], task_type="CAUSAL_LM", **settings))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.requires_grad or "embed_tokens" in name:
                 weight.add_(0.3 * torch.randn_like(weight))
             if "lora_B" in name:
                 weight[:, 1] *= 1e-4
+    model.save_pretrained(folder, save_embedding_layers=embeddings)
 
 
-@pytest.mark.parametrize("metric", [None, "exact_match"])
-def test_an_audit_of_a_language_model(
-    metric: str | None, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Twelve rows of a random model show no help, and then there is no verdict.
+def _data(folder: Path, pairs: Iterable[tuple[str, str]], **more: Any) -> Data:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps({"ask": ask, "reply": reply}) + "\n" for ask, reply in pairs))
+    return Data(str(file), prompt=("ask",), response="reply", **more)
+
+
+PAIRS = [(f"say {at}", f"{at} it is") for at in range(12)]
+
+
+@pytest.fixture
+def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve rows of a random model show no help, and then there is no verdict."""
     monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
-    torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    pairs = [{"ask": f"say {at}", "reply": f"{at} it is"} for at in range(12)]
-    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    data = Data(str(file), prompt=("ask",), response="reply", metric=metric)
+
+
+@pytest.mark.usefixtures("helpful")
+@pytest.mark.parametrize("metric", [None, "exact_match"])
+def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
+    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    data = _data(tmp_path, PAIRS, metric=metric)
     audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "small")
     assert audit.metric == (metric or "likelihood")
     assert audit.sizes
@@ -53,7 +63,7 @@ def test_an_audit_of_a_language_model(
     again = audit_adapter(tmp_path / "small", data, within=100)
     assert again.score == pytest.approx(audit.enough.score)
     with pytest.raises(ValueError, match="--prompt and --response, or --messages"):
-        audit_adapter(tmp_path / "whole", Data(str(file)))
+        audit_adapter(tmp_path / "whole", Data(data.held_out))
 
 
 @pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -76,10 +86,7 @@ def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str
             steps.step()
             steps.zero_grad()
     model.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"ask": ask, "reply": reply}) + "\n" for ask, reply in pairs))
-    data = Data(str(file), prompt=("ask",), response="reply")
-    lines = list[str]()
+    data, lines = _data(tmp_path, pairs), list[str]()
     audit = audit_adapter(tmp_path / "whole", data, tell=lines.append)
     assert audit.form == ("as they stand" if plain else "in Alpaca's form")
     assert any(line.startswith(f"pairs are read {audit.form}: ") for line in lines)
@@ -92,15 +99,11 @@ def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str
 
 def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama: str, tmp_path: Path) -> None:
     """Plain transformers is the reference. A model is audited as its folder is."""
-    torch.manual_seed(0)
-    base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole")
+    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_llama), str(tmp_path / "whole")).eval()
-    options, file = ("maybe so", "no", "yes"), tmp_path / "rows.jsonl"
+    options = ("maybe so", "no", "yes")
     pairs = [(f"is {at} odd? ", options[at % 3]) for at in range(15)]
-    file.write_text("".join(json.dumps({"ask": ask, "reply": reply}) + "\n" for ask, reply in pairs))
 
     def worth(ask: str, option: str) -> float:
         ids = torch.tensor([[*tokenizer(ask + option)["input_ids"], tokenizer.eos_token_id]])
@@ -109,32 +112,27 @@ def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama:
         return float(chances[len(tokenizer(ask)["input_ids"]) - 1 :].sum()) / len(option)
 
     right = [max(options, key=lambda option, ask=ask: worth(ask, option)) == reply for ask, reply in pairs]
-    data, lines = Data(str(file), prompt=("ask",), response="reply", metric="cloze", plain=True), list[str]()
+    data, lines = _data(tmp_path, pairs, metric="cloze", plain=True), list[str]()
     audit = audit_adapter(tmp_path / "whole", data, within=100, tell=lines.append)
     assert (audit.metric, audit.rows, audit.score) == ("cloze", 15, pytest.approx(100 * sum(right) / 15))
     assert any("above the most frequent class (33.3)" in line for line in audit.warnings)
     assert lines[0].startswith("LORA with 448 parameters in 4 modules (q_proj, v_proj)")
     again = audit_adapter(model, data, within=100)
     assert (again.score, [size.score for size in again.sizes]) == (audit.score, [size.score for size in audit.sizes])
-    file.write_text("".join(json.dumps({"ask": ask, "reply": f"{at} {ask}"}) + "\n" for at, (ask, _) in enumerate(pairs * 3)))
+    data = _data(tmp_path, [(ask, f"{at} {ask}") for at, (ask, _) in enumerate(pairs * 3)], metric="cloze", plain=True)
     with pytest.raises(ValueError, match=r"compares 2 to 32 answers, and reply of .* has 45 different ones"):
         audit_adapter(tmp_path / "whole", data)
 
 
+@pytest.mark.usefixtures("helpful")
 def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.add_tokens(["<ask>", "<reply>"])
     base.resize_token_embeddings(len(tokenizer))
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole", save_embedding_layers=True)
+    _saved(base, tmp_path / "whole", "q_proj", embeddings=True)
     tokenizer.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"ask": f"<ask> {at}", "reply": f"<reply> {at}"}) + "\n" for at in range(12)))
-    audit = audit_adapter(
-        tmp_path / "whole", Data(str(file), prompt=("ask",), response="reply"), within=100, to=tmp_path / "cut"
-    )
+    data = _data(tmp_path, [(f"<ask> {at}", f"<reply> {at}") for at in range(12)])
+    audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "cut")
     assert audit.folder.words == len(tokenizer)
     before, after = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("whole", "cut"))
     embeddings = [name for name in before if "embed_tokens" in name]
@@ -152,11 +150,6 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
 def test_embeddings_that_train_are_refused_by_name(
     settings: dict[str, Any], said: str, tiny_llama: str, tmp_path: Path
 ) -> None:
-    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **settings))
-    _disturb(model)
-    model.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"ask": f"say {at}", "reply": f"{at} it is"}) + "\n" for at in range(12)))
+    _saved(tiny_llama, tmp_path / "whole", "q_proj", **settings)
     with pytest.raises(ValueError, match=said):
-        audit_adapter(tmp_path / "whole", Data(str(file), prompt=("ask",), response="reply"))
+        audit_adapter(tmp_path / "whole", _data(tmp_path, PAIRS))

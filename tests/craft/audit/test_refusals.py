@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +66,6 @@ def test_modules_that_are_trained_whole_are_refused_by_name(
         audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
 
 
-def _remove(name: str) -> Any:
-    return lambda folder: (folder / name).unlink()
-
-
-def _damage(folder: Path) -> None:
-    file = folder / WEIGHTS_FILE
-    file.write_bytes(file.read_bytes()[:200])
-
-
-def _pickle(folder: Path) -> None:
-    (folder / WEIGHTS_FILE).rename(folder / "adapter_model.bin")
-
-
 def _config(**changes: Any) -> Any:
     def change(folder: Path) -> None:
         file = folder / "adapter_config.json"
@@ -86,23 +74,20 @@ def _config(**changes: Any) -> Any:
     return change
 
 
+def _weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Any:
+    return lambda folder: save_file(change(load_file(folder / WEIGHTS_FILE)), folder / WEIGHTS_FILE)
+
+
 def _rename(part: str, to: str) -> Any:
-    def change(folder: Path) -> None:
-        weights = load_file(folder / WEIGHTS_FILE)
-        save_file({name.replace(part, to): weight for name, weight in weights.items()}, folder / WEIGHTS_FILE)
-
-    return change
+    return _weights(lambda weights: {name.replace(part, to): weight for name, weight in weights.items()})
 
 
-def _without_head(folder: Path) -> None:
-    weights = load_file(folder / WEIGHTS_FILE)
-    save_file({name: weight for name, weight in weights.items() if "classifier" not in name}, folder / WEIGHTS_FILE)
+def _without_head(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight for name, weight in weights.items() if "classifier" not in name}
 
 
-def _not_a_number(folder: Path) -> None:
-    weights = load_file(folder / WEIGHTS_FILE)
-    next(weight for name, weight in weights.items() if "lora_B" in name)[0] = torch.nan
-    save_file(weights, folder / WEIGHTS_FILE)
+def _not_a_number(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight * torch.nan if "layer.0" in name and "lora_B" in name else weight for name, weight in weights.items()}
 
 
 def _merged(folder: Path) -> None:
@@ -123,17 +108,17 @@ def _nested(folder: Path) -> None:
     [
         (_merged, "it is a whole model"),
         (_nested, "adapters are in checkpoint-9"),
-        (_remove(WEIGHTS_FILE), "copy it from where the adapter was trained"),
-        (_pickle, "its weights are pickled"),
-        (_damage, "is damaged"),
-        (_without_head, "holds no task head"),
+        (lambda folder: (folder / WEIGHTS_FILE).unlink(), "copy it from where the adapter was trained"),
+        (lambda folder: (folder / WEIGHTS_FILE).rename(folder / "adapter_model.bin"), "its weights are pickled"),
+        (lambda folder: os.truncate(folder / WEIGHTS_FILE, 200), "is damaged"),
+        (_weights(_without_head), "holds no task head"),
         (_config(base_model_name_or_path=None), "give it as --base"),
         (_config(base_model_name_or_path="./nowhere"), "does not exist"),
         (_config(bias="all"), "trains biases too"),
         (_config(lora_bias=True), "trains biases too"),
         (_config(task_type="TOKEN_CLS"), "is for TOKEN_CLS"),
         (_config(layer_replication=[[0, 2], [1, 3]]), "repeats layers"),
-        (_not_a_number, "are no numbers"),
+        (_weights(_not_a_number), "are no numbers"),
         (_config(peft_type="PROMPT_TUNING"), "puts vectors before the text"),
         (_config(peft_type="NEW"), "no configuration of PEFT"),
         (_config(r=5), "does not fit"),

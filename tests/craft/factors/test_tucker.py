@@ -15,7 +15,7 @@ from tensorly.decomposition import tucker as tensorly_tucker
 from craft.factors import hosvd as tucker
 from craft.factors.hosvd import TuckerFactors, hosvd, sketch_difference
 from craft.factors.low_rank import halves, product_svd, ranks_within
-from craft.ranks import resolve_ranks
+from craft.ranks import parse_ranks, resolve_ranks
 
 SHAPES = [(4, 24, 30), (6, 40, 17), (3, 15, 90), (1, 20, 20), (2, 50, 9)]
 
@@ -202,6 +202,11 @@ def test_every_flipped_column_moves_the_sketch():
 def test_ranks_that_do_not_fit_are_refused_with_what_would(ranks, message):
     with pytest.raises(ValueError, match=message):
         resolve_ranks(ranks, (6, 40, 17), name="projection 'q'")
+
+
+@pytest.mark.parametrize("text", ["all,64,32", "all, 64, 32", " allx64x32 "])
+def test_ranks_may_be_written_with_blanks(text: str) -> None:
+    assert parse_ranks(text) == ("all", 64, 32)
 
 
 @pytest.mark.parametrize(

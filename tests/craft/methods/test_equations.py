@@ -199,11 +199,9 @@ def test_adalora_keeps_the_budget(tiny_model: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "parameters", "message"),
     [
-        ("lotr", {"rank": 40}, "at most 32"),
         ("superlora", {"rank": 40}, "fold into"),
         ("galore", {"rank": 40}, "at most 32"),
         ("adapterdrop", {"dropped_layers": 3}, "the model has 3 layers"),
-        ("milora", {"rank": 40}, "at most 32"),
     ],
 )
 def test_what_a_model_does_not_allow_is_said(tiny_model: Any, method: str, parameters: dict[str, Any], message: str) -> None:

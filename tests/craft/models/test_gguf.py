@@ -1,9 +1,10 @@
-"""A base model in a GGUF file: its weights and tokens against what was written, and bad files in words."""
+"""A base model in a GGUF file: its weights and tokens against what was written, bad files in words, and a run on one."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from transformers import AutoTokenizer
 from craft.models import Base
 from craft.models.files import gguf_digest, gguf_folder, gguf_notes
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
-from craft.results import ModelUnavailable, ModelUnsuited
+from craft.results import MODEL_DIGEST, ModelUnavailable, ModelUnsuited
+from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.counting import planned_counts
+from craft.trainer.training import train_run
 from tests.craft import gguf_writing as written
 
 TEXTS = ("the  2024 man, then 12%", "and\n\n  the", "Ünï", "  7")
@@ -186,3 +191,27 @@ def test_files_of_one_folder_are_never_mixed_up(
     written.write(tmp_path / "tiny.gguf", source)
     assert gguf_digest("tiny.gguf") == gguf_digest(str(path))
     assert torch.equal(weight("tiny.gguf"), source.get_parameter(place))
+
+
+def test_an_adapter_of_a_run_comes_back_to_the_file_alone(
+    source: Any, tiny_spec: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source, Format.Q8_0)
+    spec = tiny_spec(model=str(path), training={"epochs": 1, "max_length": 48})
+    result = train_run(spec, tmp_path / "run")
+    assert planned_counts(spec).trainable_parameters == result.counts.trainable_parameters
+    assert result.facts[MODEL_DIGEST] == gguf_digest(str(path))
+    formats = f"Q8_0 {1 + 7 * written.LAYERS}, F32 {1 + 2 * written.LAYERS}"
+    assert f"weights dequantized from GGUF (tensors: {formats})" in result.notes
+
+    folder = tmp_path / "run" / "adapter"
+    model, tokenizer = load_adapter(folder)
+    batch = tokenizer(["the 12 men", "and"], padding=True, return_tensors="pt")
+    moved = Path(shutil.copy(path, tmp_path / "elsewhere.gguf"))
+    again, _ = load_adapter(folder, base=str(moved))
+    with torch.no_grad():
+        outputs = model(**batch).logits
+        assert torch.equal(again(**batch).logits, outputs)
+    other = written.write(tmp_path / "other.gguf", written.random_llama(seed=1), Format.Q8_0)
+    with pytest.raises(ValueError, match=r"tiny.gguf with SHA-256 .*, and .*other.gguf has"):
+        load_adapter(folder, base=str(other))

@@ -1,7 +1,8 @@
-"""Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes and runs out of memory."""
+"""Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes, lacks memory, waits; layers on two."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,12 +13,16 @@ import torch
 
 from craft import processes
 from craft.methods import METHODS
+from craft.models import loading
+from craft.models.loading import SPREAD
 from craft.processes import Group
 from craft.results import Leave, Progress
 from craft.spec import RECOVERY, RunSpec
+from craft.trainer import training
 from craft.trainer.adapter_folder import read_record
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.cuts import cut_and_score
+from craft.trainer.loop import Loop
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
@@ -26,6 +31,7 @@ from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
 from tests.craft.trainer.same import score_saved
+from tests.word_pairs import colours
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
 QUICK = ("craft", "lora")
@@ -129,3 +135,98 @@ def test_without_cublas_workspace_products_are_noted(tiny_bert: str, tmp_path: P
 def test_devices_that_meet_are_an_error() -> None:
     with pretended(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
         torch.ones(3, device="cuda") + torch.ones(3)
+
+
+STEPS = {"max_steps": 6, "batch_size": 4, "eval_batch_size": 8, "train_examples": 24, "eval_examples": 16}
+
+
+def sentiment(_folder: Path) -> dict[str, Any]:
+    return {"task": "toy/sentiment", "training": STEPS}
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    return colours(folder, "exact_match", beams=2, max_new_tokens=4) | {"training": STEPS | {"max_length": 300}}
+
+
+@pytest.mark.patient  # each product is looked at on a pretended GPU
+@pytest.mark.parametrize(("base", "task", "room"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
+def test_layers_on_two_gpus_have_the_numbers_of_one(
+    base: str,
+    task: Callable[[Path], dict[str, Any]],
+    room: float,
+    tiny_spec: Callable[..., RunSpec],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Accelerate divides the base, one process computes. `room` is the part of the base that the first GPU may hold, with a
+    layer in reserve. bitsandbytes has no kernels for a pretended GPU, so QLoRA's base is not quantized here."""
+    model = request.getfixturevalue(base)
+    size = (Path(model) / "model.safetensors").stat().st_size
+    spec = tiny_spec(model=model, method="qlora", parameters={"rank": 4}, **task(tmp_path))
+
+    def divide(*arguments: Any) -> dict[str, Any]:
+        device = arguments[-1]
+        spread = {"device_map": device, "max_memory": {0: int(room * size), 1: 10 * size}}
+        return spread if device == SPREAD else {"device_map": {"": device}}
+
+    def loop(*arguments: Any, **calls: Any) -> Loop:
+        weights = [*arguments[2].named_parameters()]
+        places.append(
+            [{weight.device.index for name, weight in weights if ("lora_" in name) == ours} for ours in (False, True)]
+        )
+        return Loop(*arguments, **calls)
+
+    def follow(progress: Progress) -> None:
+        losses[-1].extend(point["train_loss"] for point in progress.points)
+
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # other threads do not see the pretended GPUs
+    monkeypatch.setattr(loading, "_quantized", divide)
+    monkeypatch.setattr(training, "refuse_elsewhere", lambda _method: None)
+    monkeypatch.setattr(training, "Loop", loop)
+    places, losses, scores = list[list[set[int]]](), list[list[float]](), list[dict[str, float]]()
+    for group, count in ((Group(), 1), (Group("layers"), 2)):
+        monkeypatch.setattr(processes, "_current", group)
+        losses.append([])
+        with pretended(count):
+            result = train_run(spec, tmp_path / group.way, report=follow)
+        scores.append(result.metrics)
+    assert places == [[{0}, {0}], [{0, 1}, {0, 1}]]
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert scores[1] == pytest.approx(scores[0], rel=1e-6)
+
+
+COUNTED = (4, 8)
+"""Of two runs, whose difference is the steps' own."""
+FEW: dict[str, Any] = {"batch_size": 4, "train_examples": 64, "max_length": 8, "head_start": "random"}
+
+
+def waits_a_step(run: Callable[[int], Any]) -> dict[str, float]:
+    """Waits of one step at each line, from runs of fewer and of more steps."""
+    counts = []
+    for steps in COUNTED:
+        with pretended() as gpu:
+            run(steps)
+        counts.append(gpu.waits)
+    more = Counter(counts[1])
+    more.subtract(counts[0])
+    return {f"{why}: {line}": count / (COUNTED[1] - COUNTED[0]) for (why, line), count in more.items() if count > 0}
+
+
+@pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
+def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_path: Path) -> None:
+    """A run of fewer than a hundred steps logs each of them. Plain Trainer with PEFT's LoRA waits seven times a step."""
+    waits = waits_a_step(lambda steps: train_run(spec_of(tiny_bert, method, **FEW, max_steps=steps), tmp_path / str(steps)))
+    assert {line.rpartition(" ")[2] for line in waits} == {"read_losses"}, waits
+    assert sum(waits.values()) <= 2, waits
+
+
+def test_a_recovering_step_waits_once_for_the_adapter(tiny_bert: str, tmp_path: Path) -> None:
+    spec = spec_of(tiny_bert, "craft", **FEW, max_steps=20)
+    result = train_run(spec, tmp_path / "run")
+    with pretended() as gpu:
+        cut_and_score(result.adapter, "parameters:100", tmp_path / "cut", recovery=RECOVERY)
+    of_cutting = {why: count for (why, line), count in gpu.waits.items() if "methods/cutting.py" in line}
+    assert of_cutting == {"copy from the GPU": 1 + RECOVERY * 20}
+    assert not any("svd" in why for why, _ in gpu.waits)

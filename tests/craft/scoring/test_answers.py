@@ -19,6 +19,7 @@ from craft.models.loading import load_model, load_tokenizer
 from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.passes import loss_at
+from craft.scoring.predictions import read_predictions
 from craft.settings import GenerationSettings, TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.commonsense import extract
@@ -28,6 +29,7 @@ from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.loop import order_examples
 from craft.trainer.training import train_run
 from craft.watch import watching
+from tests.craft.trainer.same import same_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
 TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
@@ -78,22 +80,11 @@ def words_spec(tiny_llama: str, root: Path) -> Callable[..., RunSpec]:
     return make
 
 
-def lines(folder: Path, test: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "predictions" / f"{test}.jsonl").read_text().splitlines()]
-
-
-def same(one: RunResult, two: RunResult) -> bool:
-    left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in (one, two))
-    answers = [[(run.adapter.parent / "predictions" / f"{test}.jsonl").read_bytes() for test in TESTS] for run in (one, two)]
-    weights = left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-    return weights and one.metrics == two.metrics and answers[0] == answers[1]
-
-
 def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     result = train_run(words_spec(), tmp_path)
     accuracies = []
     for test, (_, answers) in TESTS.items():
-        kept = lines(tmp_path, test)
+        kept = read_predictions(tmp_path / "predictions")[test]
         assert len(kept) == 5
         for one in kept:
             assert one["prompt"].startswith("Below is an instruction")
@@ -148,10 +139,10 @@ def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callab
     with watching(lambda what, _done, _total: asked.append(what)):
         again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
     assert {*filter(None, asked)} == {"winogrande"}, "nothing is scored twice"
-    assert same(whole, again)
+    assert same_run(whole, again)
     # The same folder, started afresh: another run's answers are not taken for its own.
     other = train_run(words_spec(seed=1), tmp_path / "again")
-    assert not same(whole, other)
+    assert not same_run(whole, other)
 
 
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
@@ -210,7 +201,7 @@ def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
     assert steps == [1, 2, 3, 4]
     assert told[: len(scored)] == scored
     assert all(one in scored for one in told)
-    assert same(whole, again)
+    assert same_run(whole, again)
 
 
 def test_texts_without_a_response_in_them_are_left_out_and_all_of_them_is_an_error(

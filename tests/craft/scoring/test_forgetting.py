@@ -24,6 +24,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
+from tests.word_pairs import colours
 
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife. " * 9
@@ -33,18 +34,15 @@ TEXT = (
 @pytest.fixture
 def make(tiny_llama: str, tmp_path: Path) -> Callable[..., RunSpec]:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    (tmp_path / "qa.csv").write_text("q,a\n" + "".join(f"Item {n}?,{('red', 'blue')[n % 2]}\n" for n in range(24)))
-    questions = {"kind": "generation", "train": str(tmp_path / "qa.csv"), "prompt": "q", "response": "a"}
     training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
 
     def run(method: str = "lora", parameters: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
         spec: dict[str, Any] = {
             "model": tiny_llama,
-            "task": "custom/qa",
+            **colours(tmp_path),
             "method": method,
             "parameters": {"rank": 4} if parameters is None else parameters,
             "training": training,
-            "data": {"custom": {"qa": questions}},
             "measure": {"forgetting": {"text": str(tmp_path / "text.txt")}},
         }
         return RunSpec(**(spec | changes))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from craft.scoring.predictions import read_predictions
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -19,37 +20,22 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from orchestrator.results.intervals import sampling_reach
 from tests.craft.tasks.test_chats import TEMPLATE, turns
-
-WORDS = ("red", "blue", "green", "gold")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("qa") / "qa.jsonl"
-    rows = [{"question": f"Colour of {n}?", "answer": f"It is {WORDS[n % 4]}."} for n in range(60)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+from tests.word_pairs import COLOURS, colours
 
 
-def spec_of(model: str, file: str, metric: str | None = None, **training: Any) -> RunSpec:
-    task = {"kind": "generation", "train": file, "prompt": "question", "response": "answer", "metric": metric}
+def spec_of(model: str, folder: Path, metric: str | None = None, **training: Any) -> RunSpec:
     settings = {"max_steps": 3, "batch_size": 4, "eval_batch_size": 4, "max_length": 300, "learning_rate": 3e-3}
-    return RunSpec(
-        model=model,
-        task="custom/qa",
-        method="full",
-        training=settings | training,
-        data={"custom": {"qa": task}, "generation": {"beams": 1, "max_new_tokens": 16}},
-    )
+    task = colours(folder, metric, beams=1, max_new_tokens=16)
+    return RunSpec(model=model, method="full", training=settings | training, **task)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "predictions" / "reported.jsonl").read_text().splitlines()]
+    return read_predictions(folder / "predictions")["reported"]
 
 
-def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, file: str, tmp_path: Path) -> None:
+def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, tmp_path: Path) -> None:
     losses: list[float] = []
-    spec = spec_of(tiny_llama, file, max_steps=60, evaluate_every=0.7)
+    spec = spec_of(tiny_llama, tmp_path, max_steps=60, evaluate_every=0.7)
     result = train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
     rows, metrics = lines(tmp_path), result.metrics
     assert len(rows) == 6 == result.facts["reported_examples"]
@@ -70,9 +56,9 @@ def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, 
     assert result.facts["prompt_form"] == "alpaca"
 
 
-def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp_path: Path) -> None:
+def test_answers_are_compared_with_the_responses(tiny_llama: str, tmp_path: Path) -> None:
     metrics = pytest.importorskip("sacrebleu.metrics")
-    result = train_run(spec_of(tiny_llama, file, "chrf"), tmp_path)
+    result = train_run(spec_of(tiny_llama, tmp_path, "chrf"), tmp_path)
     rows = lines(tmp_path)
     assert result.metrics["exact_match"] == pytest.approx(100 * sum(row["output"] == row["response"] for row in rows) / 6)
     outputs, responses = ([row[name] for row in rows] for name in ("output", "response"))
@@ -80,18 +66,18 @@ def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
 
 
-def test_cloze_takes_the_likeliest_of_the_files_answers(tiny_llama: str, file: str, tmp_path: Path) -> None:
-    result = train_run(spec_of(tiny_llama, file, "cloze"), tmp_path)
+def test_cloze_takes_the_likeliest_of_the_files_answers(tiny_llama: str, tmp_path: Path) -> None:
+    result = train_run(spec_of(tiny_llama, tmp_path, "cloze"), tmp_path)
     rows = lines(tmp_path)
     for row in rows:
-        assert sorted(row["normalized"]) == sorted(f"It is {word}." for word in WORDS)
+        assert sorted(row["normalized"]) == sorted(f"It is {word}." for word in COLOURS)
         assert row["answer"] == max(row["normalized"], key=row["normalized"].get)
         assert row["normalized"]["It is red."] == pytest.approx(row["log_likelihoods"]["It is red."] / 10)
         assert row["log_likelihood"] == row["log_likelihoods"][row["response"]]
     assert result.metrics["score"] == pytest.approx(100 * sum(row["answer"] == row["response"] for row in rows) / 6)
     assert {"likelihood", "search_cloze", "search_loss"} <= result.metrics.keys()
     assert "exact_match" not in result.metrics, "nothing is written"
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"talk": turns("q", word)}) + "\n" for word in WORDS))
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"talk": turns("q", word)}) + "\n" for word in COLOURS))
     task = {"kind": "generation", "train": str(tmp_path / "chats.jsonl"), "messages": "talk", "metric": "cloze"}
     with pytest.raises(ValueError, match="give the columns prompt and response"):
         find_task("custom/qa", DataSettings(custom={"qa": task}))
@@ -102,9 +88,9 @@ def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_l
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(model)
-    chats = [{"talk": turns(f"Colour of {n}?", WORDS[n % 4], "Sure?", f"Yes, {WORDS[n % 4]}.")} for n in range(30)]
+    chats = [{"talk": turns(f"Colour of {n}?", COLOURS[n % 4], "Sure?", f"Yes, {COLOURS[n % 4]}.")} for n in range(30)]
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-    spec = spec_of(str(model), str(tmp_path / "chat.jsonl"))
+    spec = spec_of(str(model), tmp_path)
     task = {"kind": "generation", "train": str(tmp_path / "chat.jsonl"), "messages": "talk"}
     spec = RunSpec.model_validate(spec.model_dump() | {"method": "lora", "parameters": {}, "data": {"custom": {"qa": task}}})
     result = train_run(spec, tmp_path / "run")
@@ -115,8 +101,8 @@ def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_l
     assert AutoTokenizer.from_pretrained(result.adapter).chat_template == TEMPLATE
 
 
-def test_what_decides_the_answers_decides_the_key(tiny_llama: str, file: str) -> None:
-    spec = spec_of(tiny_llama, file)
+def test_what_decides_the_answers_decides_the_key(tiny_llama: str, tmp_path: Path) -> None:
+    spec = spec_of(tiny_llama, tmp_path)
     data = spec.data
     others = [
         {"generation": data.generation.model_copy(update={"beams": 2})},

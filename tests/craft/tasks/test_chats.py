@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ def data_of(folder: Path, rows: list[dict[str, Any]], **block: Any) -> DataSetti
 
 def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) -> None:
     chats = [turns(f"q{n}", f"a{n}", f"and {n}?", f"also {n}") for n in range(40)]
+    chats[7][1] |= {"tool_calls": [CALL]}
     data = data_of(tmp_path, [{"talk": one} for one in chats], messages="talk")
     splits = load_splits(find_task("custom/chat", data), data)
     parts = [splits.train, splits.search, splits.reported[""]]
@@ -59,6 +59,8 @@ def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) ->
     first, second = next(zip(*[iter(splits.train)] * 2, strict=False))
     assert json.loads(second["text"])[:1] == json.loads(first["text"])
     assert [first["response"][0], second["response"][:4]] == ["a", "also"]
+    extras = [row for part in parts for row in part["extras"] if json.loads(row)["reply"]]
+    assert [json.loads(row)["reply"] for row in extras] == [{"tool_calls": [CALL]}]
 
 
 @pytest.mark.parametrize(
@@ -359,10 +361,3 @@ def test_what_is_refused_is_what_the_tokenizer_reads_as_a_token_of_its_own(name:
     read = {mark: bool(own & {*tokenizer(f"a {mark} b", add_special_tokens=False)["input_ids"]}) for mark in marks}
     assert {mark: bool(pattern.search(f"a {mark} b")) for mark in marks} == read
     assert 0 < sum(read.values()) < len(marks)
-
-
-def test_chats_load_as_a_task(tmp_path: Path) -> None:
-    data = data_of(tmp_path, [{"talk": [*turns(f"q{n}"), *USED[1:]]} for n in range(40)], messages="talk")
-    splits = load_splits(find_task("custom/chat", data), data)
-    assert json.loads(splits.train["extras"][0])["reply"] == {"tool_calls": [CALL]}
-    assert GenerationSettings().date == date(2024, 7, 26)

@@ -89,10 +89,12 @@ def test_a_missing_test_is_reported_and_has_to_be_left_out_by_name(root):
     ]
 
 
-def test_a_missing_mixture_is_named_with_where_it_is(root):
+def test_a_missing_mixture_or_folder_is_named_with_where_it_is(root):
     (root / "commonsense" / "commonsense_170k.json").unlink()
     with pytest.raises(DataError, match=r"no training mixture in .*_170k\.json or commonsense_16k\.json.*LLM-Adapters"):
         load_splits(TASK, settings(root))
+    with pytest.raises(DataError, match=r"data\.root"):
+        load_splits(TASK, DataSettings())
 
 
 PIQA = "dataset/piqa/test.json"
@@ -102,8 +104,6 @@ MIXTURE = "commonsense_170k.json"
 @pytest.mark.parametrize(
     ("place", "content", "message"),
     [
-        (PIQA, '[{"instruction": "a",\n "answer" 1}]', "test.json, line 2, column"),
-        (PIQA, "[]", "test.json holds no rows"),
         (
             PIQA,
             [record("solution1"), record("answer1")],
@@ -112,20 +112,14 @@ MIXTURE = "commonsense_170k.json"
         (PIQA, [{"instruction": "a", "answer": "solution1"}], "no column 'output'; its columns are: instruction, answer"),
         (MIXTURE, [record("true"), record("yes")], "row 2: column 'answer' holds 'yes'"),
         (MIXTURE, [record("true"), record("true") | {"instruction": " "}], "row 2: column 'instruction' holds ' '; text"),
-        (MIXTURE, [record("true"), [1]], "record 2: expected an object, found list"),
     ],
 )
 def test_broken_files_are_named_with_their_place(root, place, content, message):
-    (root / "commonsense" / place).write_text(content if isinstance(content, str) else json.dumps(content))
+    (root / "commonsense" / place).write_text(json.dumps(content))
     with pytest.raises(DataError) as caught:
         load_splits(TASK, settings(root))
     assert message in str(caught.value)
     assert place.split("/")[-1] in str(caught.value)
-
-
-def test_without_a_folder_the_tests_cannot_be_had():
-    with pytest.raises(DataError, match=r"data\.root"):
-        load_splits(TASK, DataSettings())
 
 
 AWKWARD = [

@@ -67,6 +67,9 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
     assert load_splits(task, data, protocol="customary").reported[""]["label"][:] == numbers
 
 
+MISSING = ("None", "nan", "null", "N/A", "NA", "-")
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
@@ -79,7 +82,8 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
         ("('door', 'window')", "a label is expected, one for each row"),
         ("b'door'", "a label is expected, one for each row"),
         (None, "holds nothing; a label is expected"),
-        *((word, f"holds '{word}'; a label is expected. If {word} is a class") for word in ("None", "null", "N/A", "NA", "-")),
+        *((blank, f"holds '{blank}'; a label is expected") for blank in ("", "  ")),
+        *((word, f"holds '{word}'; a label is expected. If {word} is a class") for word in MISSING),
     ],
 )
 @pytest.mark.parametrize("named", [None, ("help", "sales", "spam")])
@@ -91,13 +95,10 @@ def test_a_label_cell_holds_one_label(tmp_path, cell, message, named):
     assert message in str(caught.value)
 
 
-def test_labels_of_bytes_are_refused(tmp_path):
+def test_bytes_and_names_of_rows_are_no_labels(tmp_path):
     rows = [{"title": "a", "body": "b", "queue": label} for label in (b"door", b"window")]
     with pytest.raises(DataError, match=r"row 1: column 'queue' holds b'door'; a label is expected, one for each row"):
         tickets(write(tmp_path / "train.parquet", rows))
-
-
-def test_names_of_rows_are_no_labels(tmp_path):
     path = write(tmp_path / "train.csv", [row | {"queue": f"n{number}"} for number, row in enumerate(ROWS)])
     with pytest.raises(DataError, match="column 'queue' holds 60 different labels in 60 rows: is it the label"):
         tickets(path)

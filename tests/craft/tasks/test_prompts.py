@@ -68,25 +68,21 @@ def one(tokenizer, prompt, response, **settings):
     return text
 
 
-def test_loss_on_the_response_only(tokenizer):
-    text = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=64, loss="response")
-    assert text.tokens == [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2]
-    assert labels(text) == [IGNORED] * 6 + [7, 8, 4, 9, 2]
-
-
-def test_loss_on_the_whole_text_but_its_first_token(tokenizer):
-    text = one(tokenizer, "what is it ? ### ", "true", max_length=64, loss="text")
-    assert text.tokens == [1, 3, 4, 5, 6, 11, 9, 2]
-    assert labels(text) == [IGNORED, *text.tokens[1:]]
-
-
-def test_a_long_text_is_cut_at_the_right_and_gets_no_end(tokenizer):
-    cut = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=8, loss="response")
-    assert cut.tokens == [1, 3, 4, 5, 6, 11, 7, 8]
-    assert cut.teaches
-    lost = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=6, loss="response")
-    assert labels(lost) == [IGNORED] * 6
-    assert not lost.teaches
+@pytest.mark.parametrize(
+    ("response", "length", "loss", "tokens", "start"),
+    [
+        ("the answer is true", 64, "response", [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2], 6),
+        ("true", 64, "text", [1, 3, 4, 5, 6, 11, 9, 2], 1),
+        ("the answer is true", 8, "response", [1, 3, 4, 5, 6, 11, 7, 8], 6),
+        ("the answer is true", 6, "response", [1, 3, 4, 5, 6, 11], 6),
+    ],
+    ids=["response", "all but the first token", "cut at the right, without an end", "nothing of the response is left"],
+)
+def test_the_loss_sees(tokenizer, response, length, loss, tokens, start):
+    text = one(tokenizer, "what is it ? ### ", response, max_length=length, loss=loss)
+    assert text.tokens == tokens
+    assert labels(text) == [IGNORED] * start + tokens[start:]
+    assert text.teaches == (start < len(tokens))
 
 
 def test_several_texts_are_each_encoded_as_alone(tokenizer):

@@ -48,17 +48,12 @@ def texts(split):
 
 
 def test_honest_carves_search_from_train_and_leaves_dev_alone(data):
-    splits = load_splits(TASK, data)
+    splits = load_splits(TASK, data, train_examples=10_000)
     train, search = set(texts(splits.train)), set(texts(splits.search))
     assert not train & search
     assert train | search == {f"train train {row}" for row in range(400)}
     assert texts(splits.reported[""]) == [f"train validation {row}" for row in range(60)]
-
-
-def test_the_search_split_keeps_the_shares_of_the_classes(data):
-    search = load_splits(TASK, data).search
-    assert len(search) == 40
-    assert sum(search["label"][:]) == 30
+    assert (len(search), sum(splits.search["label"][:])) == (40, 30), "the shares of the classes stay"
 
 
 def test_customary_searches_on_dev(data):
@@ -82,10 +77,6 @@ def test_cuts_are_nested_samples_and_not_the_first_rows(data):
     assert (len(small.train), len(small.search), len(small.reported[""])) == (20, 10, 10)
 
 
-def test_a_cut_larger_than_the_split_is_the_split(data):
-    assert len(load_splits(TASK, data, train_examples=10_000).train) == 360
-
-
 def test_the_fingerprint_is_of_the_data_not_of_the_cut(data, tmp_path):
     fingerprint = load_splits(TASK, data).fingerprint
     assert fingerprint == load_splits(TASK, data, protocol="customary", train_examples=7).fingerprint
@@ -96,16 +87,13 @@ def test_the_fingerprint_is_of_the_data_not_of_the_cut(data, tmp_path):
     assert load_splits(TASK, DataSettings(root=str(other))).fingerprint != fingerprint
 
 
-def test_files_written_anew_are_read_anew(data, tmp_path):
+def test_data_stay_in_the_process_while_their_files_stay_the_same(data, tmp_path, monkeypatch):
     assert len(load_splits(TASK, data, protocol="customary").train) == 400
+    with monkeypatch.context() as patched:
+        patched.setattr("craft.tasks.glue.read_rows", lambda path: pytest.fail(f"{path} was read again"))
+        assert len(load_splits(TASK, data, train_examples=5).train) == 5
     write(tmp_path, 200)
     assert len(load_splits(TASK, data, protocol="customary").train) == 200
-
-
-def test_data_stay_in_the_process(data, tmp_path, monkeypatch):
-    load_splits(TASK, data)
-    monkeypatch.setattr("craft.tasks.glue.read_rows", lambda path: pytest.fail(f"{path} was read again"))
-    assert len(load_splits(TASK, data, train_examples=5).train) == 5
 
 
 def test_what_takes_long_keeps_no_other_thread_waiting():
@@ -220,12 +208,9 @@ def write_dataset(folder: Path, kind: str) -> dict[str, Any]:
     if kind == "saved":
         parts.save_to_disk(str(folder))
     for name, part in parts.items():
-        if kind in ("parquet", "jsonl"):
+        if kind == "parquet":
             folder.mkdir(exist_ok=True)
-            # JSON lines have no names of classes: they hold labels as text.
-            texts = datasets.Features(dict.fromkeys(FEATURES, datasets.Value("string")))
-            named = part.map(lambda row: {"queue": NAMES[row["queue"]]}, features=texts)
-            part.to_parquet(folder / f"{name}.parquet") if kind == "parquet" else named.to_json(folder / f"{name}.jsonl")
+            part.to_parquet(folder / f"{name}.parquet")
         elif kind == "arrow":
             part.save_to_disk(str(folder / name))
     if kind == "arrow":
@@ -233,7 +218,7 @@ def write_dataset(folder: Path, kind: str) -> dict[str, Any]:
     return {"train": {"path": str(folder)}, "validation": {"path": str(folder), "split": "test"}}
 
 
-@pytest.mark.parametrize("kind", ["saved", "arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["saved", "arrow", "parquet"])
 def test_a_split_gives_the_rows_of_a_file(tmp_path: Path, kind: str) -> None:
     lines = [f"{text},{NAMES[number % 3]}" for number, text in enumerate(TEXTS)]
     for name, part in (("train", lines), ("test", lines[:12])):

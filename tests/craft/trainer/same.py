@@ -30,11 +30,15 @@ def close_weights(*runs: RunResult, atol: float) -> bool:
 
 
 def same_run(*runs: RunResult) -> bool:
-    left, right = runs
-    return (left.metrics, left.best_step) == (right.metrics, right.best_step) and all(
-        same_weights(*(run.adapter.parent / file for run in runs))
-        for file in ("adapter/adapter_model.safetensors", "predictions.safetensors")
-    )
+    """Whether scores and weights are equal, and the files of predictions byte for byte."""
+    scores = [(run.metrics, run.best_step) for run in runs]
+    weights = [next(run.adapter.glob("*.safetensors")) for run in runs]
+    predictions = [
+        {file.name: file.read_bytes() for file in run.adapter.parent.glob("predictions*/*")}
+        | {file.name: file.read_bytes() for file in run.adapter.parent.glob("predictions.safetensors")}
+        for run in runs
+    ]
+    return scores[0] == scores[1] and same_weights(*weights) and predictions[0] == predictions[1]
 
 
 def interrupted(spec: RunSpec, folder: Path, step: int = 0) -> Path:

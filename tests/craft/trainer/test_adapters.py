@@ -12,17 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.models.files import MINILM
-from craft.scoring.encoding import Collator, encode_split
-from craft.scoring.scorer import predict
 from craft.spec import RunSpec
 from craft.tasks import TASKS
-from craft.tasks.splits import load_splits
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import same_weights, score_saved
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -36,21 +33,20 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
 ) -> None:
     spec = tiny_spec(method=method, training={"precision": precision, "select": "last"})
     result = train_run(spec, tmp_path / "run")
-    model, tokenizer = load_adapter(shutil.copytree(result.adapter, tmp_path / "moved"))
-    task = TASKS[spec.task]
-    splits = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=40, train_examples=48)
-    encoded = encode_split(splits.reported[""], task.kind, tokenizer, 32)
-    outputs = predict(model, encoded, Collator(tokenizer.pad_token_id), spec.training.eval_batch_size)
-    assert torch.equal(torch.from_numpy(outputs), load_file(tmp_path / "run" / "predictions.safetensors")["outputs"])
-    assert tuple(model.config.id2label.values()) == task.labels
+    moved = shutil.copytree(result.adapter, tmp_path / "moved")
+    (tmp_path / "again").mkdir()
+    assert score_saved(moved, tmp_path / "again").items() <= result.metrics.items()
+    assert same_weights(*(tmp_path / name / "predictions.safetensors" for name in ("run", "again")))
+    model, _ = load_adapter(moved)
+    assert tuple(model.config.id2label.values()) == TASKS[spec.task].labels
     heads = ("classifier.modules_to_save", "classifier.weight", "classifier.bias")
     trained = {name: weight.dtype for name, weight in model.named_parameters() if any(head in name for head in heads)}
     assert trained
     assert set(trained.values()) == {torch.float32}
-    (weights,) = (tmp_path / "moved").glob("*.safetensors")
+    (weights,) = moved.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"safetensors is damaged"):
-        load_adapter(tmp_path / "moved")
+        load_adapter(moved)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +77,10 @@ def test_the_folder_loads_with_plain_transformers_and_peft(
 
 
 RELOAD = """
-import json, sys
+import sys
 from pathlib import Path
-from safetensors.torch import load_file
-import torch
-from craft.trainer.adapter_folder import load_adapter
-from craft.scoring.encoding import Collator, encode_split
-from craft.scoring.scorer import predict
-from craft.spec import RunSpec
-from craft.tasks import find_task
-from craft.tasks.splits import load_splits
-folder = Path(sys.argv[1])
-spec = RunSpec.model_validate(json.loads((folder / "run.json").read_text())["spec"])
-task, training = find_task(spec.task, spec.data), spec.training
-model, tokenizer = load_adapter(folder)
-split = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=training.eval_examples).reported[""]
-outputs = predict(model, encode_split(split, task.kind, tokenizer, training.max_length), Collator(tokenizer.pad_token_id), 64)
-scored = load_file(sys.argv[2])["outputs"]
-print("equal" if torch.equal(torch.from_numpy(outputs), scored) else (torch.from_numpy(outputs) - scored).abs().max())
+from tests.craft.trainer.same import score_saved
+score_saved(*map(Path, sys.argv[1:]))
 """
 
 
@@ -129,14 +111,8 @@ def test_real_weights_train_above_chance_and_reload_in_a_new_process(tmp_path: P
     assert losses[-1] < losses[0]
     assert result.metrics["score"] > 80  # the classes are even
     moved = shutil.move(result.adapter, tmp_path / "elsewhere")
-    scored = tmp_path / "run" / "predictions.safetensors"
+    (tmp_path / "again").mkdir()
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "empty-cache")}
-    child = subprocess.run(
-        [sys.executable, "-c", RELOAD, str(moved), str(scored)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert child.stdout.strip().endswith("equal"), child.stdout + child.stderr
+    command = [sys.executable, "-c", RELOAD, str(moved), str(tmp_path / "again")]
+    subprocess.run(command, env=environment, cwd=Path(__file__).parents[3], check=True)
+    assert same_weights(*(tmp_path / name / "predictions.safetensors" for name in ("run", "again")))

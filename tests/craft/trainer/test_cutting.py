@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -172,24 +170,6 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
             left = after.get_delta_weight("default") if hasattr(after, "get_delta_weight") else 0
             difference += float((before.get_delta_weight("default") - left).square().sum())  # type: ignore[operator]
     assert difference == pytest.approx(error, rel=1e-3), "what was lost is the singular values below the threshold"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["craft", "lora"])
-def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, method: str) -> None:
-    spec, result = craft(trained) if method == "craft" else lora(trained)
-    to = result.cuts[0].adapter
-    ask = (
-        "import torch, peft\n"
-        + ("import craft\n" if method == "craft" else "")
-        + "from transformers import AutoModelForSequenceClassification as M\n"
-        f"model = peft.PeftModel.from_pretrained(M.from_pretrained({spec.model!r}), {str(to)!r}).eval()\n"
-        "ids = torch.arange(5, 45).reshape(2, 20)\n"
-        "print(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(json.loads(done.stdout), outputs(load_adapter(to)[0]).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])

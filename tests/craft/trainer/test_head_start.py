@@ -30,6 +30,8 @@ from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
 N = 60
+STILL = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
+"""All weights stay as they start."""
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +149,7 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
     tiny_spec: MakeSpec, tmp_path: Path, fits: list[int], own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(name: str, **changes: Any) -> dict[str, torch.Tensor]:
-        training = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None, **changes.pop("training", {})}
+        training = STILL | changes.pop("training", {})
         return load_file(
             next(train_run(tiny_spec(**changes, training=training), tmp_path / name).adapter.glob("*.safetensors"))
         )
@@ -180,30 +182,21 @@ def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Call
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
     three_classes = word_pairs(tmp_path, "classification")
-    source = tiny_spec(
-        **three_classes,
-        method="bitfit",
-        training={"head_start": "random", "learning_rate": 0.1, "head_learning_rate": None},
-    )
+    learns = {"head_start": "random", "learning_rate": 0.1, "head_learning_rate": None}
+    source = tiny_spec(**three_classes, method="bitfit", training=learns)
     adapter = train_run(source, tmp_path / "source").adapter
+
+    def classifier(name: str, **changes: Any) -> torch.Tensor:
+        model, _ = load_adapter(train_run(tiny_spec(method="bitfit", training=STILL, **changes), tmp_path / name).adapter)
+        return model.classifier.weight  # type: ignore[union-attr, return-value]
+
     start = {"run": source.key, "adapter": str(adapter)}
-    spec = tiny_spec(
-        method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
-    )
-    model, _ = load_adapter(train_run(spec, tmp_path / "warm").adapter)
+    warm = classifier("warm", warm_start=start)
     assert not list(own_cache.glob("*.safetensors"))
-    cold = tiny_spec(method="bitfit", training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None})
-    other, _ = load_adapter(train_run(cold, tmp_path / "cold").adapter)
-    assert not torch.allclose(model.classifier.weight, other.classifier.weight, atol=1e-3)  # type: ignore[operator,union-attr]
-    goes_on = tiny_spec(
-        **three_classes,
-        method="bitfit",
-        warm_start=start,
-        training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None},
-    )
-    same, _ = load_adapter(train_run(goes_on, tmp_path / "on").adapter)
+    assert not torch.allclose(warm, classifier("cold"), atol=1e-3)
     learnt, _ = load_adapter(adapter)
-    torch.testing.assert_close(same.classifier.weight, learnt.classifier.weight, atol=1e-6, rtol=0)  # type: ignore[union-attr]
+    continued = classifier("on", **three_classes, warm_start=start)
+    torch.testing.assert_close(continued, learnt.classifier.weight, atol=1e-6, rtol=0)  # type: ignore[union-attr]
 
 
 def test_a_task_in_words_has_no_start() -> None:

@@ -94,7 +94,7 @@ def test_num_labels_may_be_told(config_folder: Callable[[str], str]) -> None:
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])
-def test_plan_run_and_file_agree(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
+def test_plan_run_and_files_agree(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
     spec = tiny_spec(method=method, training={"max_steps": 2})
     planned = planned_counts(spec)
     result = train_run(spec, tmp_path)
@@ -111,16 +111,19 @@ def test_plan_run_and_file_agree(tiny_spec: MakeSpec, tmp_path: Path, method: st
         assert planned.trainable_parameters == 2 * (3**2 + 8**2 + 8**2)
     base = sum(weight.numel() for weight in load_model(Base(spec.model, "classification", ("a", "b"))).parameters())
     assert planned.total_parameters == base + planned.trainable_parameters
-
-
-def test_what_was_measured_is_there_and_of_the_right_size(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    counts = train_run(tiny_spec(training={"max_steps": 3}), tmp_path).counts
+    counts = result.counts
     assert counts.step_seconds is not None
     assert 0 < counts.step_seconds < 60
     assert counts.tokens_per_second is not None
     assert counts.tokens_per_second > 1
     assert counts.peak_memory_bytes is not None
     assert counts.peak_memory_bytes > 2**20
+    verify(result.adapter)
+    record = json.loads((result.adapter / "run.json").read_text())
+    assert record["counts"]["trainable_parameters"] == counts.trainable_parameters
+    assert record["metrics"] == result.metrics
+    with pytest.raises(ValueError, match=r"run\.json"):
+        load_adapter(tmp_path)
 
 
 def test_a_meters_times_survive_a_checkpoint() -> None:
@@ -172,13 +175,3 @@ def test_full_fine_tuning_needs_as_much_memory_under_both_bfloat16_precisions(ti
         for precision in ("bf16-mixed", "bfloat16")
     ]
     assert sizes[0] == sizes[1]
-
-
-def test_a_saved_adapter_is_sealed(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    result = train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
-    verify(result.adapter)
-    record = json.loads((result.adapter / "run.json").read_text())
-    assert record["counts"]["trainable_parameters"] == result.counts.trainable_parameters
-    assert record["metrics"] == result.metrics
-    with pytest.raises(ValueError, match=r"run\.json"):
-        load_adapter(tmp_path)

@@ -17,7 +17,7 @@ from craft.results import Leave, Progress, RunPrevented, RunResult
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import verify, write_folder
+from craft.trainer.checkpoint import find_newest_checkpoint, verify, write_folder
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import same_run
 
@@ -93,11 +93,22 @@ def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(
     assert result.facts["resumed_at"] == leaves
 
 
-def test_the_order_of_examples_and_the_schedule_go_on(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    options = {"group_by_length": True, "schedule": "cosine", "warmup_ratio": 0.3}
-    spec = tiny_spec(method="lora", parameters={"dropout": 0.1}, training=TRAINING | options)
-    undisturbed = Machines(spec, tmp_path / "quiet").train([])
-    assert same_run(undisturbed, Machines(spec, tmp_path / "moved").train([2, 4]))
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("lora", {"dropout": 0.1}), ("adalora", {"init_rank": 4, "target_rank": 2}), ("galore", {"rank": 4, "interval": 3})],
+)
+def test_the_order_of_examples_the_schedule_and_the_optimizer_go_on(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, parameters: dict[str, object]
+) -> None:
+    options = {"group_by_length": True, "schedule": "cosine", "warmup_ratio": 0.3, "learning_rate": 5e-3}
+    spec = tiny_spec(method=method, parameters=parameters, training=TRAINING | options)
+    undisturbed, moved = Machines(spec, tmp_path / "quiet").train([]), Machines(spec, tmp_path / "moved").train([2, 4])
+    assert same_run(undisturbed, moved)
+    # Broken off after its last step there is no optimizer any more, and still its bytes are those that were there.
+    ended = train_run(spec, tmp_path / "ended", resume_from=find_newest_checkpoint(tmp_path / "quiet" / "0"))
+    assert ended.metrics == undisturbed.metrics
+    assert undisturbed.counts.optimizer_bytes, "what the optimizer held is measured"
+    assert {run.counts.optimizer_bytes for run in (moved, ended)} == {undisturbed.counts.optimizer_bytes}
 
 
 def test_a_run_that_was_resumed_where_an_evaluation_was_due_may_be_resumed_once_more(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from craft.trainer.training import train_run
 from orchestrator.plan.ways import WHOLE
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.several import train_several
+from tests.word_pairs import colours
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -133,16 +133,12 @@ WORDS |= {name: TYPES[name] for name in ("ADAPTION_PROMPT", "SHADOW", "TRAINABLE
 def test_answers_in_words_are_those_of_one_process(tiny_llama: str, tmp_path: Path, name: str, way: Way) -> None:
     if way == "shard" and name in WHOLE:
         pytest.skip("refused by the plan")
-    rows = [{"question": f"Colour of {n}?", "answer": f"It is {['red', 'blue', 'green', 'gold'][n % 4]}."} for n in range(60)]
-    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = {"kind": "generation", "train": str(tmp_path / "qa.jsonl"), "prompt": "question", "response": "answer"}
     spec = RunSpec(
+        **colours(tmp_path, "exact_match", beams=2, max_new_tokens=8),
         model=tiny_llama,
-        task="custom/qa",
         method=name if name in METHODS else "peft",
         parameters=WORDS[name].parameters,
         training={"max_steps": 3, "batch_size": 4, "eval_batch_size": 2, "max_length": 300, "learning_rate": 1e-4},
-        data={"custom": {"qa": task | {"metric": "exact_match"}}, "generation": {"beams": 2, "max_new_tokens": 8}},
         measure={"forgetting": True},
     )
     compare(train_run(spec, tmp_path / "alone"), train_several(spec, tmp_path, 2, way)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from craft.tasks.splits import load_splits
 from craft.trainer import loop as optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint
-from craft.trainer.loop import evaluation_steps, order_examples, rate_factor, total_steps
+from craft.trainer.loop import Loop, evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
 from craft.watch import watching
@@ -386,3 +386,53 @@ def test_the_loss_of_a_step_is_the_mean_over_its_examples(tiny_spec: MakeSpec, t
     assert [point["step"] for point in points] == [1, 2, 3]
     measured = sum(size * point["train_loss"] for size, point in zip(sizes, points, strict=True))
     assert measured == pytest.approx(losses.item(), rel=1e-4)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the loop avoid readings, as where they make the host wait. It logs four times a run, so most steps go unread."""
+    monkeypatch.setattr("craft.trainer.loop._POINTS", 4)
+    train = Loop.train
+
+    def train_unread(self: Loop) -> Iterator[int]:
+        self._reads_freely = False
+        return train(self)
+
+    monkeypatch.setattr(Loop, "train", train_unread)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_run_that_reads_seldom_has_the_same_numbers(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tiny_spec(training={"epochs": 2, "evaluate_every": 1})
+    points: list[dict[str, float]] = []
+    seldom = train_run(spec, tmp_path / "seldom", report=lambda progress: points.extend(progress.points))
+    monkeypatch.undo()
+    often = train_run(spec, tmp_path / "often")
+    assert seldom.steps == 12
+    assert seldom.metrics == often.metrics
+    assert [point["step"] for point in points] == [3, 6, 9, 12]
+    assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in (seldom, often)))
+    assert seldom.counts.step_seconds is not None
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("broken", "evaluation"), [(4, 1), (7, 6), (12, 6)])
+def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, evaluation: int
+) -> None:
+    """Losses are read when the loop logs (every third step), and before an evaluation even if it comes earlier."""
+    sum_losses, reports = Loop._sum_losses, []
+
+    def break_loss(self: Loop, batch: dict[str, Any]) -> Any:
+        loss = sum_losses(self, batch)
+        return loss * torch.nan if self.step + 1 == broken else loss
+
+    monkeypatch.setattr(Loop, "_sum_losses", break_loss)
+    spec = tiny_spec(training={"evaluate_every": evaluation / 6})
+    with pytest.raises(RunFailed, match=f"diverged: the loss is nan at step {broken} of 12"):
+        train_run(spec, tmp_path, report=lambda progress: reports.append(progress.step))
+    assert all(step < broken for step in reports)
+    assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.glob("checkpoint-*")) == reports[-2:]
+    assert not (tmp_path / "adapter").exists()

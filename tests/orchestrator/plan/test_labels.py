@@ -64,7 +64,7 @@ def test_a_point_that_is_drawn_or_proposed_is_no_namesake(tmp_path: Path) -> Non
     assert labels(plan) == ["LoRA r4, q v"]
     parameters = {"rank": 4, "projections": ("q", "v")}
     proposed = plan.planner.configuration(Point(0, "lora", parameters, {}))
-    assert proposed.label == "LoRA r4, q v, dropout 0, lr 0.001"
+    assert proposed.label == "LoRA r4, q v, dropout 0, lr null"
     same = plan.planner.configuration(Point(0, "lora", parameters | {"dropout": 0.1}, {"learning_rate": 3e-3}))
     assert same.id == plan.configurations[0].id
 

@@ -225,8 +225,8 @@ def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path) ->
     wider = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]").replace("[0.001", "[0.0001, 0.001"))
     better = run(wider, lambda trial: 99.0 if trial.run.training.learning_rate == 0.0001 else by_rate(trial))
     assert {trial.run.training.learning_rate for trial in better} == {0.0001}
-    assert len(better) == 2 * 2 + 2 * 2 * 4
-    assert chosen(wider) == {1: [0.0001] * 2, 2: [0.0001] * 2, 4: [0.005]}
+    assert len(better) == 3 + 3 * 4  # of rank 1 on paraphrase the best is 0.01, so the search does not come to 0.0001
+    assert chosen(wider) == {1: [0.01, 0.0001], 2: [0.0001] * 2, 4: [0.005]}
     assert [summary.configuration for summary in judged(wider)] == [summary.configuration for summary in judged(more)]
 
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
+from orchestrator.plan.tuning import Family, Tried, best_of, to_try
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.results.summary import summarize_entries
@@ -18,6 +20,7 @@ from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.review.front_tables import caption, describe_tuning
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.tracking.follower import replay
+from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, planned, run
 
 RANKS = [1, 2, 4, 8, 16]
@@ -54,12 +57,12 @@ def rates_of(plan: Plan) -> dict[int, list[float]]:
 @pytest.mark.parametrize(
     ("best", "tuned", "rates", "said"),
     [
-        ({}, 2 * (5 + 3 + 3), {}, "one serves all ranks"),
-        ({(TASKS[0], 2): 0.03}, 2 * (5 + 3 + 3), {}, "one serves all ranks"),
-        (ONE_STEP, 2 * (5 + 3 + 3) + 2, {1: [0.01, 0.003], 16: [0.003, 0.001]}, "one serves all ranks"),
+        ({}, 2 * (4 + 3 + 3), {}, "one serves all ranks"),
+        ({(TASKS[0], 2): 0.03}, 2 * (4 + 3 + 3), {}, "one serves all ranks"),
+        (ONE_STEP, 2 * (4 + 3 + 3) + 2, {1: [0.01, 0.003], 16: [0.003, 0.001]}, "one serves all ranks"),
         (
             TWO_STEPS,
-            2 * (5 + 3 + 3) + 2 + 5,
+            2 * (4 + 3 + 3) + 2 + 5,
             {1: [0.03, 0.003], 2: [0.01, 0.003]},
             "tuned at more ranks, because LoRA r1, q v (toy/paraphrase) needs another",
         ),
@@ -71,14 +74,31 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
     tmp_path: Path, best: Best, tuned: int, rates: dict[int, list[float]], said: str
 ) -> None:
     plan = plan_of(tmp_path, FAIR)
-    assert plan.most_jobs == 22 + MEASURED
-    assert "rates: 22 trainings instead of 50, tuned at LoRA r4, q v" in planned(plan)
+    assert plan.most_jobs == 18 + MEASURED  # LoRA's own rate for rank 4, 1.7e-3, is next to 0.001: this and its neighbours
+    assert "rates: 18 trainings instead of 50, tuned at LoRA r4, q v" in planned(plan)
     notes = list[str]()
     ran = run(plan, by(best), notes=notes)
     assert len(ran) == len({trial.key for trial in ran}) == tuned + MEASURED
     chosen = {rank: given * 2 if len(given := rates.get(rank, [0.003])) == 1 else given for rank in RANKS}
     assert {rank: found * 2 if len(found) == 1 else found for rank, found in rates_of(plan).items()} == chosen
     assert f"rates: {tuned} trainings instead of 50: {said}" in notes[0]
+
+
+@pytest.mark.parametrize("begin", range(5))
+@pytest.mark.parametrize("peak", range(5))
+def test_the_search_ends_at_the_only_peak_and_leaves_out_what_is_beyond_its_neighbours(begin: int, peak: int) -> None:
+    candidates: Any = tuple(range(5))
+    family, tried = Family((candidates,), begin), dict[int, Tried]()
+    while more := to_try([tried], family)[0] - tried.keys():
+        tried |= {place: Tried(-abs(place - peak)) for place in more}
+    assert best_of(tried) == peak
+    assert set(tried) == {*range(max(0, min(begin, peak) - 1), min(5, max(begin, peak) + 2))}
+
+
+def test_a_method_without_a_rate_of_its_own_tries_all(tmp_path: Path) -> None:
+    blocks = "  - {method: peft, peft_type: LILY}\n  - {method: bitfit}\n  - {method: lotr, rank: 2}\n"
+    plan = toy_plan(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{blocks}")
+    assert {family.groups[0][0].method: len(family.first) for family in plan.families} == {"peft": 5, "bitfit": 3, "lotr": 5}
 
 
 @pytest.mark.patient  # a fair sweep is written to MLflow and read from there
@@ -91,12 +111,12 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     assert tuned == {
         1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on paraphrase",
         2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
-        4: "learning_rate 0.003, 10 trials, 1 min 40 s",
+        4: "learning_rate 0.003, 8 trials, 1 min 20 s",
         8: "learning_rate 0.003, as LoRA r4, q v",
         16: "learning_rate 0.003, 6 trials, 1 min 00 s",
     }
     words = caption(summaries, plan.sweep.objectives)
-    assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
+    assert "each tuned by 5 to 8 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
         assert {summary.parameters["rank"]: describe_tuning(summary) for summary in past.summaries if summary.complete} == tuned
 
@@ -118,13 +138,13 @@ def test_whose_rate_it_is_does_not_depend_on_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "more", "candidates"),
     [
-        ("  - {method: lora, rank: {values: [1, 2]}}\n", "", 10),
+        ("  - {method: lora, rank: {values: [1, 2]}}\n", "", 6),
         (BLOCK.replace("rank:", "learning_rate: {values: [0.001, 0.01]}, rank:"), "", 6),
         (BLOCK, "warm_start: {toy/sentiment: toy/paraphrase}\n", 25),
-        (BLOCK + BLOCK.replace("rank:", "projections: [q], rank:"), "", 2 * 11),
-        ("".join(f"  - {{method: lora, rank: {rank}}}\n" for rank in RANKS), "", 11),
-        ("  - {method: lora, rank: {values: [1, 2, 4]}, dropout: {values: [0.0, 0.1]}}\n", "", 2 * 11),
-        ("  - {method: vera, rank: {values: [1, 2, 4]}}\n", "", 15),
+        (BLOCK + BLOCK.replace("rank:", "projections: [q], rank:"), "", 2 * 9),
+        ("".join(f"  - {{method: lora, rank: {rank}}}\n" for rank in RANKS), "", 9),
+        ("  - {method: lora, rank: {values: [1, 2, 4]}, dropout: {values: [0.0, 0.1]}}\n", "", 2 * 9),
+        ("  - {method: vera, rank: {values: [1, 2, 4]}}\n", "", 9),
     ],
     ids=["two ranks", "two rates", "warm start", "projections", "blocks", "dropout", "another method"],
 )

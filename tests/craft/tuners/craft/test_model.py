@@ -122,8 +122,6 @@ def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
     ("settings", "said"),
     [
         ({"ranks": (4, 6, 7)}, "r1 (layers) is 4, but projection 'q' has 3 stacked layers"),
-        ({"ranks": ("all", 33, 7)}, "r2 (outputs) is 33"),
-        ({"ranks": ("all", 6, 33)}, "r3 (inputs) is 33"),
         ({"projections": ("gate",)}, "no projection 'gate'"),
         ({"exclude_modules": ["query", "value"]}, "leave out every module"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from craft.models.projections import target_modules
 from craft.tuners.craft.config import FoundModules
 from craft.tuners.low_rank import LotrConfig
-from tests.craft.tuners.craft.test_peft_contract import TinyModel, adapted, close, config, hidden, two_adapters
+from tests.craft.tuners.craft.test_peft_contract import TinyModel, adapted, close, config, gradients, hidden, loss, two_adapters
 
 
 def lora_on(model: Any, **settings: Any) -> Any:
@@ -111,6 +113,19 @@ def test_a_state_dict_from_under_fsdp_is_the_plain_one(tiny_model: TinyModel) ->
     target = get_peft_model(tiny_model("bert"), config(init_seed=9))
     set_peft_model_state_dict(target, state)
     assert torch.equal(hidden(target.eval()), expected)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_distributed_training_averages_gradients(tiny_model: TinyModel) -> None:
+    """DDP on one process: gradients arrive through its reducer."""
+    model = adapted(tiny_model("bert")).train()
+    loss(hidden(model)).backward()
+    expected = gradients(model)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):
+        loss(hidden(wrapped)).backward()
+        for mine, theirs in zip(gradients(model), expected, strict=True):
+            close(mine, theirs, 1e-6)
 
 
 @pytest.mark.parametrize("rank", [12, 0.9999999])
@@ -231,3 +246,17 @@ def test_input_casting_may_be_switched_off(tiny_model: TinyModel) -> None:
     expected = hidden(model)
     with disable_input_dtype_casting(model):
         assert torch.equal(hidden(model), expected)
+
+
+MODULES = ("models.projections", "models.loading", "tuners.low_rank", "tuners.bottleneck", "tuners.joint", "tuners.optimizers")
+MODULES += tuple(f"tuners.craft.{name}" for name in ("config", "equation", "stack", "fingerprint", "layer", "lora", "model"))
+FIRST = ["import craft, peft", "from craft import CraftConfig, CraftModel", *(f"import craft.{name}" for name in MODULES)]
+
+
+@pytest.mark.patient  # a process imports PEFT and this package
+@pytest.mark.parametrize("first", ["import peft, craft", *(pytest.param(order, marks=pytest.mark.slow) for order in FIRST)])
+def test_craft_is_registered_whatever_is_imported_first(first: str) -> None:
+    check = f"{first}; from peft import PeftConfig; from craft.tuners.joint import register; register(); register(); "
+    check += "print(PeftConfig.from_peft_type(peft_type='CRAFT').peft_type.value)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "CRAFT", done.stderr

@@ -13,6 +13,7 @@ import pytest
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
+from transformers import Trainer, TrainingArguments
 
 from craft import CraftConfig
 from craft.tuners.craft.layer import CraftLinear
@@ -69,33 +70,23 @@ def gradients(model: Any) -> list[Tensor]:
     return grads
 
 
-def test_disabling_gives_the_base_model(family: str, tiny_model: TinyModel) -> None:
-    base = hidden(tiny_model(family).eval())
-    model = adapted(tiny_model(family))
-    changed = hidden(model)
-    assert not torch.equal(changed, base)
-    with model.disable_adapter():
-        assert torch.equal(hidden(model), base)
-    assert torch.equal(hidden(model), changed)
-    assert flags(model, "default") == {True}
-
-
 @pytest.mark.parametrize("safe", [False, True])
-def test_merging_keeps_the_outputs_and_unmerging_the_bits(safe: bool, family: str, tiny_model: TinyModel) -> None:
+def test_disabled_merged_and_unloaded(safe: bool, family: str, tiny_model: TinyModel) -> None:
+    base = hidden(tiny_model(family).eval())
     model = adapted(tiny_model(family), projections=("q", "k", "v", "o"))
     before = {key: value.clone() for key, value in model.state_dict().items()}
     expected = hidden(model)
+    assert not torch.equal(expected, base)
+    with model.disable_adapter():
+        assert torch.equal(hidden(model), base)
+    assert torch.equal(hidden(model), expected)
+    assert flags(model, "default") == {True}
     model.merge_adapter(safe_merge=safe)
     close(hidden(model), expected)
     assert not all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     model.unmerge_adapter()
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert torch.equal(hidden(model), expected)
-
-
-def test_merge_and_unload(family: str, tiny_model: TinyModel) -> None:
-    model = adapted(tiny_model(family))
-    expected = hidden(model)
     unloaded = model.merge_and_unload()
     close(hidden(unloaded), expected)
     assert type(unloaded) is type(tiny_model(family))
@@ -220,52 +211,20 @@ def test_model_copies_and_pickles(tiny_model: TinyModel) -> None:
     assert torch.equal(hidden(pickle.loads(pickle.dumps(model))), expected)  # noqa: S301
 
 
-def test_distributed_training_averages_gradients(tiny_model: TinyModel, tmp_path: Path) -> None:
-    """DDP on one process: gradients arrive through its reducer."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        model = adapted(tiny_model("bert")).train()
-        loss(hidden(model)).backward()
-        expected = gradients(model)
-        wrapped = torch.nn.parallel.DistributedDataParallel(model)
-        for _ in range(2):
-            loss(hidden(wrapped)).backward()
-            for mine, theirs in zip(gradients(model), expected, strict=True):
-                close(mine, theirs, 1e-6)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_trainer_resumes_bit_for_bit(tiny_model: TinyModel, tmp_path: Path) -> None:
-    from transformers import Trainer, TrainingArguments
-
     rows = [{"input_ids": IDS[i % 2], "labels": i % 2} for i in range(16)]
+    settings = {"save_steps": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "seed": 1}
+    settings |= {"lr_scheduler_type": "constant", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
 
     def train(folder: Path, steps: int, resume: str | None = None) -> Any:
         model = get_peft_model(tiny_model("bert", head="classifier"), config(task_type="SEQ_CLS", dropout=0.1))
-        settings = {"max_steps": 6, "save_steps": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "seed": 1}
-        arguments = TrainingArguments(folder, report_to="none", use_cpu=True, disable_tqdm=True, **settings)
-        trainer = Trainer(model, arguments, train_dataset=rows)
-        if steps < 6:
-            trainer.add_callback(_stop_after(steps))
-        trainer.train(resume_from_checkpoint=resume)
-        return model
+        Trainer(model, TrainingArguments(folder, max_steps=steps, **settings), train_dataset=rows).train(resume)
+        return get_peft_model_state_dict(model)
 
-    unloaded = train(tmp_path / "whole", 6)
+    expected = train(tmp_path / "whole", 6)
     train(tmp_path / "parts", 3)
     resumed = train(tmp_path / "parts", 6, str(tmp_path / "parts" / "checkpoint-3"))
-    expected = get_peft_model_state_dict(unloaded)
-    assert all(torch.equal(tensor, expected[key]) for key, tensor in get_peft_model_state_dict(resumed).items())
-
-
-def _stop_after(steps: int) -> Any:
-    from transformers import TrainerCallback
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            control.should_training_stop = state.global_step >= steps
-
-    return Stop()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in resumed.items())
 
 
 def test_generation_is_that_of_the_merged_model(tiny_model: TinyModel) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2Model
 
-from craft.ranks import parse_ranks
 from orchestrator.commands.app import main
 
 
@@ -62,8 +61,3 @@ def test_what_cannot_be_had_is_said(
     assert main(["energy", str(tmp_path / model), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize("text", ["all,64,32", "all, 64, 32", " allx64x32 "])
-def test_ranks_may_be_written_with_blanks(text: str) -> None:
-    assert parse_ranks(text) == ("all", 64, 32)

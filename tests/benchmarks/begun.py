@@ -1,0 +1,127 @@
+"""What it costs to begin at each method's own learning rate instead of looking for one: docs/measurements/trust.md.
+
+    python -m tests.benchmarks.begun docs/measurements/records/starting-*.csv
+
+Each record has a task's trainings at three rates of each method: its own (`craft.methods.method.starting_rate`), a third and
+three times it. A rule chooses a rate for a method on a task; its loss is how far the mean reported score of that rate is below
+that of the best of the three in hindsight. A rule that reads search scores chooses by those of one seed and is judged by the
+other seeds, each seed in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from craft.scoring.predictions import SEARCH_CREDITS, read_credits
+from orchestrator.results.summary import Entry
+from tests.benchmarks.trials import read_trials
+
+FEW = 0.3
+"""The share of the search rows that the rule of few rows reads: 300 of 1,000."""
+DRAWS = 4000
+Losses = Callable[[pd.DataFrame], pd.Series]
+
+
+def trainings(entries: Iterable[Entry]) -> pd.DataFrame:
+    """Returns a row for each training of a method at one of its three rates, which are the places -1, 0 and 1."""
+    rows = []
+    for entry in entries:
+        if entry.trial.method == "head" or entry.result is None or entry.result.status != "finished":
+            continue
+        metrics, credits = entry.result.metrics, read_credits(entry.result.facts[SEARCH_CREDITS])
+        few = metrics["search_score"] + credits[: round(FEW * len(credits))].mean()
+        rate = entry.trial.parameters["learning_rate"]
+        rows.append(
+            (entry.trial.task, entry.trial.method, entry.trial.seed, rate, metrics["score"], metrics["search_score"], few)
+        )
+    table = pd.DataFrame(rows, columns=["task", "method", "seed", "rate", "score", "search", "few"])
+    table["place"] = table.groupby(["task", "method"]).rate.rank("dense").astype(int) - 2
+    return table
+
+
+def _judged(table: pd.DataFrame, column: str) -> pd.Series:
+    """Returns the loss of choosing by `column` of one seed, judged by the others, by task and method."""
+    losses = []
+    for seed in sorted(table.seed.unique()):
+        others = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
+        chosen = table[table.seed == seed].groupby(["task", "method", "place"])[column].mean().unstack().idxmax(axis=1)
+        taken = pd.Series([others.loc[key, place] for key, place in chosen.items()], chosen.index)
+        losses.append(others.max(axis=1) - taken)
+    return sum(losses) / len(losses)
+
+
+def _at(table: pd.DataFrame, places: Callable[[pd.DataFrame], pd.Series]) -> pd.Series:
+    """Returns the loss of the places that `places` gives for each task and method, judged as `_judged` does."""
+    losses = []
+    for seed in sorted(table.seed.unique()):
+        others = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
+        chosen = places(others)
+        losses.append(others.max(axis=1) - pd.Series([others.loc[key, chosen[key]] for key in others.index], others.index))
+    return sum(losses) / len(losses)
+
+
+def _carried(others: pd.DataFrame) -> pd.Series:
+    """Returns the place that is the best for the method on the other tasks, by the mean of scores."""
+    places = {}
+    for task, method in others.index:
+        elsewhere = others.xs(method, level="method").drop(task)
+        places[task, method] = elsewhere.mean().idxmax() if len(elsewhere) else 0
+    return pd.Series(places)
+
+
+RULES: dict[str, Losses] = {
+    "its own rate": lambda table: _at(table, lambda others: pd.Series(0, others.index)),
+    "a third of it": lambda table: _at(table, lambda others: pd.Series(-1, others.index)),
+    "three times it": lambda table: _at(table, lambda others: pd.Series(1, others.index)),
+    "the best on the other tasks": lambda table: _at(table, _carried),
+    "the best of 300 search rows": lambda table: _judged(table, "few"),
+    "the best of 1,000 search rows": lambda table: _judged(table, "search"),
+}
+
+
+def interval(values: pd.Series) -> tuple[float, float]:
+    """Returns the 95 % interval of the mean over tasks and methods, both drawn again."""
+    grid, draw = values.unstack().to_numpy(), np.random.default_rng(0)
+    tasks, methods = (draw.integers(size, size=(DRAWS, size)) for size in grid.shape)
+    means = np.nanmean(grid[tasks[:, :, None], methods[:, None, :]], axis=(1, 2))
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+
+
+def table_of(trained: pd.DataFrame) -> Iterable[str]:
+    """Yields the table: the mean loss of each rule in points, on each task, and beside that of 1,000 search rows."""
+    losses = {name: rule(trained) for name, rule in RULES.items()}
+    tuned, tasks = losses["the best of 1,000 search rows"], sorted(trained.task.unique())
+    yield f"| the rate | loss | above tuning on 1,000 rows | {' | '.join(task.rpartition('/')[2] for task in tasks)} |"
+    yield "| --- | --- | --- |" + " --- |" * len(tasks)
+    for name, loss in losses.items():
+        low, high = interval(loss - tuned)
+        cells = [f"{loss[task].mean():.2f}" for task in tasks]
+        above = "" if loss is tuned else f"{(loss - tuned).mean():+.2f} ({low:+.2f} to {high:+.2f})"
+        yield f"| {name} | {loss.mean():.2f} | {above} | {' | '.join(cells)} |"
+
+
+def methods_of(trained: pd.DataFrame) -> Iterable[str]:
+    """Yields the mean reported scores of each method at a third of its rate, at its rate, and at three times it."""
+    tasks, means = sorted(trained.task.unique()), trained.groupby(["method", "task", "place"]).score.mean()
+    yield f"| a third, its own rate, three times | {' | '.join(task.rpartition('/')[2] for task in tasks)} |"
+    yield "| --- |" + " --- |" * len(tasks)
+    for method in trained.method.unique():
+        cells = [", ".join(f"{means[method, task, place]:.1f}" for place in (-1, 0, 1)) for task in tasks]
+        yield f"| {method} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path, nargs="+", help="CSV files of `craft-sweeps export`, one for each task")
+    entries = [entry for record in parser.parse_args().records for entry in read_trials(record)]
+    for table in (table_of, methods_of):
+        print("\n".join(table(trainings(entries))), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

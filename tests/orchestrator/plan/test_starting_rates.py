@@ -1,0 +1,93 @@
+"""A configuration that is given no learning rate begins at its method's own, which the plan and the run's record have."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from craft.methods import METHODS
+from craft.methods.method import WIDTH, starting_rate
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.table import print_plan
+from tests.orchestrator.plans import toy_plan
+
+
+def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
+    row = METHODS[method]
+    return starting_rate(row, row.parameters.model_validate(parameters), width)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ratio"),
+    [
+        ({"method": "lora", "rank": 8}, {"method": "lora", "rank": 8, "alpha": 16}, 2),
+        ({"method": "lora", "rank": 8}, {"method": "lora", "rank": 32}, 2),
+        ({"method": "lora", "rank": 16, "alpha": 16}, {"method": "rslora", "rank": 16, "alpha": 4}, 1),
+        ({"method": "craft", "ranks": ["all", 64, 64]}, {"method": "craft", "ranks": ["all", 16, 128]}, 2),
+        ({"method": "craft", "rate_scaling": "rank"}, {"method": "craft", "rate_scaling": "rank", "ranks": [1, 8, 8]}, 1),
+        ({"method": "craft"}, {"method": "craft", "scaling": 0.5}, 0.5),
+        ({"method": "vera"}, {"method": "vera", "width": 2 * WIDTH}, 2**0.78),
+        ({"method": "full", "width": 256}, {"method": "full", "width": 32}, 1),
+    ],
+)
+def test_the_rate_moves_with_what_scales_the_change_of_a_weight(
+    one: dict[str, Any], other: dict[str, Any], ratio: float
+) -> None:
+    assert rate(**one) / rate(**other) == pytest.approx(ratio, rel=0.04)
+
+
+def test_every_method_begins_within_the_rates_that_fair_tries() -> None:
+    for name, row in METHODS.items():
+        if name != "peft":
+            assert row.rates[0] <= rate(name) <= row.rates[-1], name
+
+
+FILE = """\
+tasks: [toy/sentiment, toy/paraphrase]
+training: {epochs: 1}
+task_training: {toy/paraphrase: {learning_rate: 7e-3}}
+space:
+  - {method: lora, rank: {values: [2, 8]}}
+  - {method: ia3, learning_rate: 5e-2}
+  - {method: bitfit, learning_rate: null}
+"""
+
+
+def test_a_given_rate_wins_and_an_absent_one_is_the_methods(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, FILE)
+    rates = {(trial.label, trial.run.task): trial.run.training.learning_rate for trial in plan.trials}
+    assert rates["LoRA r2, q v", "toy/sentiment"] == rate("lora", rank=2)
+    assert rates["BitFit biases", "toy/sentiment"] == rate("bitfit")
+    assert {value for (label, task), value in rates.items() if label.startswith("(IA)")} == {5e-2}
+    assert rates["LoRA r8, q v", "toy/paraphrase"] == 7e-3
+    assert rates["BitFit biases", "toy/paraphrase"] == rate("bitfit")  # the block's null is stronger than the file's task
+
+
+def test_the_plan_says_where_each_method_begins(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    print_plan(toy_plan(tmp_path, FILE.replace("task_training", "# ")), Console(file=screen, width=200, highlight=False))
+    said = f"given none: LoRA {rate('lora')} to {rate('lora', rank=2)}, BitFit {rate('bitfit')}"
+    assert said in screen.getvalue()
+
+
+def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: str, tmp_path: Path) -> None:
+    training = {"max_steps": 2, "batch_size": 4, "train_examples": 8, "eval_examples": 8}
+    run = RunSpec(model=tiny_bert, task="toy/sentiment", method="vera", parameters={"rank": 4}, training=training)
+    trained = train_run(run, tmp_path / "absent")
+    record = json.loads((trained.adapter / "run.json").read_text())
+    assert record["spec"]["training"]["learning_rate"] == rate("vera", 32) != rate("vera")
+
+    given = run.model_copy(update={"training": TrainingSettings(**training, learning_rate=rate("vera", 32))})
+    assert train_run(given, tmp_path / "given").metrics == trained.metrics
+
+    sweep = toy_plan(tmp_path, f"model: {tiny_bert}\nspace: [{{method: vera, rank: 4}}]").sweep
+    assert {trial.run.training.learning_rate for trial in make_plan(sweep, Planner(sweep)).trials} == {rate("vera", 32)}
