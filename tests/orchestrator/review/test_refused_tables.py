@@ -65,6 +65,11 @@ def refusal(tmp_path: Path, lines: str, call: Call | None = None) -> str:
     return str(refused.value)
 
 
+def test_two_metrics_with_one_value_in_each_row_are_asked_for(tmp_path: Path) -> None:
+    said = refusal(tmp_path, lines_of("rank,seed,accuracy,f1", lambda rank, seed, value: f"{rank},{seed},{value},{1 - value}"))
+    assert "score: accuracy, f1 may be it" in said
+
+
 @pytest.mark.parametrize("name", ["epoch", "global_step", "iteration"])
 def test_steps_of_a_training_are_no_seeds(name: str, tmp_path: Path) -> None:
     rows = (f"{rank},{step},{0.7 + step / 1000 + rank / 100}" for rank in (1, 2) for step in (1, 2, 3))

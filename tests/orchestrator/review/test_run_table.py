@@ -131,6 +131,19 @@ def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, s
         read_table(file)
 
 
+def test_attempts_and_rows_exported_again_are_no_trainings(tmp_path: Path) -> None:
+    head, *rows = lines_of("Name,State,rank,seed,accuracy", lambda r, s, v: f"sun-{r}-{s},finished,{r},{s},{v}").split("\n")
+    lost = ["lost,crashed,4,0,0.31", "lost,crashed,4,1,", "lost,failed,,,"]
+    (tmp_path / "table.csv").write_text("\n".join([head, *lost, *rows, *rows]))
+    table = read_table(tmp_path / "table.csv")
+    assert [(row.planned, row.finished) for row in table.record.summaries] == [(3, 3)] * 4
+    assert table.lacks[:3] == [
+        "Left out: 2 attempts of finished trainings",
+        "Left out: 12 rows of a training that is there",
+        "Left out: 1 failed rows without settings or seed",
+    ]
+
+
 def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
     """Both err on the same examples but three: the same scores without answers say less."""
     luck, lines = np.random.default_rng(3).random(600) < 0.8, ["configuration,accuracy,params,seed,answers"]

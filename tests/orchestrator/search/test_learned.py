@@ -24,6 +24,8 @@ from orchestrator.search.learned import (
     Learned,
     area,
     gp,
+    has_failed,
+    mean_scores,
     search_value,
     tpe,
 )
@@ -312,6 +314,17 @@ def test_the_area_by_hand() -> None:
 )
 def test_the_score_of_a_configuration_for_a_searcher(trials: list[Entry], worth: float) -> None:
     assert search_value(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
+
+
+def test_the_average_of_a_task_and_seed_is_that_of_what_was_trained() -> None:
+    trials = [trial("a", 50), trial("a", 70, None), trial("a", None, None), trial("a", 9, cut=True), trial("b", math.nan)]
+    assert mean_scores(trials) == {("a", 0): 60.0}
+
+
+def test_a_failure_counts_until_its_trial_is_to_run_again() -> None:
+    failed = trial("a", None, "failed")
+    assert has_failed([trial("a", 50), failed])
+    assert not has_failed([replace(failed, phase="waiting")])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
