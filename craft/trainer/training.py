@@ -110,7 +110,10 @@ def _ready(spec: RunSpec, directory: Path, resume_from: Path | None, notes: list
     """Prepares a run, or restores it from its checkpoint."""
     began = time.perf_counter()
     meter, group = Meter(), current()
-    spec = spec.with_rate(text_config(spec.model, spec.revision).hidden_size)
+    try:
+        spec = spec.with_rate(text_config(spec.model, spec.revision).hidden_size)
+    except Unavailable as error:
+        raise RunPrevented(str(error)) from error
     resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
     if (start := spec.warm_start) is not None and start.adapter is not None:
         adapter = group.deliver(Path(start.adapter), directory / "source", RUN_FILE)

@@ -103,7 +103,7 @@ class _Tried:
         tuned: list[list[Configuration]] = []
         for family in self._families:
             first = family.groups[family.start]
-            if first[0].id not in self._tunes:
+            if not any(candidate.id in self._tunes for candidate in first):
                 continue  # it has no other candidates, and its trials are reported
             source, by_task = self._plan.planner.identity.group(first[0]), self._rates(family)
             for rank, group in enumerate(family.groups):

@@ -108,7 +108,7 @@ def test_the_rank_of_every_method_with_an_alpha_is_its_default() -> None:
     for row in METHODS.values():
         field = row.parameters.model_fields.get("alpha")
         rank = "init_rank" if "init_rank" in row.parameters.model_fields else "rank"
-        assert field is None or (field.default is None and f"`{rank}` if absent" in str(field.description)), row.name
+        assert field is None or (field.default is None and f"else `{rank}`" in str(field.description)), row.name
 
 
 def test_epochs_that_have_an_effect_are_allowed(tmp_path: Path) -> None:

@@ -97,8 +97,12 @@ def test_the_search_ends_at_the_only_peak_and_leaves_out_what_is_beyond_its_neig
 
 def test_a_method_without_a_rate_of_its_own_tries_all(tmp_path: Path) -> None:
     blocks = "  - {method: peft, peft_type: LILY}\n  - {method: bitfit}\n  - {method: lotr, rank: 2}\n"
-    plan = toy_plan(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{blocks}")
+    plan = toy_plan(tmp_path, f"storage: {tmp_path}\nseeds: [0]\ncompare: fair\nspace:\n{blocks}")
     assert {family.groups[0][0].method: len(family.first) for family in plan.families} == {"peft": 5, "bitfit": 3, "lotr": 5}
+    ran = run(plan, lambda trial: 90 - abs(math.log10(trial.run.training.learning_rate / 3e-3)))
+    assert len(ran) == (5 + 3 + 5) + 3
+    measured = {summary.method: summary.parameters["learning_rate"] for summary in judged(plan) if summary.complete}
+    assert measured == {"peft LILY": 3e-3, "bitfit": 3e-3, "lotr": 3e-3}, "BitFit's lowest rate is never tried"
 
 
 @pytest.mark.patient  # a fair sweep is written to MLflow and read from there
