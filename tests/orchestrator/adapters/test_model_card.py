@@ -71,6 +71,7 @@ RUN = RunSpec(
     task="toy/paraphrase",
     method="craft",
     parameters={"ranks": ["all", 8, 8], "projections": ["q", "v"]},
+    training={"learning_rate": 1e-3},
     seed=2,
 )
 CONTENT: dict[str, Any] = {"spec": RUN.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"]}
