@@ -7,7 +7,7 @@ against these models, `RunSpec.key` names the run by its content.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import not_
 from typing import Any
 
@@ -96,11 +96,11 @@ class RunSpec(Settings):
             row.quantization, self.projection_map,
         )  # fmt: skip
 
-    def with_rate(self, width: int) -> RunSpec:
-        """Returns this run with the learning rate of its method on a model of hidden size `width`, if it has none."""
+    def with_rate(self, width: Callable[[], int]) -> RunSpec:
+        """Returns this run with the learning rate of its method, if it has none; `width` gives the model's hidden size."""
         if self.training.learning_rate is not None:
             return self
-        rate = starting_rate(self.row, self.typed_parameters, width)
+        rate = starting_rate(self.row, self.typed_parameters, width())
         return self.model_copy(update={"training": self.training.model_copy(update={"learning_rate": rate})})
 
     @property

@@ -111,7 +111,8 @@ def _ready(spec: RunSpec, directory: Path, resume_from: Path | None, notes: list
     began = time.perf_counter()
     meter, group = Meter(), current()
     try:
-        spec = spec.with_rate(text_config(spec.model, spec.revision).hidden_size)
+        refuse_elsewhere(spec.row)
+        spec = spec.with_rate(lambda: text_config(spec.model, spec.revision).hidden_size)
     except Unavailable as error:
         raise RunPrevented(str(error)) from error
     resume_from = group.deliver(resume_from, directory / "delivered", MANIFEST_FILE)
@@ -141,7 +142,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
     A run that is not `fresh` has its head and its warm start from a checkpoint.
     """
     task, method, training, group = spec.task_row, spec.row, spec.training, current()
-    refuse_elsewhere(method)
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)

@@ -120,7 +120,7 @@ class Identity:
             warm_start=begin,
             measure=sweep.measure,
         )
-        return run.with_rate(self._width)
+        return run.with_rate(lambda: self._width)
 
     def own_rate(self, configuration: Configuration) -> float | None:
         """Returns the learning rate at which the method of a configuration begins; None if it has none of its own."""
