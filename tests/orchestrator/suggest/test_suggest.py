@@ -99,7 +99,9 @@ def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callabl
         work = work_of(suggestion)
         assert suggestion.seconds <= 3600 * hours
         assert work.trainings >= before.trainings
-        assert suggestion.seconds >= 0.6 * 3600 * hours or not suggestion.left_out, "the hours are used"
+        longer = Bounds(suggestion.data, suggestion.model, suggestion.machine.batch).longer(suggestion.design)
+        used = suggestion.seconds >= 0.6 * 3600 * hours
+        assert used or not longer or not suggestion.left_out, "the hours are used, but for more passes than help"
         assert ("Left out" in suggestion.text) == bool(suggestion.left_out)
         before = work
     assert suggestion.left_out == ()
