@@ -33,22 +33,8 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_columns import (
-    HIGHER,
-    LOWER,
-    PARTS,
-    PROGRESS,
-    RUN,
-    SHARES,
-    STOPPED,
-    Call,
-    Columns,
-    Unclear,
-    joined,
-    names_of,
-    read_columns,
-    state_of,
-)
+from orchestrator.review.run_column import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED, joined, names_of, state_of
+from orchestrator.review.run_columns import Call, Columns, Unclear, read_columns
 from orchestrator.review.trials_file import is_trials_file, read_trials
 
 LARGE, BLOCKS, MOST = 100_000, 50, 20_000

@@ -16,7 +16,6 @@ import pytest
 from craft.scoring.predictions import credits_of
 from craft.tasks.files import DataError
 from orchestrator import judge
-from orchestrator.commands.app import main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.answer import Answer
@@ -72,6 +71,11 @@ def judged_like(table: RunTable, sweep: PastSweep) -> None:
     """The numbers of a table that another program wrote are those of the sweep, up to the last digits of a CSV file."""
     assert verdict(table.record.answer) == verdict(sweep.answer)
     np.testing.assert_allclose(numbers(table.record.summaries), numbers(sweep.summaries), rtol=1e-6)
+
+
+def judge_table(frame: pd.DataFrame) -> RunTable:
+    judgement = judge(frame)
+    return RunTable(judgement.record, judgement.read, judgement.lacks)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -193,74 +197,6 @@ def test_a_frame_is_judged_from_python_as_its_file_is(tmp_path: Path) -> None:
     assert "rank 1" in wide.answer.verdict
 
 
-@pytest.mark.slow
-def test_mlflows_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
-    """Runs within a run, as a search logs them; the run that holds them and one that failed are no trainings."""
-    import mlflow
-
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    mlflow.set_experiment("ranks")
-    with mlflow.start_run(run_name="search"):
-        mlflow.log_params({"rank": 99, "seed": 99})
-        mlflow.log_metrics({"accuracy": 0.1})
-        for rank, seed, value in trainings():
-            with mlflow.start_run(nested=True):
-                mlflow.log_params({"method": "lora", "rank": rank, "seed": seed, "epochs": 3})
-                mlflow.log_metrics({"accuracy": value / 100, "train_loss": seed / 7 + rank, "trainable_params": 100 * rank})
-    mlflow.search_runs(experiment_names=["ranks"]).to_csv(tmp_path / "runs.csv", index=False)
-    judged_like(read_table(tmp_path / "runs.csv"), sweep)
-    judged_like(judge_table(mlflow.search_runs(experiment_names=["ranks"])), sweep)
-
-
-def judge_table(frame: pd.DataFrame) -> RunTable:
-    judgement = judge(frame)
-    return RunTable(judgement.record, judgement.read, judgement.lacks)
-
-
-@pytest.mark.slow
-def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) -> None:
-    import mlflow
-
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    assert main(["replay", str(tmp_path / "runs" / "ranks"), "--tracking-uri", uri]) == 0
-    mlflow.set_tracking_uri(uri)
-    frame = mlflow.search_runs(search_all_experiments=True)
-    assert len(frame) > len(LEVELS) * len(SEEDS), "the runs of the sweep and of its configurations are among them"
-    frame.to_csv(tmp_path / "runs.csv", index=False)
-    table = read_table(tmp_path / "runs.csv", Call(score="metrics.score", minimize=False, by="tags.craft.label"))
-    judged_like(table, sweep)
-    assert [row.label for row in table.record.summaries] == [row.label for row in sweep.summaries]
-
-
-@pytest.mark.slow
-def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
-    """A study over rank and seed; pruned and failed trials are counted as such."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-    def objective(trial: optuna.Trial) -> float:
-        rank, seed = trial.suggest_categorical("rank", [*LEVELS, 16, 32]), trial.suggest_categorical("seed", SEEDS)
-        trial.set_user_attr("trainable_parameters", 100 * rank)
-        if rank == 16:
-            raise optuna.TrialPruned
-        if rank == 32:
-            raise ZeroDivisionError
-        return score_of(rank, seed)
-
-    study = optuna.create_study(sampler=optuna.samplers.GridSampler({"rank": [*LEVELS, 16, 32], "seed": SEEDS}))
-    study.optimize(objective, catch=ZeroDivisionError)
-    study.trials_dataframe().to_csv(tmp_path / "optuna.csv")
-    with pytest.raises(DataError, match="score value --minimize"):
-        read_table(tmp_path / "optuna.csv")
-    table = read_table(tmp_path / "optuna.csv", Call(score="value", minimize=False))
-    by_label = {row.label: row for row in table.record.summaries}
-    assert (by_label["rank 16"].stopped, by_label["rank 32"].failed) == (3, 3)
-    complete = [row for row in table.record.summaries if row.complete]
-    np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
-    assert table.read[0] == "score: value, more is better"
-
-
 def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> None:
     rows = [{"rank": r, "seed": s, "test_loss": (100 - v) / 50, "params": 100 * r} for r, s, v in trainings()]
     table = read_table(write(tmp_path / "loss.csv", rows), within=2.0)
@@ -309,28 +245,6 @@ def test_two_configurations_are_compared_by_seed(tmp_path: Path, cli: Cli) -> No
     assert report["comparison"]["p_value"] == pytest.approx(expected.p)
     assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
     assert "name two by --compare" in cli("judge", str(file), "--compare", "rank 4", "rank 4", status=2).err
-
-
-def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSweep) -> None:
-    """Its settings and measurements have no prefix; a measurement differs in every row, a setting does not."""
-    rows = [
-        {"Start Time": f"2026-01-0{s + 1}", "Duration": "1.2min", "Run ID": f"{r}a{s}", "Name": f"sly-fox-{r}-{s}",
-         "User": "me", "Status": "FINISHED", "learning_rate": 0.001, "rank": r, "seed": s, "accuracy": v,
-         "curvature": 0.1 + r / 7 + s / 11, "seconds": "" if s == 1 else 60.0, "trainable_params": 100 * r}
-        for r, s, v in trainings()
-    ]  # fmt: skip
-    with pytest.raises(DataError, match="curvature: settings, or measured"):
-        read_table(write(tmp_path / "page.csv", rows))
-    table = read_table(tmp_path / "page.csv", Call(ignore="curvature"))
-    assert "settings: rank" in table.read
-    assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
-    assert table.record.answer.p_better == sweep.answer.p_better
-
-
-def test_a_study_says_its_own_direction(tmp_path: Path) -> None:
-    head, cells = "number,value,params_rank,params_seed,state,study_direction", "{0},{2},{0},{1},TrialState.COMPLETE,MINIMIZE"
-    (tmp_path / "study.csv").write_text(lines_of(head, lambda *row: cells.format(*row)))
-    assert read_table(tmp_path / "study.csv", Call(score="value")).read[0].startswith("score: value, less is better")
 
 
 def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
