@@ -23,10 +23,10 @@ def watching(watcher: Watcher) -> Iterator[None]:
     """Calls `watcher` at every `watch` of this thread inside the block, then the watcher around it. It may raise."""
     outer = _watcher.get()
 
-    def tell(what: str, done: int, total: int) -> None:
-        watcher(what, done, total)
+    def tell(work: str, done: int, total: int) -> None:
+        watcher(work, done, total)
         if outer is not None:
-            outer(what, done, total)
+            outer(work, done, total)
 
     reset_token = _watcher.set(tell)
     try:
@@ -35,8 +35,8 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(reset_token)
 
 
-def watch(what: str = "", done: int = 0, total: int = 0) -> None:
-    """Reports that work continues, and that `done` of `total` pieces of `what` are done if it has pieces."""
+def watch(work: str = "", done: int = 0, total: int = 0) -> None:
+    """Reports that work continues, and that `done` of `total` pieces of `work` are done if it has pieces."""
     watcher = _watcher.get()
     if watcher is not None:
-        watcher(what, done, total)
+        watcher(work, done, total)

@@ -103,7 +103,7 @@ def write_page(schema: Schema) -> str:
 
 
 def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yields the sections inside `part` by their paths; `NAME` stands for keys that users choose."""
+    """Yields the sections inside `part` by their paths; `NAME` means a key that users choose."""
     for key, value in part["properties"].items():
         named = value.get("additionalProperties")
         forms = [(form, "") for form in (value, *value.get("anyOf", []))] + [(named, ".NAME")] * isinstance(named, dict)

@@ -222,7 +222,7 @@ class _Auditor:
         # A new one each time: a scorer gives its last outputs again while the weights are the same, switched off or not.
         return make_scorer(self._spec, self._task, self._splits, self._tokenizer, model)
 
-    def _follow(self, _what: str, done: int, total: int) -> None:
+    def _follow(self, _work: str, done: int, total: int) -> None:
         """Tells how far a scoring is that takes long."""
         if done < total and time.monotonic() - self._told > TOLD_SECONDS:
             self._told = time.monotonic()

@@ -73,17 +73,17 @@ class Pace:
         self.step, self._phase = step, f"step {step}/{self.steps}"
         self._report()
 
-    def count(self, what: str, done: int, total: int) -> None:
+    def count(self, work: str, done: int, total: int) -> None:
         """Counts `done` of `total` pieces of a split, or a step of a cut. Other work is shown and not counted."""
-        seconds, size, part = self._lap(), self.passes.get(what), done / total
-        if what == CUT_STEPS:
+        seconds, size, part = self._lap(), self.passes.get(work), done / total
+        if work == CUT_STEPS:
             self._phase = f"step {done}/{total} of a cut"
             self._add_scored(seconds, self.batch / FORWARD)
         elif size is None:
-            self._phase = f"scoring {done}/{total} ({what})"
+            self._phase = f"scoring {done}/{total} ({work})"
         else:
-            earlier_part = self._part[1] if self._part[0] == what and self._part[1] < part else 0.0
-            self._part, self._phase = (what, part), f"scoring {round(part * size)}/{size} ({what})"
+            earlier_part = self._part[1] if self._part[0] == work and self._part[1] < part else 0.0
+            self._part, self._phase = (work, part), f"scoring {round(part * size)}/{size} ({work})"
             self._add_scored(seconds, size * (part - earlier_part))
         self._report()
 

@@ -57,7 +57,7 @@ def measure_speed(spec: RunSpec, seconds: float, threads: int = 1) -> Speed | No
         if ends[-1] - began > (seconds if len(ends) > WARM else 2 * seconds):
             raise Leave("the time of the probe is over")
 
-    def follow(_what: str, _done: int, _total: int) -> None:
+    def follow(_work: str, _done: int, _total: int) -> None:
         if time.perf_counter() - began > 2 * seconds:
             raise Leave("the time of the probe is over")
 

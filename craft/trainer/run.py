@@ -121,13 +121,13 @@ class Run:
                 if step in loop.evaluated_at:
                     self._evaluate(pace)
 
-    def follow(self, what: str, done: int, total: int) -> None:
+    def follow(self, work: str, done: int, total: int) -> None:
         """Counts what `craft.watch.watch` reports. Where that takes long, answers in words and a cut's steps, the last step is
         reported again, so that the run can leave there."""
-        if total and (self.task.kind == "generation" or what == CUT_STEPS) and (self.loop.step or self.resumed_at):
+        if total and (self.task.kind == "generation" or work == CUT_STEPS) and (self.loop.step or self.resumed_at):
             self._report_step()
         if total and self.pace is not None:
-            self.pace.count(what, done, total)
+            self.pace.count(work, done, total)
 
     def _report_step(self) -> None:
         """Calls `on_step` with the last step. All processes leave there if one has to."""

@@ -119,7 +119,7 @@ def parallel_data(view: View) -> Plain:
 
 def _positions(name: str, values: list[Any]) -> Plain:
     present, labels = {value for value in values if value is not None}, list[str]()
-    if len(present) < 2 or any(isinstance(value, str) for value in present):  # texts are as far apart as each other
+    if len(present) < 2 or any(isinstance(value, str) for value in present):  # between texts all distances are equal
         labels = sorted(map(str, present))
         values = [None if value is None else labels.index(str(value)) for value in values]
         present = {*range(len(labels))}

@@ -27,7 +27,7 @@ def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "ratio"),
+    ("run", "changed", "ratio"),
     [
         ({"method": "lora", "rank": 8}, {"method": "lora", "rank": 8, "alpha": 16}, 2),
         ({"method": "lora", "rank": 8}, {"method": "lora", "rank": 32}, 2),
@@ -40,9 +40,9 @@ def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
     ],
 )
 def test_the_rate_moves_with_what_scales_the_change_of_a_weight(
-    one: dict[str, Any], other: dict[str, Any], ratio: float
+    run: dict[str, Any], changed: dict[str, Any], ratio: float
 ) -> None:
-    assert rate(**one) / rate(**other) == pytest.approx(ratio, rel=0.04)
+    assert rate(**run) / rate(**changed) == pytest.approx(ratio, rel=0.04)
 
 
 def test_every_method_begins_within_the_rates_that_fair_tries() -> None:

@@ -146,7 +146,7 @@ def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None
 
 @pytest.mark.parametrize(("reach", "larger"), [(4.0, "examples"), (0.2, "seeds"), (0.0, "")])
 def test_the_larger_part_of_the_intervals(reach: float, larger: str) -> None:
-    """Seeds a point apart have an interval of 2.5 points."""
+    """Seeds with a spread of a point have an interval of 2.5 points."""
     rows = [made(name, {("toy", seed): 80.0 + seed for seed in range(3)}, 1000) for name in "ab"]
     assert limit([replace(row, sampling=(reach, reach)) for row in rows]) == larger
 
