@@ -122,10 +122,10 @@ class Identity:
         )
         return run.with_rate(lambda: self._width)
 
-    def own_rate(self, configuration: Configuration) -> float | None:
-        """Returns the learning rate at which the method of a configuration begins; None if it has none of its own."""
+    def own_rate(self, configuration: Configuration) -> float:
+        """Returns the learning rate at which the method of a configuration begins."""
         row = METHODS[configuration.method]
-        return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width) if row.rate else None
+        return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width)
 
     @cached_property
     def _width(self) -> int:

@@ -111,12 +111,11 @@ def _totals(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
 
 def _starting_rates(plan: Plan) -> str:
     """Returns the rate of each method whose configurations have none of their own, as `CRAFT 3.4e-3, LoRA 2.1e-3 to 4.1e-3`."""
-    sweep, identity, task, rates = plan.sweep, plan.planner.identity, plan.sweep.task_names[0], dict[str, set[float]]()
+    sweep, task, rates = plan.sweep, plan.sweep.task_names[0], dict[str, set[float]]()
     for trained in plan.probed or plan.trained:
-        own = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
-        rate = identity.run_of(trained, task, sweep.seeds[0]).training.learning_rate
-        if own is None and rate is not None and trained.method != "head":
-            rates.setdefault(METHODS[trained.method].title, set()).add(rate)
+        given = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
+        if given is None and trained.method != "head":
+            rates.setdefault(METHODS[trained.method].title, set()).add(plan.planner.identity.own_rate(trained))
     return ", ".join(
         f"{title} {' to '.join(text(rate) for rate in sorted({min(some), max(some)}))}" for title, some in rates.items()
     )

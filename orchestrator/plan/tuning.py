@@ -136,9 +136,9 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], trans
 
 def _begin(planner: Planner, group: Sequence[Configuration]) -> int | None:
     """Returns the place of the rate next to the method's own; None where it has none, or the first three are all."""
-    own = planner.identity.own_rate(group[0])
-    if own is None or len(group) <= len(_near(0)):
+    if METHODS[group[0].method].rate is None or len(group) <= len(_near(0)):
         return None
+    own = planner.identity.own_rate(group[0])
     return min(range(len(group)), key=lambda place: abs(math.log(_rate_of(group[place]) / own)))
 
 
