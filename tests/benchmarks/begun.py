@@ -24,7 +24,8 @@ from tests.benchmarks.trials import read_trials
 FEW = 0.3
 """The share of the search rows that the rule of few rows reads: 300 of 1,000."""
 DRAWS = 4000
-Losses = Callable[[pd.DataFrame], pd.Series]
+Choice = Callable[[pd.DataFrame, pd.DataFrame], pd.Series]
+"""From the trainings of the seed that chooses, and the mean scores of the others, to a place by task and method."""
 
 
 def trainings(entries: Iterable[Entry]) -> pd.DataFrame:
@@ -44,43 +45,41 @@ def trainings(entries: Iterable[Entry]) -> pd.DataFrame:
     return table
 
 
-def _judged(table: pd.DataFrame, column: str) -> pd.Series:
-    """Returns the loss of choosing by `column` of one seed, judged by the others, by task and method."""
+def _loss(table: pd.DataFrame, choose: Choice) -> pd.Series:
+    """Returns the loss of a rule by task and method, the mean over the seeds by which it chooses."""
     losses = []
     for seed in sorted(table.seed.unique()):
-        others = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
-        chosen = table[table.seed == seed].groupby(["task", "method", "place"])[column].mean().unstack().idxmax(axis=1)
-        taken = pd.Series([others.loc[key, place] for key, place in chosen.items()], chosen.index)
-        losses.append(others.max(axis=1) - taken)
+        means = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
+        places = choose(table[table.seed == seed].set_index(["task", "method", "place"]), means)
+        losses.append(means.max(axis=1) - pd.Series([means.loc[key, places[key]] for key in means.index], means.index))
     return sum(losses) / len(losses)
 
 
-def _at(table: pd.DataFrame, places: Callable[[pd.DataFrame], pd.Series]) -> pd.Series:
-    """Returns the loss of the places that `places` gives for each task and method, judged as `_judged` does."""
-    losses = []
-    for seed in sorted(table.seed.unique()):
-        others = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
-        chosen = places(others)
-        losses.append(others.max(axis=1) - pd.Series([others.loc[key, chosen[key]] for key in others.index], others.index))
-    return sum(losses) / len(losses)
+def _place(place: int) -> Choice:
+    return lambda tuning, means: pd.Series(place, means.index)
 
 
-def _carried(others: pd.DataFrame) -> pd.Series:
-    """Returns the place that is the best for the method on the other tasks, by the mean of scores."""
+def _best_by(column: str) -> Choice:
+    return lambda tuning, means: tuning[column].unstack().idxmax(axis=1)
+
+
+def _carried(tuning: pd.DataFrame, means: pd.DataFrame) -> pd.Series:
+    """Chooses the place that is the best for the method on the other tasks, by the mean of scores."""
     places = {}
-    for task, method in others.index:
-        elsewhere = others.xs(method, level="method").drop(task)
+    for task, method in means.index:
+        elsewhere = means.xs(method, level="method").drop(task)
         places[task, method] = elsewhere.mean().idxmax() if len(elsewhere) else 0
     return pd.Series(places)
 
 
-RULES: dict[str, Losses] = {
-    "its own rate": lambda table: _at(table, lambda others: pd.Series(0, others.index)),
-    "a third of it": lambda table: _at(table, lambda others: pd.Series(-1, others.index)),
-    "three times it": lambda table: _at(table, lambda others: pd.Series(1, others.index)),
-    "the best on the other tasks": lambda table: _at(table, _carried),
-    "the best of 300 search rows": lambda table: _judged(table, "few"),
-    "the best of 1,000 search rows": lambda table: _judged(table, "search"),
+TUNED = "the best of 1,000 search rows"
+RULES: dict[str, Choice] = {
+    "its own rate": _place(0),
+    "a third of it": _place(-1),
+    "three times it": _place(1),
+    "the best on the other tasks": _carried,
+    "the best of 300 search rows": _best_by("few"),
+    TUNED: _best_by("search"),
 }
 
 
@@ -94,8 +93,8 @@ def interval(values: pd.Series) -> tuple[float, float]:
 
 def table_of(trained: pd.DataFrame) -> Iterable[str]:
     """Yields the table: the mean loss of each rule in points, its difference from 1,000 search rows, and by task."""
-    losses = {name: rule(trained) for name, rule in RULES.items()}
-    tuned, tasks = losses["the best of 1,000 search rows"], sorted(trained.task.unique())
+    losses = {name: _loss(trained, choose) for name, choose in RULES.items()}
+    tuned, tasks = losses[TUNED], sorted(trained.task.unique())
     yield f"| the rate | loss | above tuning on 1,000 rows | {' | '.join(task.rpartition('/')[2] for task in tasks)} |"
     yield "| --- | --- | --- |" + " --- |" * len(tasks)
     for name, loss in losses.items():
