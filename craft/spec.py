@@ -96,6 +96,11 @@ class RunSpec(Settings):
             row.quantization, self.projection_map,
         )  # fmt: skip
 
+    @property
+    def has_rate(self) -> bool:
+        """Whether `learning_rate` decides anything: a head alone has its own rate, a model that is scored as it is none."""
+        return self.row.adapts or (self._kind != "generation" and self.training.head_learning_rate is None)
+
     def with_rate(self, width: Callable[[], int]) -> RunSpec:
         """Returns this run with the learning rate of its method, if it has none; `width` gives the model's hidden size."""
         if self.training.learning_rate is not None:

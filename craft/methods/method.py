@@ -50,6 +50,7 @@ class Method:
             a small learning rate are smaller than bfloat16 can add to a weight.
         copies: how many copies of an adapted module's input, and of its output, the backward pass keeps in addition to
             what the base keeps, for estimates.
+        adapts: whether it trains more than the task head, which has a learning rate of its own.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
         rates: the learning rates that `compare: fair` tries unless the file gives others.
@@ -73,6 +74,7 @@ class Method:
     decays_to_start: bool = False
     master_weights: bool = False
     copies: tuple[int, int] = (1, 0)
+    adapts: bool = True
     describe: Callable[[nn.Module], dict[str, float]] | None = None
     cutting: Cutting | None = None
     rates: tuple[float, ...] = RATES

@@ -101,7 +101,15 @@ _FULL = "Devlin et al. 2019, arXiv 1810.04805"
 _BITFIT = "Ben Zaken et al. 2022, arXiv 2106.10199"
 METHODS: tuple[Method, ...] = (
     # The control of every comparison: nothing is adapted. A model that answers in words is scored as it is.
-    Method("head", "Head", _HEAD, NoParameters, lambda model, *_: _train(model, lambda _name, head: head), lambda _: "alone"),
+    Method(
+        "head",
+        "Head",
+        _HEAD,
+        NoParameters,
+        lambda model, *_: _train(model, lambda _name, head: head),
+        lambda _: "alone",
+        adapts=False,
+    ),
     Method(
         "full",
         "Full fine-tuning",

@@ -19,8 +19,8 @@ from orchestrator.sweepfile.plain_yaml import YamlPath
 
 
 def flat_parameters(run: RunSpec) -> dict[str, Any]:
-    """Returns everything that decides `run`, flat: method parameters and training settings under their own names, without unset
-    ones.
+    """Returns everything that decides `run`, flat: method parameters and training settings under their own names, without
+    those that are unset or decide nothing.
 
     Where a method has a parameter of the same name as a training setting, the method's is the one called by the plain name
     and the setting is `training.NAME`. Values are str, int, float or bool.
@@ -41,7 +41,8 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     if run.cut_from is not None:
         flat["cut_from"], flat["cut_to"] = run.cut_from.run, run.cut_from.to
     flat.update(flatten(run.parameters))
-    for name, value in flatten(run.training.model_dump(mode="json")).items():
+    training = run.training.model_dump(mode="json", exclude=set() if run.has_rate else {"learning_rate"})
+    for name, value in flatten(training).items():
         flat[name if name not in flat else f"training.{name}"] = value
     return flat
 

@@ -114,7 +114,7 @@ def _starting_rates(plan: Plan) -> str:
     sweep, task, rates = plan.sweep, plan.sweep.task_names[0], dict[str, set[float]]()
     for trained in plan.probed or plan.trained:
         given = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
-        if given is None and trained.method != "head":
+        if given is None and METHODS[trained.method].adapts:
             rates.setdefault(METHODS[trained.method].title, set()).add(plan.planner.identity.own_rate(trained))
     return ", ".join(
         f"{title} {' to '.join(text(rate) for rate in sorted({min(some), max(some)}))}" for title, some in rates.items()

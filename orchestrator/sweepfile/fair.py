@@ -70,9 +70,9 @@ def _add_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
     """Returns the block with values of each tuned setting that its method has and that it does not have itself."""
     if not isinstance(block, dict) or block.get("tuned") is False or str(block.get("method")) not in METHODS:
         return block
-    if block["method"] == "head" and [*tuned] == [RATE] and RATE not in block:
-        return {"tuned": False, **block}  # it has no adapter, and its head has a rate of its own
     row = METHODS[block["method"]]
+    if not row.adapts and [*tuned] == [RATE] and RATE not in block:
+        return {"tuned": False, **block}  # its head has a rate of its own
     names = parameter_names(row)
     present = {names.get(key) for key in block}
     added = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -18,7 +19,10 @@ from craft.trainer.training import train_run
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
+from orchestrator.plan.trial import PlannedTrial
+from orchestrator.review.front_tables import write_csv
 from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.recorded import summarize
 
 
 def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
@@ -91,3 +95,25 @@ def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: 
 
     sweep = toy_plan(tmp_path, f"model: {tiny_bert}\nspace: [{{method: vera, rank: 4}}]").sweep
     assert {trial.run.training.learning_rate for trial in make_plan(sweep, Planner(sweep)).trials} == {rate("vera", 32)}
+
+
+@pytest.mark.parametrize(
+    ("block", "task", "shown"),
+    [
+        ({"method": "head"}, "toy/sentiment", False),
+        ({"method": "head", "learning_rate": 3e-3}, "toy/sentiment", False),
+        ({"method": "head", "learning_rate": 3e-3, "head_learning_rate": None}, "toy/sentiment", True),
+        ({"method": "head", "learning_rate": 3e-3, "head_learning_rate": None}, "commonsense", False),
+        ({"method": "bitfit"}, "toy/sentiment", True),
+    ],
+)
+def test_a_table_has_a_learning_rate_only_where_it_decides_something(
+    tmp_path: Path, block: dict[str, Any], task: str, shown: bool
+) -> None:
+    method, training = block.pop("method"), {"learning_rate": 1e-3} | block
+    run = RunSpec.model_validate({"model": "", "task": task, "method": method, "training": training})
+    trial = PlannedTrial(run, "c", "label")
+    (summary,) = summarize([trial], {})
+    write_csv([summary], {"score": "maximize"}, tmp_path / "front.csv")
+    (row,) = csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8"))
+    assert ("learning_rate" in row, "learning_rate" in summary.parameters) == (shown, shown)
