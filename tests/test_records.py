@@ -256,8 +256,8 @@ def test_published_tables_are_judged(tmp_path: Path) -> None:
     judged.main([str(folder), str(tmp_path / "lora.csv"), "--to", str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
     rows = {cells[0]: cells[1:] for cells in _cells(line for line in page.splitlines() if line.startswith("|"))}
-    assert rows["Llama-3.2-3B, methods, 3"] == ["ia3", "one run each", "2 of 3: lora, ia3", "4"]
-    assert rows["once, 4"] == ["r64 1e-4", "one run each", "1 of 4: r64 1e-4", "2"]
+    assert rows["Llama-3.2-3B, methods, 3"] == ["ia3", "-", "2 of 3: lora, ia3", "4"]
+    assert rows["once, 4"] == ["r64 1e-4", "-", "1 of 4: r64 1e-4", "2"]
     name, known, *_ = rows["thrice, 6"]
     assert (name, known.split(" (")[0]) == ("r1 1e-4", "enough: r1 1e-4")
     assert "known for 1 of the 3 models" in page

@@ -8,8 +8,8 @@ A row is decided if it survives three looks at its own record; otherwise it name
 - P(enough) is at least SURE by the model of `craft-sweeps judge`, with the luck of choosing rates.
 - P(enough) is at least SURE by draws around each mean alone, without any model of how true scores scatter.
 
-Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA, and of the base
-model's. Records of `fair.csv` were tuned by an earlier rule, so they are no rows.
+Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA. Records of
+`fair.csv` were tuned by an earlier rule, so they are no rows.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def table() -> Iterable[str]:
     """Yields the lines of the table, a row for each task of each record."""
     scores = ("score", "P(enough)", "perhaps already", "more would tell", "parameters")
     names = ("model", "task, examples", "smallest that is enough", *scores)
-    yield f"| {' | '.join(names)} | of LoRA r8's | of the model |"
-    yield "| --- " * (len(names) + 2) + "|"
+    yield f"| {' | '.join(names)} | of LoRA r8's |"
+    yield "| --- " * (len(names) + 1) + "|"
     for row in rows():
         yield f"| {' | '.join(_cells(row))} |"
 
@@ -136,9 +136,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     first = next(entry for entry in row.entries if entry.trial.method == "lora" and "cut_to" not in entry.trial.parameters)
     assert first.result is not None
     counts, parameters = first.result.counts, first.trial.parameters
-    rank_8 = 8 * counts[SIZE] / float(parameters["rank"])
     base = counts["total_parameters"] - counts[SIZE] - counts["head_parameters"]
     name, score, size = Path(str(parameters["model"])).name.partition(".")[0], row.named.score, row.named.value(SIZE)
+    ratio = size / (8 * counts[SIZE] / float(parameters["rank"]))
     return (
         f"{name}, {base / 1e6:.0f}M",
         f"{row.task.rpartition('/')[2]}, {int(first.result.facts['train_examples']):,}",
@@ -148,8 +148,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{full_label(row.perhaps)} ({row.perhaps.value(SIZE):,.0f})" if row.perhaps else "",
         row.would_tell if row.perhaps or not row.decided else "",
         f"{size:,.0f}",
-        _share(size / rank_8),
-        _share(size / base),
+        f"{ratio:.0f} times" if ratio > 10 else f"{100 * ratio:.3g} %",
     )
 
 
@@ -157,10 +156,6 @@ def _reading(row: Row) -> str:
     if not row.decided:
         return "not decided; likeliest: "
     return "no adapter: " if row.named.method in ("head", "full") else ""
-
-
-def _share(ratio: float) -> str:
-    return f"{ratio:.0f} times" if ratio > 10 else "all" if ratio == 1 else f"{100 * ratio:.3g} %"
 
 
 def main() -> None:

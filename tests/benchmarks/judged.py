@@ -55,8 +55,9 @@ are of August 2026, under Apache-2.0. Enough is the smallest that is at most a p
   score, so {doubtful} of {methods} methods may be the answer.
 - The scores also chose the rate of each rank, so the best ones are too high.
 
-*Judged*: what `judge` says, with P(enough). *Would tell*: the configurations, the best first, that
-need further seeds, and the hours of training for these. `r4 3e-4`: rank 4, learning rate 3e-4.
+*Judged*: the likeliest by `judge`, with P(enough); `-`: one run each. *Would tell*: the
+configurations, the best first, that need further seeds, and their hours of training. `r4 3e-4`:
+rank 4, learning rate 3e-4.
 
 | model, runs | by rows alone | judged | would tell | hours |
 | --- | --- | --- | --- | --- |
@@ -129,10 +130,10 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
         first = [*labels(doubtful)[:SHOWN], *(["..."] if len(doubtful) > SHOWN else [])]
-        verdict, tells = "one run each", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
+        verdict, tells = "-", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
-        verdict = f"{'enough' if answer.kind == 'enough' else 'likeliest'}: {named.label} ({named.counts[P_ENOUGH]:.2f})"
+        verdict = f"{'enough: ' if answer.kind == 'enough' else ''}{named.label} ({named.counts[P_ENOUGH]:.2f})"
         step = PROPOSED.search(answer.proposal)
         doubtful = [row for row in rows if step and row.label in step[2]]
         seconds = (COUNTS.index(step[1]) if step else 0) * seconds_of_seed([row.trained for row in doubtful], rows)
