@@ -33,10 +33,9 @@ from orchestrator.review.prospect import PlanReport
 from orchestrator.review.status import Progress
 from orchestrator.review.trials_file import ExportReport
 from orchestrator.suggest.suggest import SuggestReport
-from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.mistakes import flow
 from orchestrator.sweepfile.schema import REF, Schema, own_parameters, second_keys, sweep_schema
-from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS, SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, OwnKeys
 
 DOCS = Path(__file__).parent

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.commands.api import judge, open_sweep, plan, run
-    from orchestrator.sweepfile.algorithms import SearcherRow, register_searcher
+    from orchestrator.sweepfile.settings import SearcherRow, register_searcher
 
-_API, _ALGORITHMS = "orchestrator.commands.api", "orchestrator.sweepfile.algorithms"
+_API, _ALGORITHMS = "orchestrator.commands.api", "orchestrator.sweepfile.settings"
 _PUBLIC = dict.fromkeys(("judge", "open_sweep", "plan", "run"), _API) | dict.fromkeys(
     ("SearcherRow", "register_searcher"), _ALGORITHMS
 )

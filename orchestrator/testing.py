@@ -18,8 +18,8 @@ def check_searcher(name: str) -> None:
     from orchestrator.plan.plan import make_plan
     from orchestrator.record.state import State
     from orchestrator.search.stages import make_strategy
-    from orchestrator.sweepfile.algorithms import SEARCHERS
     from orchestrator.sweepfile.load import load_sweep
+    from orchestrator.sweepfile.settings import SEARCHERS
 
     drawn = {"configurations": 3} if SEARCHERS[name].samples else {}
     document = {

@@ -24,9 +24,9 @@ from orchestrator.record.manifest import describe_session
 from orchestrator.record.resume import changed_plugins
 from orchestrator.record.state import State
 from orchestrator.search.stages import make_strategy
-from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.testing import check_searcher
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work

@@ -141,7 +141,7 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
         "plan.trial",
         "tracking.reader",
         "tracking.tags",
-        "tracking.uri",
+        "tracking.client",
         "tools.markup",
         "tools.secrets",
     )

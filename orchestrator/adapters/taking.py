@@ -40,7 +40,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, unknown
 from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.tools.filling import filled
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.uri import resolve_uri
+from orchestrator.tracking.client import resolve_uri
 
 Form = Literal["adapter", "lora", "merged"]
 

@@ -28,7 +28,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
-from orchestrator.tracking.uri import TrackingError
+from orchestrator.tracking.client import TrackingError
 
 GOOD, NO, WRONG, STOPPED, LEFT = 0, 1, 2, 130, 141
 """Exit statuses; docs/for-programs.md has all of them with their meaning, those of signals too."""

@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.uri import TrackingError, sqlite_file
+from orchestrator.tracking.client import TrackingError, sqlite_file
 from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:

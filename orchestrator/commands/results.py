@@ -18,7 +18,7 @@ from orchestrator.record.folder import SweepFolder, is_driven, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.quiet import write_report
-from orchestrator.tracking.uri import TrackingError, resolve_uri
+from orchestrator.tracking.client import TrackingError, resolve_uri
 
 POLL_SECONDS, BEGIN_SECONDS, AGAIN_SECONDS = 1.0, 120.0, 10.0
 """How often `wait` looks, how long it waits for a sweep to begin, and for an ended one to be started again."""

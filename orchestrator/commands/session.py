@@ -40,9 +40,8 @@ from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.quiet import noise_to_log, screen_descriptor
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import BEGUN_AGAIN, Stop, begin_again
-from orchestrator.tracking.client import check_store
+from orchestrator.tracking.client import TrackingError, check_store
 from orchestrator.tracking.follower import Follower
-from orchestrator.tracking.uri import TrackingError
 from orchestrator.tune.attempts import Attempts
 from orchestrator.tune.cluster import refuse_running_ray
 from orchestrator.worker.preparation import Shared, needs_of, prepare

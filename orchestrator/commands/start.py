@@ -22,7 +22,7 @@ from orchestrator.record.resume import check_begun, check_resume
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking.uri import resolve_uri
+from orchestrator.tracking.client import resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome

@@ -22,8 +22,8 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.progress import progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
+from orchestrator.tracking.client import DATABRICKS, resolve_uri
 from orchestrator.tracking.follower import Report
-from orchestrator.tracking.uri import DATABRICKS, resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.driver.driver import Driver

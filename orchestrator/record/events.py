@@ -38,8 +38,8 @@ from craft.plugins import note_rows, refuse
 from craft.tasks.metrics import METRICS
 from craft.tasks.task import Metric
 from orchestrator.plan.trial import Number, Trial, TrialResult
-from orchestrator.sweepfile.algorithms import SEARCHERS, SearcherRow
 from orchestrator.sweepfile.load import read_effective
+from orchestrator.sweepfile.settings import SEARCHERS, SearcherRow
 from orchestrator.sweepfile.sweep import Sweep
 
 FORMAT = 4

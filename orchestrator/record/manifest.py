@@ -28,7 +28,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.ways import usable_gpus
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.sweepfile.algorithms import SEARCHERS
+from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact, redacted
 

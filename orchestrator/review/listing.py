@@ -31,8 +31,8 @@ from orchestrator.review.status import Progress
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking.client import TrackingError, resolve_uri, sqlite_file
 from orchestrator.tracking.tags import SWEEP_ID
-from orchestrator.tracking.uri import TrackingError, resolve_uri, sqlite_file
 
 STATES = {"lost": "interrupted", "empty": "nothing yet"}
 

@@ -31,7 +31,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.uri import resolve_uri, sqlite_file
+from orchestrator.tracking.client import resolve_uri, sqlite_file
 
 
 class NoSuchSweep(ValueError):

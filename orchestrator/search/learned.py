@@ -4,7 +4,7 @@
 
 What was drawn is an event (`Proposed`), and the random numbers of a draw follow from the sweep's seed and the draw's number.
 So equal states lead to the same next draw, in every session. The samplers are Optuna's own, one function each, on the space
-without conditions (`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.algorithms`) names these functions.
+without conditions (`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.settings`) names these functions.
 
 Not every draw is trained. A point that breaks a constraint shows the sampler by how much; a point that equals an earlier
 configuration has the values of that one; a point that cannot be built has failed. The next draw is then a new point near it.

@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
-from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.mistakes import shown_names, spellings
-from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS, SCHEDULERS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE, OwnKeys
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.sweep import NAME, Sweep

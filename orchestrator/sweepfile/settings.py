@@ -1,6 +1,9 @@
 """Checked classes of the file's sections `enough`, `search`, `scheduler`, `replication`, `budget`, `constraints`, `tracking`.
 
-Each class checks its own section. `sections` checks that they fit together.
+Each class checks its own section. `sections` checks that they fit together. SEARCHERS and SCHEDULERS are the names that
+`search.algorithm` and `scheduler.name` may take, one row each. A searcher's row says what a sweep file must fulfil, and where
+its code is: a text, `module:name`, imported on use, because a grid is planned without Ray and Optuna. `auto` is no row:
+`sections` replaces it with one.
 """
 
 from __future__ import annotations
@@ -8,15 +11,59 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
+from craft.plugins import add_row
 from craft.results import Counts
 from craft.settings import Settings
 from craft.words import format_duration
-from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import shown, unknown
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class SearcherRow:
+    """One row of SEARCHERS.
+
+    Attributes:
+        make: where its strategy is made, as `module:name`, from a plan; `orchestrator.search.stages.make_strategy` calls it.
+        samples: whether it draws configurations, so that `search.configurations` says how many and ranges (`min`, `max`) have a
+            meaning; otherwise it runs every combination of the `values`.
+        adaptive: whether it chooses while the sweep runs, so that the plan lists nothing beforehand.
+    """
+
+    make: str
+    samples: bool
+    adaptive: bool = False
+
+
+@dataclass(frozen=True)
+class SchedulerRow:
+    """One row of SCHEDULERS; `settings` are the keys that its section may have with `name`."""
+
+    settings: tuple[str, ...] = ()
+
+
+LISTED = "orchestrator.search.strategy:Listed"
+
+SEARCHERS: dict[str, SearcherRow] = {
+    "grid": SearcherRow(LISTED, samples=False),
+    "random": SearcherRow(LISTED, samples=True),
+    "gp": SearcherRow("orchestrator.search.learned:gp", samples=True, adaptive=True),
+    "tpe": SearcherRow("orchestrator.search.learned:tpe", samples=True, adaptive=True),
+}
+
+SCHEDULERS: dict[str, SchedulerRow] = {"none": SchedulerRow(), "promotion": SchedulerRow(("grace", "factor"))}
+
+
+def register_searcher(name: str, row: SearcherRow) -> None:
+    """Adds a searcher that `search.algorithm` may name. Raises PluginError if there is one of that name."""
+    add_row(SEARCHERS, "searcher", name, row)
+
 
 Direction = Literal["maximize", "minimize"]
 

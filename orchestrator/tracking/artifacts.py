@@ -20,8 +20,8 @@ from filelock import FileLock
 
 from craft.disk import default_root
 from orchestrator.tools.secrets import redact
+from orchestrator.tracking.client import TrackingError
 from orchestrator.tracking.private import artifact_storage
-from orchestrator.tracking.uri import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

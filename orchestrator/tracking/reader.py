@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from craft.results import PREDICTIONS_FOLDER
 from orchestrator.tracking import tags as names
 from orchestrator.tracking.artifacts import fetch_log
-from orchestrator.tracking.client import explained, find_runs, open_store
-from orchestrator.tracking.uri import TrackingError, sqlite_file
+from orchestrator.tracking.client import TrackingError, explained, find_runs, open_store, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

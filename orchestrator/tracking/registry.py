@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.record.manifest import versions
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import digest_of, files_in
-from orchestrator.tracking.client import quiet_mlflow
+from orchestrator.tracking.client import has_server, quiet_mlflow
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import cut
-from orchestrator.tracking.uri import has_server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,9 +15,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.tracking import tags as names
-from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment
+from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment, sqlite_file
 from orchestrator.tracking.private import VIEW
-from orchestrator.tracking.uri import sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, Run, RunTag

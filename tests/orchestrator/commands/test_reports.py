@@ -32,7 +32,7 @@ from orchestrator.review.pick import choose_seed, pick
 from orchestrator.review.prospect import Prospect, look_ahead, plan_report
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.signals import SIGNALS
-from orchestrator.tracking.uri import TrackingError
+from orchestrator.tracking.client import TrackingError
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, printed, record, write_log
 from tests.orchestrator.results.test_answer import STEEP

@@ -29,8 +29,7 @@ from orchestrator.search.learned import (
     search_value,
     tpe,
 )
-from orchestrator.sweepfile.algorithms import SEARCHERS
-from orchestrator.sweepfile.settings import parse_duration
+from orchestrator.sweepfile.settings import SEARCHERS, parse_duration
 from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]

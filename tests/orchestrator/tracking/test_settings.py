@@ -17,10 +17,9 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import check as check_sweep
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking.client import check_store
+from orchestrator.tracking.client import TrackingError, check_store, has_server, resolve_uri
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import SweepStore
-from orchestrator.tracking.uri import TrackingError, has_server, resolve_uri
 from tests.orchestrator.logged import FILE, SweepLog, entry, mirror, runs
 
 SIZES = (4, 8, 16, 32)

@@ -17,8 +17,7 @@ import pytest
 from orchestrator.commands.session import _page
 from orchestrator.record.folder import SweepFolder
 from orchestrator.tools.secrets import _Secrets, public_address, redact, redacted
-from orchestrator.tracking.client import make_sqlite
-from orchestrator.tracking.uri import TrackingError, resolve_uri
+from orchestrator.tracking.client import TrackingError, make_sqlite, resolve_uri
 
 
 @pytest.mark.parametrize(

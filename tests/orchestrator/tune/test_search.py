@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 
 from craft.processes import make_store
 from orchestrator.plan.plan import Plan
-from orchestrator.sweepfile.algorithms import SEARCHERS
+from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.crew import _Actors, share_of
 from orchestrator.tune.engine import Jobs, config_of
