@@ -82,7 +82,6 @@ def take_adapters(
     (`filled`). The list has the valid folders: the temporary ones in the block, those in `to` after it.
 
     Args:
-        form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
         base: the place of the base model, if it is not the one in the sweep's file, which may have moved since the training.
     """
     with filled(to) as aside:

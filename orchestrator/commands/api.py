@@ -329,7 +329,6 @@ def judge(frame: Any, *, within: float | None = None, **said: Any) -> Judgement:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
-    """Returns the rows as a table that has at least these columns."""
     import pandas as pd
 
     table = pd.DataFrame(list(rows))

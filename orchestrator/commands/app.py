@@ -253,7 +253,6 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
 
 
 def _say(trouble: BaseException) -> int:
-    """Writes what went wrong to stderr."""
     Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False).print(redact(str(trouble)))
     return WRONG
 

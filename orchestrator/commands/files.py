@@ -100,14 +100,12 @@ def skill(to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of an
 
 
 def _purpose(file: Path) -> str:
-    """Returns the first sentence of a sweep file's comment."""
     comments = [line[2:] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
     lines = [line for line in comments if not line.startswith("yaml-language-server")]
     return re.split(r"(?<=[.?!])\s", " ".join(lines))[0]
 
 
 def _write(name: str, to: Path) -> Iterator[Path]:
-    """Writes a shipped sweep and its data into a folder; yields the files."""
     source = SHIPPED / f"{name}.yaml"
     if not source.is_file():
         raise ValueError(

@@ -27,7 +27,6 @@ def _address(text: str) -> str:
 
 
 def _names(incomplete: str) -> list[str]:
-    """Returns the sweeps in runs/ whose names begin so."""
     folders = Path("runs").glob(f"{incomplete}*")
     return sorted(folder.name for folder in folders if SweepFolder(folder).record.exists())
 

@@ -326,7 +326,6 @@ def replay(
 
 
 def _read_uri(folder: SweepFolder) -> str:
-    """Returns the store that the sweep used last."""
     if (state := read_state(folder.record)).started is None:
         raise TrackingError(f"{folder.record} has no session yet, so there is nothing to send")
     uri = state.sweep.tracking.uri

@@ -249,7 +249,6 @@ def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, cons
 
 
 def _prepare(plan: Plan, state: State, options: Options, console: Console) -> Shared | None:
-    """Prepares what the remaining trials share; None if none remain."""
     entries, recorded = state.entries.values(), recorded_sweep(plan.sweep.folder)
     moved, elsewhere = recorded is not None and has_moved(recorded, plan.sweep), options.address is not None
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}

@@ -79,7 +79,6 @@ def _make_plan(sweep: Sweep, console: Console) -> Plan:
 
 
 def _load(options: Options) -> tuple[Sweep, Options]:
-    """Returns the sweep, and the options with the changes of earlier sessions."""
     sweep = load_sweep(options.sweep, options.assignments)
     if SweepFolder(sweep.folder).effective.exists():
         check_resume(sweep.folder, sweep)
@@ -88,7 +87,6 @@ def _load(options: Options) -> tuple[Sweep, Options]:
 
 
 def _check_name(options: Options, sweep: Sweep) -> bool:
-    """Returns whether the call continues a sweep of this name; asks on a terminal."""
     if options.resume:
         _check_resumes(options, sweep)
         return True

@@ -88,7 +88,6 @@ def train(
 
 
 def _only_job(plan: Plan, warm_start: Path | None) -> Job:
-    """Returns the one job of a plan, which starts from the adapter in a folder if one is given."""
     if len(plan.jobs) != 1:
         names = [job.training.trial.name for job in plan.jobs[:3]]
         advice = "narrow it to one, such as with --set 'seeds=[0]' and --set 'space=[{method: lora, rank: 8}]'"
@@ -111,7 +110,6 @@ def _only_job(plan: Plan, warm_start: Path | None) -> Job:
 
 
 def _check_folder(folder: Path, job: Job) -> None:
-    """Raises SweepError if a folder has another run's adapter, or cannot be written."""
     record = folder / "adapter" / "run.json"
     if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["spec"] != job.training.run.model_dump(mode="json"):
         raise SweepError([f"--to {folder}: it has another run's adapter; give another folder"])
@@ -227,7 +225,6 @@ def list_store(folder: Path | None = None) -> None:
 
 
 def _described(path: Path) -> tuple[str, str, str]:
-    """Describes the origin of a file: its kind or projection, the shape, the beginning of the weights' hash."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -49,11 +49,7 @@ class Price:
 
 
 def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
-    """Returns the price of a plan for a sweep with this state.
-
-    Args:
-        driven: whether a session runs, whose time counts.
-    """
+    """Returns the price of a plan for a sweep with this state."""
     jobs = jobs_of(make_strategy(plan).wanted(state))
     requested = {entry.key for entry in state.requested}
     ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
@@ -72,7 +68,6 @@ def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> 
 
 
 def _seconds(new: list[Trial], state: State) -> float | None:
-    """Returns the time of trainings: each as those of its configuration took, else of its method, else all."""
     trained = [(entry.trial, entry.result.seconds) for entry in state.trainings if entry.result and entry.finished]
     if not trained:
         return None
@@ -110,11 +105,7 @@ _ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """A difference in words; false if there is none.
-
-    Attributes:
-        changed: other settings, each as `key.path: was -> is`.
-    """
+    """A difference in words; false if there is none."""
 
     sweep: str
     added: tuple[str, ...] = ()

@@ -27,11 +27,7 @@ PLAIN_EVERY, REDRAWN_EVERY = 30.0, 0.25
 
 
 class Display:
-    """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often.
-
-    Attributes:
-        missing: the resources that no machine has and a trial waits for.
-    """
+    """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often."""
 
     def __init__(
         self,

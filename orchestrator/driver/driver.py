@@ -47,11 +47,7 @@ NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
 
 class Driver:
-    """One session of a sweep: its log, replayed, and the jobs that remain by it.
-
-    Attributes:
-        storage: where checkpoints and adapters go: an absolute path or a URI.
-    """
+    """One session of a sweep: its log, replayed, and the jobs that remain by it."""
 
     def __init__(
         self,
@@ -273,11 +269,7 @@ class Driver:
         self.display.retry(self.state.entries[key], why)
 
     def record_failure(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None:
-        """Records that a job has failed by a fault of its machine, after all its tries.
-
-        Args:
-            by_itself: whether the trial said so itself, and its process was not lost.
-        """
+        """Records that a job has failed by a fault of its machine, after all its tries."""
         error = f"{reason} ({tries} times)" if tries > 1 else reason
         self.record_end(key, [Outcome(TrialResult(key, "failed", error=error, retryable=True))])
         if by_itself:

@@ -35,7 +35,6 @@ class SweepOutcome:
 
     Attributes:
         open: whether a searcher had more to propose, or more seeds were to be given, when it ended.
-        new: keys of the trials that finished in this session.
     """
 
     state: State

@@ -190,9 +190,6 @@ def affected(state: State, verb: Verb, name: str | None) -> list[str]:
     """Returns the keys of the trials that a request stops or lets run again; none for `pause` and `continue`.
 
     A training takes along what is cut from its adapter. A cut whose training failed takes this along.
-
-    Args:
-        name: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`.
     """
     if verb not in _MAY:
         return []
@@ -272,7 +269,6 @@ class RequestQueue:
         self._opened = True
 
     def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Command | None:
-        """Returns the command of a request; None if it is answered already, or changes nothing."""
         if request.name in state.answered:
             if on_disk:
                 request.remove(self._folder)

@@ -205,7 +205,6 @@ class Labels:
         return self._silent[path]
 
     def _filled(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the settings of configurations; one that did not choose a training setting has the file's."""
         names = dict.fromkeys(name for row in rows for name in row)
         return [{name: row.get(name, getattr(self.sweep.training, name, None)) for name in names} for row in rows]
 

@@ -40,7 +40,6 @@ class Plan:
     """What a sweep file alone says of the trials. More may come while the sweep runs (`orchestrator.search`).
 
     Attributes:
-        planner: turns points of the space into configurations and trials, and judges them.
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
         configurations: those that are known beforehand, each after what its adapters are cut to. A candidate that may not be

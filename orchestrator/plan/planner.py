@@ -184,7 +184,6 @@ class Planner:
         return [*trials.values()]
 
     def _source(self, cut: Configuration, task: str, seed: int) -> PlannedTrial:
-        """Returns the training from whose adapter a configuration with candidates of its own is cut."""
         assert cut.source is not None
         run, resources = self.identity.run_of(cut.trained, task, seed), self.sweep.resources_for(self.sweep.block_at(cut.path))
         return PlannedTrial(
@@ -218,7 +217,6 @@ class Planner:
         Its id is the group's, so that it stays one configuration when more values change the choice.
 
         Args:
-            candidates: a group.
             best: by task, the place of the best one in `candidates`.
             best_of_size: the same for what the adapters are cut to, by `cut_to`; a size that is absent has `best`.
             transferred: by task, the id of the configuration whose choice it takes, if it is another one's.

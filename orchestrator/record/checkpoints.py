@@ -69,11 +69,7 @@ def stored_checkpoints(storage: str, key: str) -> list[Stored]:
 
 
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
-    """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged.
-
-    Args:
-        directory: gets copies if storage is not on this machine's disk.
-    """
+    """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged."""
     broken = 0
     for stored in stored_checkpoints(storage, key):
         try:
@@ -154,12 +150,7 @@ def check_writable(storage: str) -> None:
 
 
 def local_adapter(storage: str, stored: str, home: Path) -> Path:
-    """Returns a finished trial's adapter as a local folder, with its predictions, if it has any, next to it.
-
-    Args:
-        stored: the adapter's path on `storage`.
-        home: gets copies if storage is not on this machine's disk.
-    """
+    """Returns a finished trial's adapter as a local folder, with its predictions, if it has any, next to it."""
     filesystem, root = open_storage(storage)
     path = posixpath.join(root, stored)
     if filesystem.type_name == LOCAL:

@@ -39,11 +39,7 @@ class Options:
 
     Attributes:
         changes: changes of its values, as `key.path=value`; with those of earlier sessions once it has been read.
-        name: the sweep's name, instead of the file's.
-        storage: where sweeps' folders are; a URI holds checkpoints and adapters alone.
-        tracking_uri: the MLflow store, instead of the file's.
         address: a Ray cluster to join (`auto`, `host:6379`); a cluster of this machine alone if not given.
-        cpus: cores of this machine to use, where no address is given; all if not given.
         retry_failed: run every failed trial again, also those that failed by their own fault; with `resume`.
         edited: whether a file that was edited since the last session is taken as it is.
         max_failures: how often a trial whose process or machine dies is started again.

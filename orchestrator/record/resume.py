@@ -80,11 +80,7 @@ def check_resume(folder: Path, sweep: Sweep, recorded: Sweep | None = None) -> N
 
 
 def check_name(folder: Path, state: State, name: str | None = None) -> None:
-    """Checks that the log in a sweep's folder is the sweep's.
-
-    Args:
-        name: of the sweep; as its effective file has it if not given.
-    """
+    """Checks that the log in a sweep's folder is the sweep's."""
     if name is None:
         effective = SweepFolder(folder).effective
         lines = effective.read_text(encoding="utf-8").splitlines() if effective.is_file() else []
@@ -95,11 +91,7 @@ def check_name(folder: Path, state: State, name: str | None = None) -> None:
 
 
 def check_begun(sweep: Sweep, problem: str, advice: str) -> None:
-    """Checks that the sweep's folder holds something of it.
-
-    Args:
-        problem: begins the message, before the folder of the sweeps.
-    """
+    """Checks that the sweep's folder holds something of it."""
     folder = SweepFolder(sweep.folder.absolute())
     if not (folder.effective.exists() or folder.record.exists()):
         storage = folder.path.parent

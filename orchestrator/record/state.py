@@ -94,13 +94,11 @@ class State:
     """A sweep after some events.
 
     Attributes:
-        entries: every trial that it ever asked for, by key, in the order in which it first did.
         wanted: keys of the trials that the present session, or the last one, asks for, in order.
         waves: the number of requests for trials that had new ones.
         proposals: what the searcher drew, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
-        files: files of the sweep's own run, relative to its folder where they are inside.
         held: the request to pause; None while jobs may start.
         answered: names of the requests that were answered (`orchestrator.driver.request`).
     """

@@ -96,11 +96,7 @@ class Answer:
     """The least probability of that, from 0.5 to 1."""
 
     def running(self, words: str) -> Answer:
-        """Returns the answer so far of a sweep that runs: nothing is to be done but to wait.
-
-        Args:
-            words: how long it runs, in a sentence (`orchestrator.review.progress`).
-        """
+        """Returns the answer so far of a sweep that runs: nothing is to be done but to wait."""
         return replace(self, unknown="", proposal=words, command="", changes={}, p_decides=None)
 
     @computed_field  # type: ignore[prop-decorator]
@@ -199,7 +195,6 @@ def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) ->
 
 
 def _lost(complete: Sequence[Summary]) -> str:
-    """Returns a sentence on added seeds that failed; empty if none did."""
     lost = [summary for summary in complete if summary.lost]
     if not lost:
         return ""

@@ -99,7 +99,6 @@ class Verdict:
 
     Attributes:
         on_front: those that no other one dominates.
-        knee: the front's knee; None without a front, or where the objectives are not two.
     """
 
     on_front: frozenset[str]

@@ -77,7 +77,6 @@ class Column:
     """A column of configurations.
 
     Attributes:
-        label: its heading.
         better: the better direction of a number.
         digits: the number of digits behind the point, for numbers that are not written by their kind alone.
         place: `front` is in every table; `page` is on the page; `menu` is there if a reader adds it; `objective` is in tables
@@ -85,7 +84,6 @@ class Column:
         averaged: whether it differs at random from trial to trial. Then a configuration has the mean of its trials' counts,
             else the largest.
         interval: whether it is estimated over seeds and has an interval.
-        about: what it is, for programs.
         read: reads its cell, if that is not the summary's metric or count of this name.
     """
 

@@ -73,9 +73,6 @@ class Step:
 def steps(complete: Sequence[Summary], sweep: Sweep, may: Callable[[Step], bool]) -> tuple[list[Step], float | None, Evidence]:
     """Returns what may be run next; the probability that a larger size is better by more than `within`, None without one; and
     the evidence by which that is.
-
-    Args:
-        may: whether a size that was not tried can be run.
     """
     observed, rule, possible = evidence(complete, sweep.objectives, sweep.enough.within), sweep.enough, list[Step]()
     assert observed is not None

@@ -272,7 +272,6 @@ def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, 
 
 
 def _shared(entries: list[Entry]) -> dict[str, Any]:
-    """Returns the parameters that are equal in all trials of the configuration (task and seed are not)."""
     rows = [entry.trial.parameters for entry in entries]
     return {
         name: value

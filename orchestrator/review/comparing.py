@@ -136,7 +136,6 @@ def show_comparison(compared: Compared, console: Console, rows: Path | None = No
 
 
 def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
-    """Compares two sides over all their tasks, or over one."""
     first, second = sides
     if metric != "score":
         scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
@@ -166,7 +165,6 @@ def compare_summaries(
 
 
 def _differences(*sides: Side) -> Iterator[str]:
-    """Yields the differences that give the scores of two sides different meanings."""
     sweeps = [side.record.sweep for side in sides]
     models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
     if models[0] != models[1]:
@@ -194,7 +192,6 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
 
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
-    """Returns a configuration's finished trials by (task, seed)."""
     if metric == "score":
         return summary.scores
     finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
@@ -202,7 +199,6 @@ def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
 
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
-    """Returns the recorded facts about each task's data."""
     by_task = {entry.trial.task: result.facts for entry in side.entries if (result := entry.finished)}
     return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in by_task.items()}
 

@@ -40,7 +40,6 @@ class Verdict:
     """The configurations at the end of a session, compared with each other.
 
     Attributes:
-        entries: the trials that the summaries are made of, by configuration.
         members: ids of the configurations that get a mark, by its tag.
     """
 
@@ -87,7 +86,6 @@ def group(state: State) -> dict[str, list[Entry]]:
 
 
 def _closing_numbers(state: State) -> dict[str, float]:
-    """Returns how many trainings ended how, and the seconds of the last session."""
     assert state.ended is not None
     trained = state.trainings
     ended: list[str] = [entry.result.status for entry in trained if entry.result is not None]
@@ -169,12 +167,7 @@ def desired_refused(event: Refused, sweep: Place) -> DesiredRun:
 def desired_configuration(
     entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, state: State, uri: str
 ) -> DesiredRun:
-    """Returns the run, as it should be, of a configuration. While it runs, its trials alone tell how it does.
-
-    Args:
-        summary: the verdict's, if that holds.
-        state: how the sweep stands: whether trials that wait will run, and which are asked for.
-    """
+    """Returns the run, as it should be, of a configuration. While it runs, its trials alone tell how it does."""
     sweep = (names.SWEEP_KIND, state.name)
     first = entries[0].trial
     status = status_of(summary, entries, state.ended is None)
@@ -280,7 +273,6 @@ def headline(numbers: Mapping[str, float]) -> str:
 
 
 def _outcome(result: TrialResult) -> dict[str, str]:
-    """Returns the tags that say how a trial ended."""
     tags = {f"{names.FACT}{name}": text(value) for name, value in result.facts.items()}
     said = [f"- {plain(note)}" for note in result.notes]
     if result.error:

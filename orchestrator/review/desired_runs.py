@@ -178,7 +178,6 @@ class DesiredRuns:
             yield replace(run, tags={**state.sweep.tracking.tags, **run.tags})
 
     def _kept_adapters(self) -> Container[str]:
-        """Returns the keys of the trials whose adapters the store gets."""
         state, which = self._state, self._state.sweep.tracking.adapters
         if which != "front":
             return state.entries if which == "all" else ()
@@ -196,7 +195,6 @@ class DesiredRuns:
         return any(entry.begun for entry in self._groups.get(configuration, ()))
 
     def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
-        """Returns summaries: as they were judged, where that holds."""
         summaries: dict[str, Summary] = {}
         families = set()
         for name in configurations:

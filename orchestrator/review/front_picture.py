@@ -93,7 +93,6 @@ def _draw_front(
     axes: Any, front: Sequence[Summary], x_name: str, y_name: str, by: float, looks: dict[str, tuple[str, str]],
     objectives: Objectives,
 ) -> None:  # fmt: skip
-    """Draws the step line and the members, each with its interval."""
     x, bounds = [summary.value(x_name) / by for summary in front], [summary.bounds(y_name) for summary in front]
     smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
     where = "post" if smaller_is_better else "pre"
@@ -155,7 +154,6 @@ def _cut(axes: Any, up: Sequence[float], name: str) -> None:
 def _list(
     axes: Any, front: Sequence[Summary], looks: dict[str, tuple[str, str]], chosen: Summary | None, lines: Sequence[Any]
 ) -> None:
-    """Names the numbered points and, below them, the methods that have none and the lines."""
     from matplotlib.lines import Line2D
 
     def row(label: str, method: str, alpha: float = 1.0) -> Line2D:

@@ -128,7 +128,6 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
 
 
 def _paper_notes(rows: Sequence[Summary]) -> Iterator[str]:
-    """Yields what a reader of the LaTeX table has to know of its numbers."""
     if not rows:
         return
     yield from filter(None, [scored_on(rows)])
@@ -161,7 +160,6 @@ def _part(place: int) -> Any:
 
 
 def _parts(summary: Summary) -> tuple[str, str, str]:
-    """Returns method, size and modules; other settings that tell the configuration from others follow the method."""
     title = METHODS[summary.method].title if summary.method in METHODS else summary.method
     parts = full_label(summary).removeprefix(title).strip().split(", ")
     modules = str(summary.parameters.get("projections", "")).replace(",", " ")

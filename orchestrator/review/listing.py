@@ -130,10 +130,7 @@ class Removal:
 
     Attributes:
         folder: its folder; None if only the store has the sweep.
-        bytes: of that folder.
         uri: its tracking store; None if that cannot be asked.
-        runs: its runs there, as MLflow has them.
-        stays: sentences on what is left.
     """
 
     sweep: str
@@ -203,7 +200,6 @@ def _refuse_driver(folder: Path, state: State) -> None:
 
 
 def _runs(uri: str | None, sweep_id: str) -> tuple[Any, list[Any]]:
-    """Returns a client of the store, and the sweep's runs in it."""
     file = None if uri is None else sqlite_file(uri)
     if uri is None or (file is not None and not file.is_file()):
         return None, []
@@ -216,7 +212,6 @@ def _runs(uri: str | None, sweep_id: str) -> tuple[Any, list[Any]]:
 
 
 def _left(state: State, client: Any, uri: str | None, runs: Sequence[Any]) -> list[str]:
-    """Returns sentences on what a removal leaves."""
     facts = [str(entry.result.facts.get("adapter") or "") for entry in state.entries.values() if entry.result is not None]
     places = {place.storage for fact in facts if "://" in fact and (place := place_of(fact)) is not None}
     lines = [f"checkpoints and adapters in {place}" for place in sorted(places)]

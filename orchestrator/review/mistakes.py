@@ -133,7 +133,6 @@ def _rows(*sides: Side) -> Iterator[tuple[Any, ...]]:
 
 
 def _with_texts(trials: Sequence[Sequence[Prediction]], row: int) -> Prediction:
-    """Returns the first trial's line, with the texts that any trial has."""
     return {**{name: lines[row][name] for lines in trials for name in lines[row] if name.startswith("text")}, **trials[0][row]}
 
 

@@ -85,9 +85,6 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
 
     The sentence is empty if the work of the plan is not known. The seconds of recorded trials hold their scoring, so a plan
     with other evaluations takes another time: it is an estimate.
-
-    Args:
-        past: recorded sweeps of the same model; those with comparable steps count.
     """
     work, storage = sum(count_work(plan).values(), Work()), Path(plan.sweep.storage)
     at_once = trainings_at_once(plan)
@@ -152,8 +149,6 @@ class Prospect:
 
     Attributes:
         steps: optimizer steps of all trainings, by configuration; empty where the data are not here.
-        steps_left: those of the trainings that have not ended.
-        ended: the number of trainings that have.
         seconds: the time of the trainings that are left; None if it is not known.
         gpus: those of this machine that torch can use, if the sweep is to run here.
         lines: sentences about data, probabilities and time, each with its style.

@@ -81,10 +81,8 @@ class Columns:
     """The columns of a table by their part in it. All parts but seeds and settings have one or none.
 
     Attributes:
-        every: all of them by name.
         left_out: why a column has no part, by name.
         minimize: whether less of the score is better; None if that is not known.
-        finished: whether each row's training has finished.
     """
 
     every: dict[str, Column]
@@ -223,7 +221,6 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
 
 
 def _check_spelling(column: Column, rows: Rows) -> None:
-    """Raises DataError where one value of a setting may be written in two ways."""
     numbers, spelled = any(isinstance(value, int | float) for value in column.values), dict[str, str]()
     for at, value in enumerate(column.values):
         first = spelled.setdefault(re.sub(r"[\s_-]", "", value.casefold()), value) if isinstance(value, str) else value

@@ -60,7 +60,6 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
     """Reads a table of trainings, one in a row.
 
     Args:
-        call: what its columns are, where the table does not say it.
         within: the points that may be lost, `enough.within`; 1 if None.
     """
     call, objectives = call or Call(), {"score": "maximize", SIZE: "minimize"}
@@ -116,7 +115,6 @@ def _reshaped(rows: Rows, code: str, *calls: Call) -> list[str]:
 
 
 def _sides(call: Call, score: str) -> list[Call]:
-    """Returns the calls that judge by a new column."""
     sure = score in HIGHER + LOWER or call.minimize is not None
     return [call] if sure else [replace(call, score=score, minimize=side) for side in (False, True)]
 
@@ -281,7 +279,6 @@ def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict
 def _entries(
     rows: Rows, columns: Columns, trainings: Sequence[NDArray[Any]], factor: float, facts: Mapping[str, Any], folder: Path
 ) -> list[Entry]:
-    """Returns a trial that has ended for each training; `folder` has the files of answers."""
     of = dict(zip(trainings[1][::-1].tolist(), trainings[0][::-1].tolist(), strict=True))
     if len(of) > MOST:
         raise DataError(

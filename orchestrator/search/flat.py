@@ -188,7 +188,6 @@ class FlatSpace:
 
 
 def _key(name: str, dimension: Dimension) -> str:
-    """Returns the name of a dimension; blocks share a category if its values are the same."""
     if isinstance(dimension, Choice) and not is_ordered(dimension):
         return f"{name} of {', '.join(texts_of(dimension))}"
     return name

@@ -76,7 +76,6 @@ class _Judged:
 
     Attributes:
         family: its configuration after what its adapters are cut to; empty if it is not trained.
-        trials: those of its family.
         configuration: None if it cannot be built.
         meaning: equal for equal configurations.
         reason: why it is not trained.
@@ -195,7 +194,6 @@ class Learned:
         return (row if all(map(math.isfinite, row)) else None), ended
 
     def _draw(self, state: State) -> list[Event]:
-        """Returns the events of one draw."""
         proposals = self._proposals(state)
         point = self._unseen(state) if proposals and proposals[-1].verdict is not None else None
         if point is None:

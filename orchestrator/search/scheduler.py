@@ -165,11 +165,7 @@ class PromotionScheduler:
         self._objectives = sweep.objectives
 
     def on_report(self, event: Event, state: State) -> bool:
-        """Learns from a report; returns whether its trial waits from now on. Other events change nothing.
-
-        Args:
-            state: the state after the event.
-        """
+        """Learns from a report; returns whether its trial waits from now on. Other events change nothing."""
         if not isinstance(event, Reported) or event.key not in state.entries:
             return False
         last = event.rows[-1]

@@ -95,11 +95,7 @@ class _Tried:
         return more
 
     def tuned(self, cuts: Sequence[Configuration]) -> list[list[Configuration]]:
-        """Returns the tuned configuration of each group that has a candidate with a score on every task, after its cuts.
-
-        Args:
-            cuts: what the candidates' adapters are cut to, each of which chooses by its own score.
-        """
+        """Returns the tuned configuration of each group that has a candidate with a score on every task, after its cuts."""
         tuned: list[list[Configuration]] = []
         for family in self._families:
             first = family.groups[family.start]
@@ -158,7 +154,6 @@ class _Tried:
         return {task: choose(self._by_rank(family, task), rates, family.start) for task in self._plan.sweep.task_names}
 
     def _by_rank(self, family: Family, task: str) -> list[dict[int, Tried]]:
-        """Returns the candidates of each rank that were run."""
         return [
             {place: self._tried[row.id, task] for place, row in enumerate(group) if (row.id, task) in self._tried}
             for group in family.groups

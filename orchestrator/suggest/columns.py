@@ -46,9 +46,6 @@ def read_task(
     Args:
         label: the column to predict; only files of chats or of prompts and responses need none.
         kind: classification, regression or generation, where the file's cells would say another.
-
-    Raises:
-        DataError: the file cannot be read, or its columns do not say what to learn.
     """
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(f"kind: got {kind!r}; allowed are: {', '.join(get_args(Kind))}")

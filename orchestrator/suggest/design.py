@@ -33,7 +33,6 @@ class Design:
     Attributes:
         scored, searched: rows of the reported and of the search split.
         sizes: adapters of each training, with its cuts.
-        methods: so many of METHODS.
     """
 
     steps: int = 60

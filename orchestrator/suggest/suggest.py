@@ -216,7 +216,6 @@ def flow(value: Any) -> str:
 
 
 def _beside(text: str, comment: str) -> str:
-    """Writes a line with its comment to the right, or above it where there is no room."""
     comment = printable(comment or "")
     line = f"{text:<44}  # {comment}"
     if not comment or len(line) <= WIDTH:

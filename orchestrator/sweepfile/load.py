@@ -128,7 +128,6 @@ def check(document: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
 
 
 def _at_its_origin(mistake: Mistake, origins: dict[YamlPath, YamlPath]) -> Mistake:
-    """Returns the mistake at the place in the file from which its own place was written out."""
     for length in range(len(mistake.path), 0, -1):
         if (origin := origins.get(mistake.path[:length])) is not None:
             return Mistake((*origin, *mistake.path[length:]), mistake.message)

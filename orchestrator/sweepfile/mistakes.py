@@ -196,7 +196,6 @@ def _model_at(model: type[BaseModel], loc: YamlPath) -> type[BaseModel] | None:
 
 
 def _first_with_model(annotation: Any) -> Any:
-    """Returns the first argument of a type in which there is a model; None if none has one."""
     return next((argument for argument in get_args(annotation) if _mentions_model(argument)), None)
 
 

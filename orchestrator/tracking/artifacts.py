@@ -175,7 +175,6 @@ def _name(place: int) -> str:
 
 
 def _cut(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of the first `end` bytes, from the one on that begins at byte `start`."""
     with path.open("rb") as stream:
         stream.seek(start)
         while start < end:

@@ -103,7 +103,6 @@ def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str 
     Where no server keeps artifacts, they go into `mlartifacts` next to the SQLite file, or in the current folder.
 
     Args:
-        experiment: its name; None is that of MLFLOW_EXPERIMENT_ID, else the sweep's.
         sweep_id: the sweep's runs decide, where there are any: their experiment may have been renamed in the store.
     """
     client, file = open_store(uri), sqlite_file(uri)

@@ -49,7 +49,6 @@ class Mirror:
     """The runs of the sweep in `folder`, in the store at the resolved `uri`.
 
     Args:
-        make_desired: makes the runs as they should be.
         lost: whether the driver is gone, so that a session which the log leaves open was interrupted. What was sent is read
             back then.
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
@@ -211,7 +210,6 @@ class Mirror:
         return equal
 
     def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, above: StoredRun | None) -> list[Item]:
-        """Returns what the store lacks of a run and has not refused."""
         items = differences(desired, rows, run, above.id if above else None)
         return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
 
@@ -264,7 +262,6 @@ def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | N
     Args:
         rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
             of a metric, or those at its steps if they have been read.
-        parent: the id of the parent's run.
     """
     items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
     first: dict[str, Item] = {}

@@ -57,12 +57,7 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A folder that is to become a version.
-
-    Attributes:
-        pair: whether the model reads two texts.
-        aliases: names that will point to this version.
-    """
+    """A folder that is to become a version."""
 
     folder: Path
     name: str

@@ -53,11 +53,7 @@ def work(
     report: Report,
     must_leave: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Runs the job given as JSON to its end, reporting progress with checkpoints and at last the results of its trials.
-
-    Args:
-        must_leave: says why the job has to leave its machine; asked after every optimizer step.
-    """
+    """Runs the job given as JSON to its end, reporting progress with checkpoints and at last the results of its trials."""
     try:
         load_inherited()
         todo = Job.from_json(json.loads(job))
@@ -200,7 +196,6 @@ def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:
-    """Returns the adapter that the finished trial `key` has left on storage, as a local folder."""
     checkpoint, _ = newest_whole(storage, key, scratch)
     if checkpoint is None or stored_result(checkpoint) is None or not (checkpoint / ADAPTER_FOLDER).is_dir():
         return None

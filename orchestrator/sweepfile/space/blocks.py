@@ -174,7 +174,6 @@ class DimensionReader:
         return Choice(tuple(value for value, _ in checked))
 
     def _mapping(self, value: dict[str, Any], path: YamlPath) -> Choice | None:
-        """Reads a fixed value that is a mapping, or a misspelt choice or range."""
         checked, mistakes = self._check(value, path)
         if not mistakes:
             return Choice((checked,))
