@@ -37,7 +37,7 @@ STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["pytho
 """How a command line that runs a sweep may begin."""
 
 if TYPE_CHECKING:
-    from orchestrator.driver.outcome import SweepOutcome
+    from orchestrator.driver.display import SweepOutcome
     from orchestrator.plan.gpu_costs import Card
     from orchestrator.plan.plan import Plan
 

@@ -20,9 +20,8 @@ from pathlib import Path
 from rich.console import Console
 
 from craft.words import plural
-from orchestrator.driver.display import Display
+from orchestrator.driver.display import Display, SweepOutcome, show_outcome, show_rest, show_unsent
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.outcome import SweepOutcome, outcome_of, show_outcome, show_rest, show_unsent
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
@@ -103,7 +102,7 @@ class Session:
             trouble = driver.stop() or (None if stop.asked else why)
             self.display.close()
             shutil.rmtree(driver.folder.scratch, ignore_errors=True)
-            last_words(outcome_of(driver, trouble, stop.signal))
+            last_words(driver.outcome(trouble, stop.signal))
 
         trouble = None
         with self.display, stop.watching(broken, abandon):
@@ -113,7 +112,7 @@ class Session:
                 stop.asked = True
             finally:
                 trouble = driver.stop() or trouble
-        return outcome_of(driver, trouble, stop.signal)
+        return driver.outcome(trouble, stop.signal)
 
 
 @contextmanager

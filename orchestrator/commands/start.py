@@ -25,7 +25,7 @@ from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking.client import resolve_uri
 
 if TYPE_CHECKING:
-    from orchestrator.driver.outcome import SweepOutcome
+    from orchestrator.driver.display import SweepOutcome
     from orchestrator.plan.plan import Plan
 
 

@@ -27,7 +27,7 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.worker.preparation import needs_of, prepare
 
 if TYPE_CHECKING:
-    from orchestrator.driver.outcome import SweepOutcome
+    from orchestrator.driver.display import SweepOutcome
 
 ANSWER_SECONDS = 120.0
 """A driver that lives answers within a second, and makes a plan in some more; one on another machine may be gone."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.driver.display import Display
+from orchestrator.driver.display import Display, SweepOutcome
 from orchestrator.driver.queue import CommonCause, Queue
 from orchestrator.driver.request import Command, RequestQueue
 from orchestrator.plan.plan import Plan
@@ -317,6 +317,12 @@ class Driver:
                 f"{self.folder.path} cannot be written: results since then are kept only in {self.storage}; "
                 "make room and --resume"
             )
+
+    def outcome(self, trouble: str | None, signal: int | None) -> SweepOutcome:
+        """Returns the outcome of a session that ended early for `trouble`, or by a signal, if it did."""
+        exhausted, is_open = self.exhausted, self.strategy.is_open(self.state)
+        notes = [*([f"ended by {exhausted}"] if exhausted else []), *self.notes]
+        return SweepOutcome(self.state, self.seconds, trouble, signal, exhausted, notes, is_open, self.new)
 
     @property
     def seconds(self) -> float:

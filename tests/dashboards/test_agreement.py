@@ -24,7 +24,7 @@ from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator.commands import session
 from orchestrator.commands.session import Session
-from orchestrator.driver.outcome import SweepOutcome, outcome_of
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.record.options import Options
@@ -76,7 +76,7 @@ def stand_in(self: Session, **_: object) -> SweepOutcome:
         result = TrialResult(job.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
         driver.record_start(job.key)
         driver.record_end(job.key, [Outcome(result)])
-    return outcome_of(driver, None, None)
+    return driver.outcome(None, None)
 
 
 def run(file: Path, uri: str, console: Console, drawn: list[tuple[Any, ...]], resume: bool = False) -> Plan:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.commands.session import Session
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.driver import Driver
-from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.plan.trial import Job, Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.worker.preparation import Shared
@@ -96,7 +96,7 @@ def without_ray() -> Iterator[None]:
         with self.display:
             LocalEngine(self.driver, train, shared).run()
             trouble = self.driver.stop()
-        return outcome_of(self.driver, trouble, None)
+        return self.driver.outcome(trouble, None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "run", run)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.trial import PlannedTrial, Trial, TrialResult
 from orchestrator.record.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.record.folder import SweepFolder

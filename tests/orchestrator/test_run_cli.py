@@ -16,7 +16,7 @@ from craft.trainer.checkpoint import verify
 from orchestrator.commands.app import GOOD, QUIET, WRONG
 from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended

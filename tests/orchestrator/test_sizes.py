@@ -13,7 +13,6 @@ import pytest
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
-from orchestrator.driver.outcome import outcome_of
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
@@ -87,7 +86,7 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
         assert driver.is_over
         now = driver.display.progress()
         assert (now.trainings.finished, now.trainings_planned) == (1, 1)
-        outcome = outcome_of(driver, None, None)
+        outcome = driver.outcome(None, None)
     ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
     assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
     summaries = {summary.label.rpartition(" ")[2]: summary for summary in summarize_entries(outcome.state.requested)}
@@ -98,7 +97,7 @@ def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_pa
     assert outcome.complete
     with driving(plan, tmp_path) as driver:
         assert driver.next_job() is None
-        later = outcome_of(driver, None, None)
+        later = driver.outcome(None, None)
     assert later.complete
     assert not later.new, "the time of an earlier session is not of this one"
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from orchestrator.commands.app import COMMANDS, GOOD, WRONG, main
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.record.events import SessionEnded, Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands import session
-from orchestrator.driver.outcome import SweepOutcome, show_outcome, show_unsent
+from orchestrator.driver.display import SweepOutcome, show_outcome, show_unsent
 from orchestrator.driver.queue import ENOUGH, CommonCause
 from orchestrator.plan.trial import Outcome, Trial, TrialResult
 from orchestrator.record.events import SessionStarted, Wanted

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from craft.spec import RunSpec
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.plans import toy_plan

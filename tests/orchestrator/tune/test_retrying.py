@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.queue import ENOUGH
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Reopened

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended

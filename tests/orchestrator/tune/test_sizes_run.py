@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.commands import app, session
 from orchestrator.commands.session import Session
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
