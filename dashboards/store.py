@@ -20,8 +20,8 @@ from orchestrator.record.state import State
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.client import resolve_uri
+from orchestrator.tracking.desired import KEY, STATUS, SWEEP
 from orchestrator.tracking.reader import StoreReader
-from orchestrator.tracking.tags import KEY, STATUS, SWEEP
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -24,7 +24,7 @@ from orchestrator.adapters.taking import CutReport, TakeReport
 from orchestrator.commands.adapters import AuditReport
 from orchestrator.commands.app import ErrorReport
 from orchestrator.commands.check import CheckReport
-from orchestrator.driver.change import ApplyReport
+from orchestrator.driver.change import Change
 from orchestrator.driver.request import RequestReport
 from orchestrator.review.comparing import CompareReport
 from orchestrator.review.front_report import FrontReport
@@ -188,7 +188,7 @@ def _line(name: str, default: str, meaning: str) -> str:
 AnyReport = Annotated[
     PlanReport
     | CheckReport
-    | ApplyReport
+    | Change
     | RequestReport
     | Progress
     | ListReport

@@ -140,7 +140,7 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
         "plan.configuration",
         "plan.trial",
         "tracking.reader",
-        "tracking.tags",
+        "tracking.desired",
         "tracking.client",
         "tools.markup",
         "tools.secrets",

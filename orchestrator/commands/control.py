@@ -72,9 +72,7 @@ def apply(
 
     done = apply_file(options, console, agree)
     if as_json:
-        from orchestrator.driver.change import apply_report
-
-        write_report(apply_report(done.change, done.applied).to_json())
+        write_report(done.change.model_copy(update={"applied": done.applied}).to_json())
     elif not done.change:
         console.print(done.change.text, markup=False, soft_wrap=True)
     elif done.applied and done.outcome is None:

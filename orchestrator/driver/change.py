@@ -1,4 +1,4 @@
-"""`Change`: what a sweep file would change in a sweep that exists, and its `Price`, which a person sees before it is applied.
+"""`Change`: what a sweep file would change in a sweep that exists, and its price, which a person sees before it is applied.
 
     + 3 configurations: LoRA r16, q v · LoRA r32, q v · LoRA r64, q v
     + seeds 3 4
@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
@@ -35,21 +34,8 @@ from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
 
-@dataclass(frozen=True)
-class Price:
-    """A price in words and numbers.
-
-    Attributes:
-        seconds: how long they take at the pace of the last session; None if no training has ended.
-    """
-
-    trainings: int
-    seconds: float | None
-    lines: tuple[str, ...]
-
-
-def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Price:
-    """Returns the price of a plan for a sweep with this state."""
+def priced(change: Change, recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Change:
+    """Returns a change with the price of its plan for a sweep with this state, which a session runs if it is `driven`."""
     jobs = jobs_of(make_strategy(plan).wanted(state))
     requested = {entry.key for entry in state.requested}
     ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
@@ -64,7 +50,7 @@ def price_of(recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> 
         lines.append("not known any more: whether an adapter is needed at all (no `head`)")
     if recorded is not None and len(plan.sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
         lines.append("not known any more: with what probability a configuration is enough (one seed)")
-    return Price(len(new), seconds if new else 0.0, tuple(lines))
+    return Change.fill(change, trainings=len(new), seconds=seconds if new else 0.0, price=lines)
 
 
 def _seconds(new: list[Trial], state: State) -> float | None:
@@ -103,15 +89,20 @@ _ASPECTS: dict[str, Callable[[Entry], Hashable]] = {
 """In what trials differ, from the first to be named to the last."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A difference in words; false if there is none."""
+class Change(Report):
+    """The difference between a sweep file and the sweep of that name; false if there is none."""
 
-    sweep: str
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    price: Price | None = None
+    report: Literal["apply"] = Field("apply", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    applied: bool = Field(False, description="Whether the change was made. False if it was only shown, or there is none.")
+    added: list[str] = Field([], description="What the file adds, in words: configurations, seeds, tasks.")
+    removed: list[str] = Field([], description="What the file does not have any more, in words, with what is lost by that.")
+    changed: list[str] = Field([], description="Other settings that change, in words.")
+    trainings: int = Field(0, description="How many trainings the file adds that have not ended.")
+    seconds: Number = Field(0.0, description="How long they take, by trainings that have ended. Null if none has.")
+    price: list[str] = Field(
+        [], description="What it costs, in words: trainings, time, what is left of the budget, what is not known any more."
+    )
 
     def __bool__(self) -> bool:
         return bool(self.lines)
@@ -120,10 +111,11 @@ class Change:
     def lines(self) -> list[str]:
         return [*(f"+ {part}" for part in self.added), *(f"- {part}" for part in self.removed), *self.changed]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        """The difference for a terminal, and its price."""
-        return "\n".join([*self.lines, *(self.price.lines if self.price else ())]) or f"nothing changes in {self.sweep}"
+        """The difference and its price, as the terminal shows them."""
+        return "\n".join([*self.lines, *self.price]) or f"nothing changes in {self.sweep}"
 
 
 def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
@@ -134,7 +126,7 @@ def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
     changed = list(_differences(recorded, plan.sweep)) if recorded is not None else []
     if recorded is not None and not (added or removed) and _space(recorded) != _space(plan.sweep):
         changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
-    return Change(plan.sweep.name, tuple(added), tuple(removed), tuple(changed))
+    return Change(sweep=plan.sweep.name, added=added, removed=removed, changed=changed)
 
 
 def check_change(recorded: Sweep, sweep: Sweep) -> None:
@@ -200,25 +192,3 @@ def _differences(recorded: Sweep, sweep: Sweep) -> Iterable[str]:
 
 def _word(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else shown(value)
-
-
-class ApplyReport(Report):
-    """The difference between a sweep file and the sweep of that name."""
-
-    report: Literal["apply"] = Field("apply", description="The kind of this report.")
-    sweep: str = Field(description="The sweep's name.")
-    applied: bool = Field(description="Whether the change was made. False if it was only shown, or there is none.")
-    added: list[str] = Field(description="What the file adds, in words: configurations, seeds, tasks.")
-    removed: list[str] = Field(description="What the file does not have any more, in words, with what is lost by that.")
-    changed: list[str] = Field(description="Other settings that change, in words.")
-    trainings: int = Field(description="How many trainings the file adds that have not ended.")
-    seconds: Number = Field(description="How long they take, by trainings that have ended. Null if none has.")
-    price: list[str] = Field(
-        description="What it costs, in words: trainings, time, what is left of the budget, what is not known any more."
-    )
-    text: str = Field(description="The difference and its price, as the terminal shows them.")
-
-
-def apply_report(change: Change, applied: bool) -> ApplyReport:
-    price = change.price or Price(0, 0.0, ())
-    return ApplyReport.fill(change, applied=applied, trainings=price.trainings, seconds=price.seconds, price=price.lines)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,11 +34,8 @@ from orchestrator.results.intervals import Interval, by_seed
 from orchestrator.results.luck import luck
 from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.posterior import Evidence, Numbers, shares
-from orchestrator.sweepfile.settings import Enough
-
-if TYPE_CHECKING:
-    from orchestrator.results.summary import Summary
-    from orchestrator.sweepfile.settings import Objectives
+from orchestrator.results.summary import Summary
+from orchestrator.sweepfile.settings import Enough, Objectives
 
 UNSHARED = 4
 """So many pairs that share nothing are added to the pairs of a family, of which two or three seeds show little."""

@@ -29,7 +29,7 @@ from orchestrator.results.summary import Summary, status_of
 from orchestrator.review.front_tables import markdown
 from orchestrator.tools.markup import paragraphs, plain
 from orchestrator.tools.secrets import redact, redacted
-from orchestrator.tracking import tags as names
+from orchestrator.tracking import desired as names
 from orchestrator.tracking.desired import DesiredRun, Place
 
 ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}

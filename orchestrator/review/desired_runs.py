@@ -31,9 +31,8 @@ from orchestrator.review.desired_run import (
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.markup import plain
-from orchestrator.tracking import tags as names
-from orchestrator.tracking.desired import KINDS, DesiredRun, Place
-from orchestrator.tracking.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
+from orchestrator.tracking import desired as names
+from orchestrator.tracking.desired import CONFIGURATION_KIND, KINDS, SWEEP_KIND, TRIAL_KIND, DesiredRun, Place
 
 SCORE, SIZE = "score", "trainable_parameters"
 

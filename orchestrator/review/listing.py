@@ -32,7 +32,7 @@ from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import TrackingError, resolve_uri, sqlite_file
-from orchestrator.tracking.tags import SWEEP_ID
+from orchestrator.tracking.desired import SWEEP_ID
 
 STATES = {"lost": "interrupted", "empty": "nothing yet"}
 
@@ -100,8 +100,8 @@ def _of_folder(folder: Path) -> SweepPart:
 
 
 def _of_store(uri: str) -> Iterator[SweepPart]:
+    from orchestrator.tracking.desired import SWEEP
     from orchestrator.tracking.reader import StoreReader
-    from orchestrator.tracking.tags import SWEEP
 
     reader = StoreReader(uri)
     for run in sorted(reader.sweep_runs(), key=lambda run: (run.data.tags[SWEEP], run.info.start_time)):

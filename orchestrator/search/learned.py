@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
@@ -31,6 +31,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Event, Proposed
 from orchestrator.record.state import Entry, State, by_configuration, fold
@@ -40,9 +41,6 @@ from orchestrator.search.strategy import refusal
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Bounds, Objectives
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
-
-if TYPE_CHECKING:
-    from orchestrator.plan.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +93,6 @@ class Learned:
         self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
         self._space = space_of(plan.sweep.blocks)
         self._judgements: dict[str, _Judged] = {}
-        self._costs: dict[str, tuple[list[Entry], dict[str, float]]] = {}  # a fifth of a draw's time with 60 draws
         self._unseen_at: tuple[tuple[Proposed, ...], Point | None] | None = None
 
     def configurations(self, state: State) -> list[Configuration]:
@@ -187,10 +184,9 @@ class Learned:
         at_rung = any(entry.ended or (entry.report is not None and entry.report.epoch >= grace) for entry in entries)
         if has_failed(entries) or not (ended or (self._pauses and at_rung)):
             return None, ended
-        if judged.meaning not in self._costs or self._costs[judged.meaning][0] != entries:
-            self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
-        values = self._costs[judged.meaning][1] | {"score": search_value(entries, means)}
-        row = tuple(values.get(name, math.nan) for name in self._sweep.objectives)
+        (summary,) = summarize_entries([entry for entry in entries if not entry.trial.is_cut] or entries)
+        score = search_value(entries, means)
+        row = tuple(score if name == "score" else summary.value(name) for name in self._sweep.objectives)
         return (row if all(map(math.isfinite, row)) else None), ended
 
     def _draw(self, state: State) -> list[Event]:
@@ -366,14 +362,6 @@ def search_value(trials: Sequence[Entry], means: Mapping[Group, float]) -> float
 def _size(entry: Entry) -> float:
     counts = {**entry.trial.planned, **(entry.result.counts if entry.result else {})}
     return counts.get("trainable_parameters", math.nan)
-
-
-def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, float]:
-    """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
-    trained = [entry for entry in trials if not entry.trial.is_cut] or list(trials)
-    (summary,) = summarize_entries(trained)
-    values = {name: summary.value(name) for name in objectives if name != "score"}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def has_failed(trials: Iterable[Entry]) -> bool:

@@ -1,4 +1,6 @@
-"""`tune_then_measure`, the stage of `replication`, which `compare: fair` sets up: tuning seeds choose what others report.
+"""`make_strategy`, and the stages that come after a strategy.
+
+`tune_then_measure` is that of `replication`, which `compare: fair` sets up: tuning seeds choose what others report.
 
 Configurations that differ only in the dimensions `tuned` are candidates; those that are the best on a task
 (`orchestrator.plan.tuning.best_of`) make up one tuned configuration, which runs with `replication.seeds`. Each size that is cut
@@ -15,20 +17,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
 from statistics import fmean
-from typing import TYPE_CHECKING, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from craft.scoring.predictions import SEARCH_CREDITS, read_credits
+from craft.words import percent, plural
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial, jobs_of
 from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
+from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
-from orchestrator.search.strategy import Staged, Stages, Strategy, added, entries_of, is_affordable
-from orchestrator.search.until import until_answered
-
-if TYPE_CHECKING:
-    from orchestrator.plan.configuration import Configuration
-    from orchestrator.plan.plan import Plan
+from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
+from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
+from orchestrator.results.next_settings import another_size, rate_end
+from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, pace_of, steps
+from orchestrator.results.step import best as best_step
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.search.strategy import Staged, Stages, Strategy, added, after, build, entries_of, is_affordable
+from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.settings import Enough
+from orchestrator.sweepfile.space.dimensions import Point
 
 SEARCH_SCORE, SEARCH_LOSS = "search_score", "search_loss"
 
@@ -173,3 +183,187 @@ def _tried(entries: Sequence[Entry]) -> Tried:
         fmean(losses) if all(map(math.isfinite, losses)) else math.inf,
         np.mean(credits, axis=0) if len(credits) == len(results) else None,
     )
+
+
+SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.5
+"""Before seeds show it: the standard deviation of a score over seeds, in points; the part of the error by the examples that two
+configurations do not share; and the standard errors by which one is clearly behind."""
+
+
+def until_answered(plan: Plan, state: State, stages: Stages) -> Stages:
+    """The stage of `search.until: answered`: when a strategy wants nothing more, what the answer needs is run, step by step.
+
+    trials that have ended  -->  decided?  -- no -->  the step that is likeliest to decide for its time  -->  `Decided`
+
+    After one seed of all, those that one seed leaves in doubt get a second (`contenders`). A further step is more seeds of the
+    configurations whose scores decide, a size beyond the ends of what was tried, or the next learning rate where the best one
+    is at the end of three or more. No step starts that does not fit into what is left of the budget. Before it gives up, each
+    configuration that may be enough has three seeds. It ends when one configuration is enough and no smaller one may be, when
+    no step decides with a probability of LEAST_PROBABILITY, or when nothing is above random guessing. What has failed gets no
+    more seeds.
+
+    What was decided is an event, so every session has the same steps. The next one follows from the trials that have ended, all
+    of them, and not from the order in which they did.
+    """
+    stages = added(plan, state, stages)
+    if not stages.has_ended(state):
+        return replace(stages, over=False)
+    step = _decide(plan, state, stages)
+    if isinstance(step, str):
+        return replace(stages, notes=[*stages.notes, step])
+    return replace(stages, over=False, step=step)
+
+
+def _decide(plan: Plan, state: State, stages: Stages) -> Decided | str:
+    """Returns the next step after trials that have all ended, or why there is none."""
+    sweep = plan.sweep
+    entries = entries_of(stages.trials, state)
+    summaries = mark_front(summarize_entries(entries), sweep.objectives, sweep.enough)
+    complete = [row for row in summaries if row.complete and math.isfinite(row.score.mean)]
+    failed = failures(entries)
+    if not complete:
+        return f"Not answered: {failed or 'no configuration is complete'}"
+    if not above_guessing(complete):
+        return "Not answered: nothing is above random guessing, and more seeds or sizes do not change that"
+    failed = f"; {failed}: --retry-failed runs them again" if failed else ""
+    decisions = _Decisions(plan, state, stages, complete)
+    if not any(P_ENOUGH in row.counts for row in complete):
+        if max(row.score.n for row in complete) > 1:
+            return "Not answered: there are probabilities only where every objective but the score is exact"
+        rows = contenders(complete, sweep.enough)
+        for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
+            if decisions.fits(step := decisions.another_seed(rows[:many], 2, "one seed gives no probabilities")):
+                return step
+        open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""
+        return f"Not answered: {'; '.join(filter(None, (open_end, failed.lstrip('; '))))}"
+    p_enough = {row.configuration: row.counts[P_ENOUGH] for row in complete}
+    best, candidate = leaders(complete)
+    if decisions.fits(step := decisions.rate(best), best):
+        return step
+    smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
+    decided = candidate.enough and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
+    known = {row.configuration: row for row in complete}
+    proposed, _, _ = steps(complete, sweep, lambda step: decisions.of(step) is not None)
+    possible = {}
+    for each in proposed:
+        base = None if each.kind == "seeds" else known[each.configurations[0]]
+        seeds = [row.score.n for row in complete if row.trained in each.configurations]
+        few = base is not None or max(seeds) + each.seeds <= MOST_SEEDS
+        # What is decided is so among what was tried: a larger size may be better than all of it.
+        if few and (each.kind == "larger" or not decided) and decisions.fits(step := decisions.of(each), base):
+            possible[each] = step
+    if (chosen := best_step([*possible])) is not None:
+        return possible[chosen]
+    if decided:
+        return f"Answered: {full_label(candidate)} is enough{failed or ', and it is decided'}"
+    likely = [row for row in complete if p_enough[row.configuration] > 1 - sweep.enough.sure]
+    why = f"{SEEDS - 1} seeds do not show how seeds spread"
+    if not candidate.enough and decisions.fits(step := decisions.another_seed(likely, SEEDS, why)):
+        return step
+    allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
+    no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
+    if candidate.enough:
+        return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
+    return f"Not answered: {no_step} which one is enough{failed}"
+
+
+def contenders(complete: Sequence[Summary], rule: Enough) -> list[Summary]:
+    """Returns the configurations that one seed leaves in doubt, the best first: those that are behind the best by no more than
+    is allowed and what luck of seeds and examples may do. There are three at least, because they show how seeds spread."""
+    best = max(complete, key=lambda row: row.score.mean)
+
+    def noise(row: Summary) -> float:
+        return math.hypot(SPREAD, PRIVATE * max(row.sampling) / 1.96)
+
+    ordered = sorted(complete, key=lambda row: (-row.score.mean, row.value(SIZE)))
+    reach = [rule.within + CLEAR * math.hypot(noise(row), noise(best)) for row in ordered]
+    return [row for place, row in enumerate(ordered) if place < SEEDS or row.score.mean >= best.score.mean - reach[place]]
+
+
+def failures(entries: Sequence[Entry]) -> str:
+    """Returns how many trainings have failed, with a reason; empty if none has."""
+    trained = [entry for entry in entries if not entry.trial.is_cut]
+    failed = [entry for entry in trained if entry.result is not None and entry.result.status == "failed"]
+    if not failed:
+        return ""
+    be, have = ("was", "has") if len(failed) == 1 else ("were", "have")
+    added = f" that {be} added" if all(entry.trial.added for entry in failed) else ""
+    reason = (failed[0].result and failed[0].result.error) or "no reason is on record"
+    return f"{len(failed)} {plural(len(failed), 'trial')}{added} {have} failed ({reason.splitlines()[0][:100]})"
+
+
+class _Decisions:
+    """What may be decided next, with `complete`, the judged configurations."""
+
+    def __init__(self, plan: Plan, state: State, stages: Stages, complete: Sequence[Summary]) -> None:
+        self._plan, self._state, self._stages, self._complete = plan, state, stages, complete
+        self._grows = sum(decision.point is not None for decision in state.decisions) < MOST_POINTS
+        self._by_id = {configuration.id: configuration for configuration in stages.configurations}
+        self._seeds: dict[str, list[int]] = {}
+        for trial in stages.trials:
+            seeds = self._seeds.setdefault(trial.configuration, [])
+            seeds += [trial.run.seed] if trial.run.seed not in seeds else []
+
+    def fits(self, step: Decided | None, base: Summary | None = None) -> TypeGuard[Decided]:
+        """Returns whether there is a step that keeps to what the budget leaves of trials and, by the events that there are, of
+        time.
+
+        Args:
+            base: the configuration whose training takes as long as that of one that is added.
+        """
+        if step is None or not step.seeds:
+            return False
+        state, complete = self._state, self._complete
+        if not is_affordable(self._plan, after(self._plan, step, self._stages.trials, self._stages.configurations)[0]):
+            return False
+        limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
+        if limit is None or started is None:
+            return True
+        passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
+        left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
+        each = {name: (rows.get(name) or base) for name in step.seeds}
+        seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
+        total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
+        return not max(seconds.values(), default=0.0) > left and not total > left * pace_of(state)
+
+    def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
+        """Returns the decision that gives a seed to each of these configurations that has fewer than `count`; None if none
+        has."""
+        few = [row for row in rows if row.score.n < count and not row.lost]
+        why = f"one more seed of {len(few)} {plural(len(few), 'configuration')}, because {why}"
+        return Decided(why=why, seeds={row.trained: self._new(row.trained, 1) for row in few}) if few else None
+
+    def rate(self, best: Summary) -> Decided | None:
+        """Returns the decision for the next learning rate beyond those that were tried, where the best is at their end."""
+        end, rate = rate_end(best, self._complete)
+        why = f"because {full_label(best)}, the best, has the {end} tried"
+        return self._added(best.configuration, {}, {RATE: rate}, why) if end and not best.tuning.candidates else None
+
+    def of(self, step: Step) -> Decided | None:
+        """Returns the decision for a step, without seeds of what has failed; None if there is no such size."""
+        why = f"{percent(step.settles)} to decide{describe_price(step.seconds)}"
+        if step.kind == "seeds":
+            names = {row.trained for row in self._complete if not row.lost} & {*step.configurations}
+            seeds = {name: self._new(name, step.seeds) for name in step.configurations if name in names}
+            return Decided(why=f"{describe_seeds(step, self._complete)}: {why}", seeds=seeds)
+        (name,) = step.configurations
+        base = next(row for row in self._complete if row.configuration == name)
+        old = self._by_id.get(name)
+        parameters = another_size(old.parameters, base, FACTORS[step.kind]) if old else {}
+        return self._added(name, parameters, {}, f"a {step.kind} size: {why}") if parameters else None
+
+    def _new(self, name: str, count: int) -> list[int]:
+        used = {*self._plan.sweep.seeds, *self._seeds.get(name, ())}
+        return [seed for seed in range(len(used) + count) if seed not in used][:count]
+
+    def _added(self, base: str, parameters: dict[str, Any], training: dict[str, Any], why: str) -> Decided | None:
+        """Returns the step that adds a configuration with other settings, with the seeds of its base; None if it is not allowed
+        or known already."""
+        old = self._by_id.get(base)
+        if not self._grows or old is None or old.source is not None or old.candidates:
+            return None
+        point = Point(int(old.path[-1]), old.method, old.parameters | parameters, old.training | training)
+        family = build(self._plan, point)
+        if not family or family[-1].id in self._by_id:
+            return None
+        return Decided(why=f"{family[-1].label}, {why}", seeds={family[-1].id: self._seeds[old.id]}, point=dict(vars(point)))

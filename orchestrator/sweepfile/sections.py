@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,10 +28,7 @@ from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import AUTO, METRICS, PLANNED_METRICS, SEARCHERS
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, is_fixed, is_ordered
-from orchestrator.sweepfile.sweep import NAME
-
-if TYPE_CHECKING:
-    from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.sweepfile.sweep import NAME, Sweep
 
 FEW = 250
 """Up to so many configurations a suggestion of `gp` is quick in comparison with a training."""

@@ -22,8 +22,8 @@ from urllib.parse import urlparse
 
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import hide_address, redact
+from orchestrator.tracking.desired import KIND, SWEEP_ID, SWEEP_KIND
 from orchestrator.tracking.private import ARTIFACTS, EXPERIMENT_TAGS, artifact_storage, keep_artifacts_near
-from orchestrator.tracking.tags import KIND, SWEEP_ID, SWEEP_KIND
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

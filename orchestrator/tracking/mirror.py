@@ -27,7 +27,7 @@ from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.state import NO_METRICS, State
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking import tags as names
+from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
 from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, MakeDesired, Place

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.tracking import tags as names
+from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import fetch_log
 from orchestrator.tracking.client import TrackingError, explained, find_runs, open_store, sqlite_file
 

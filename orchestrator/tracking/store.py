@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.tracking import tags as names
+from orchestrator.tracking import desired as names
 from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment, sqlite_file
 from orchestrator.tracking.private import VIEW
 

@@ -5,7 +5,7 @@
 Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
 these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
 sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
-more than a point in truth. `until` takes those steps of `orchestrator.search.until` that add seeds, from one seed on.
+more than a point in truth. `until` takes those steps of `orchestrator.search.stages` that add seeds, from one seed on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.step import best as best_step
 from orchestrator.results.step import steps
 from orchestrator.results.summary import Summary
-from orchestrator.search.until import contenders
+from orchestrator.search.stages import contenders
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.answer import Simulation

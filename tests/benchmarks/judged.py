@@ -27,7 +27,7 @@ from orchestrator.commands.api import Judgement
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.step import COUNTS, seconds_of_seed
 from orchestrator.results.summary import Summary
-from orchestrator.search.until import CLEAR, PRIVATE, SPREAD
+from orchestrator.search.stages import CLEAR, PRIVATE, SPREAD
 
 QUESTIONS = 1319
 """The test questions of GSM8K, by which the method comparison scores."""

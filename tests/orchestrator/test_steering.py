@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.commands.app import WRONG
 from orchestrator.commands.steering import ask
-from orchestrator.driver.change import find_change, price_of
+from orchestrator.driver.change import Change, find_change, priced
 from orchestrator.driver.request import apply_request, new_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
@@ -60,18 +60,18 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
         state = driver.state
     more = plan_of("grid", 1)
     more = replace(more, sweep=more.sweep.model_copy(update={"budget": Budget(trials=40, wall_clock="1h")}))
-    price = price_of(plan.sweep, more, state, driven=False)
+    change = priced(Change(sweep="t"), plan.sweep, more, state, driven=False)
     by_configuration = {entry.trial.configuration: list[float]() for entry in state.trainings}
     for key, seconds in took.items():
         by_configuration[state.entries[key].trial.configuration].append(seconds)
     new = [job.training.configuration for job in more.jobs if job.training.run.seed == 1]
     mean = {name: sum(times) / len(times) for name, times in by_configuration.items() if times}
     expected = sum(mean.get(name, 40.0) for name in new)
-    assert price.trainings == len(new) > 1
-    assert price.seconds == pytest.approx(expected / pace_of(state))
-    assert price.lines[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
-    assert price.lines[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
-    assert price_of(more.sweep, plan, state, driven=False).lines[-1].endswith("(one seed)")
+    assert change.trainings == len(new) > 1
+    assert change.seconds == pytest.approx(expected / pace_of(state))
+    assert change.price[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
+    assert change.price[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
+    assert priced(change, more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
 
 
 def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:

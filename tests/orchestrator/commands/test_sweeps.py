@@ -16,7 +16,7 @@ from orchestrator.commands import results
 from orchestrator.commands.app import NO, WRONG, main
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import one_driver
-from orchestrator.tracking.tags import SWEEP
+from orchestrator.tracking.desired import SWEEP
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record, write_log
 

@@ -19,7 +19,7 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tracking.tags import TRIAL_KIND
+from orchestrator.tracking.desired import TRIAL_KIND
 from tests.orchestrator.driven import driving, start_next
 from tests.orchestrator.plans import count
 from tests.orchestrator.record.played import plan_of

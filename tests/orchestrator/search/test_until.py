@@ -90,7 +90,7 @@ def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert sum(seeds.values()) == 10
     assert state.decisions == ()
     assert notes == ["Not answered: no step that the budget allows decides with a probability of 10 % which one is enough"]
-    monkeypatch.setattr("orchestrator.search.until.pace_of", lambda state: 1.0)
+    monkeypatch.setattr("orchestrator.search.stages.pace_of", lambda state: 1.0)
     short = plan_of(tmp_path, [1, 2, 4, 8, 16], "budget: {wall_clock: 1s}\n")
     assert run(short, tmp_path / "short", levelling)[0].decisions == (), "a training takes 9 s"
 
@@ -220,7 +220,7 @@ def test_at_no_point_of_a_step_an_answer_is_lost(tmp_path: Path) -> None:
 def test_a_second_seed_goes_where_it_fits_and_first_where_one_seed_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.search.until.pace_of", lambda state: 1.0)
+    monkeypatch.setattr("orchestrator.search.stages.pace_of", lambda state: 1.0)
 
     def second(limit: str) -> list[int]:
         plan = plan_of(tmp_path, [1, 2, 4, 8, 16], f"budget: {{{limit}}}\n", seeds="[0]")
