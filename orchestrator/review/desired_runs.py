@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from orchestrator.record.state import Entry, State
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
@@ -28,6 +29,7 @@ from orchestrator.review.desired_run import (
     desired_trial,
     group,
 )
+from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.markup import plain
@@ -61,7 +63,9 @@ def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
 
     MLflow's parallel coordinates show the runs that have all axes, and methods differ in the name of their rank.
     """
-    names = dict.fromkeys(name for block in space for name in block if name not in OWN_KEYS)
+    rows = [METHODS.get(str(block.get("method"))) for block in space]
+    absent = {*OWN_KEYS, *([RATE] if any(row and not row.adapts for row in rows) else [])}
+    names = dict.fromkeys(name for block in space for name in block if name not in absent)
     return [name for name in names if name in TrainingSettings.model_fields or all(name in block for block in space)]
 
 

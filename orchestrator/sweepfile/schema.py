@@ -58,14 +58,6 @@ def sweep_schema() -> Schema:
     return {"$schema": DIALECT, "title": "A sweep file"} | schema | {"$defs": definitions}
 
 
-def parameter_blocks() -> dict[type[BaseModel], list[str]]:
-    """Returns the methods by the model of their parameters, in the order of METHODS."""
-    methods: dict[type[BaseModel], list[str]] = {}
-    for name, row in METHODS.items():
-        methods.setdefault(row.parameters, []).append(name)
-    return methods
-
-
 def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
     """Returns the schema of each parameter of a method, by its canonical name."""
     properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
@@ -79,7 +71,10 @@ def _block_definitions() -> dict[str, Schema]:
     definitions: dict[str, Schema] = {"SearchedTraining": {"properties": searched}}
     own, cases = own_parameters(OwnKeys), []
     own["task_training"] |= TRAINING_BY_TASK
-    for model, names in parameter_blocks().items():
+    methods: dict[type[BaseModel], list[str]] = {}
+    for name, row in METHODS.items():
+        methods.setdefault(row.parameters, []).append(name)
+    for model, names in methods.items():
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
         properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in searched}

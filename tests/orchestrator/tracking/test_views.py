@@ -118,7 +118,9 @@ def test_the_page_shows_four_digits_of_a_metric(uri: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("space", "names"),
     [
-        ([{"method": "head"}, {"method": "lora", "rank": 8, "learning_rate": 1e-3, "sizes": 2}], ["method", "learning_rate"]),
+        ([{"method": "bitfit"}, {"method": "lora", "rank": 8, "learning_rate": 1e-3, "sizes": 2}], ["method", "learning_rate"]),
+        ([{"method": "head"}, {"method": "lora", "learning_rate": 1e-3, "batch_size": 8}], ["method", "batch_size"]),
+        ([{"method": "head", "learning_rate": 1e-3}, {"method": "lora", "learning_rate": 1e-3}], ["method"]),
         ([{"method": "lora", "rank": {"values": [1, 2]}, "resources": {"gpu": 1}}], ["method", "rank"]),
         (
             [{"method": "lora", "rank": 1, "projections": ["q"]}, {"method": "craft", "projections": ["v"]}],
