@@ -102,7 +102,6 @@ class Display:
         self._outlooks[key] = Outlook.of(outlook, self._clock())
 
     def retry(self, entry: Entry, why: str) -> None:
-        """Says that a training starts again."""
         self._outlooks.pop(entry.key, None)
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
 
@@ -260,7 +259,6 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
 
 
 def show_unsent(unsent: int, folder: Path, console: Console) -> None:
-    """Prints what the tracking store lacks, and the command that sends it."""
     if unsent:
         send = f"craft-sweeps replay {shown_path(folder)}"
         line = f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}"
@@ -268,7 +266,6 @@ def show_unsent(unsent: int, folder: Path, console: Console) -> None:
 
 
 def show_rest(outcome: SweepOutcome, console: Console) -> None:
-    """Prints what is still to run, and the command that continues."""
     say, unfinished, again = partial(console.print, markup=False, soft_wrap=True), len(outcome.left), outcome.state.again
     if unfinished:
         say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
@@ -277,5 +274,4 @@ def show_rest(outcome: SweepOutcome, console: Console) -> None:
 
 
 def shown_path(path: Path) -> str:
-    """Returns `path` relative to the current folder if it is inside."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -197,7 +197,6 @@ class Driver:
         return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 
     def is_submitted(self, key: str) -> bool:
-        """Returns whether the engine has a job, or is to have it."""
         return key in self.queue.submitted
 
     @property
@@ -223,7 +222,6 @@ class Driver:
         return self.must_leave(key)
 
     def record_start(self, key: str) -> None:
-        """Notes that a job runs, for the first time or again."""
         self.queue.start(key)
         self.record(events.Started(keys=self._left(key)))
 
@@ -326,7 +324,6 @@ class Driver:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the session began."""
         return self._clock() - self._began
 
     def _take_requests(self) -> None:

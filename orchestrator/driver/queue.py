@@ -66,7 +66,6 @@ class Queue:
         self.submitted: dict[str, Job] = {}
 
     def job(self, key: str) -> Job | None:
-        """Returns a job as the engine has it, or as it is wanted; None if neither."""
         return self.submitted.get(key) or self.jobs.get(key)
 
     def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
@@ -83,11 +82,9 @@ class Queue:
         return job
 
     def start(self, key: str) -> None:
-        """Notes that a job runs, for the first time or again."""
         self.running.setdefault(key, self._clock())
 
     def leave(self, key: str) -> None:
-        """Notes that a job neither waits nor runs."""
         for jobs in (self.waiting, self.running, self.submitted):
             jobs.pop(key, None)
 
@@ -97,7 +94,6 @@ class Queue:
         self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
 
     def restart(self, state: State) -> None:
-        """Notes that the engine has no job any more."""
         self.running.clear()
         self.submitted.clear()
         self.sort(state)

@@ -91,7 +91,6 @@ class Request:
 
     @property
     def is_out_of_date(self) -> bool:
-        """Whether its file has another content by now."""
         try:
             return bool(read_yaml(Path(self.file)).written != self.written)
         except YamlProblem:  # it is not there any more, or half-written
@@ -129,7 +128,6 @@ def new_request(verb: Verb, trial: str | None = None) -> Request:
 
 
 def apply_request(sweep: Sweep, options: Options) -> Request:
-    """Returns a request that another sweep file counts from now on."""
     plain, path, changes = sweep.model_dump(mode="json"), str(Path(options.sweep).absolute()), [*options.changes]
     return Request(_new_name(), "apply", _whoami(), sweep=plain, file=path, written=sweep.written, changes=changes)
 

@@ -114,7 +114,6 @@ class Configuration:
 
     @property
     def known(self) -> dict[str, float]:
-        """Its metrics known before training."""
         memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
         return {**self.counts.known(), **memory}
 

@@ -123,7 +123,6 @@ class Identity:
         return run.with_rate(lambda: self._width)
 
     def own_rate(self, configuration: Configuration) -> float:
-        """Returns the learning rate at which the method of a configuration begins."""
         row = METHODS[configuration.method]
         return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width)
 

@@ -95,7 +95,6 @@ class Plan:
 
     @property
     def counts(self) -> dict[str, dict[str, float]]:
-        """The counts of its configurations as known before training, by id."""
         return {configuration.id: configuration.known for configuration in self.configurations}
 
     @property
@@ -163,7 +162,6 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 
 def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str, tuple[int, ...]]:
-    """Returns the seeds with which configurations begin that do not begin with the sweep's own, by id."""
     seeds = dict[str, tuple[int, ...]]()
     if planner.sweep.tunes:
         for family in families_of(planner, trained):

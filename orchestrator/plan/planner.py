@@ -74,7 +74,6 @@ class Cost:
         return [trained.cut(size, name) for size, name in zip(sizes, size_labels(sizes, parameters), strict=True)]
 
     def broken_constraint(self, configuration: Configuration) -> str | None:
-        """Returns why the sweep's constraints exclude `configuration`, or None."""
         for name, bounds in self.sweep.constraints.items():
             value = configuration.known.get(name)
             if value is None:
@@ -113,7 +112,6 @@ class Planner:
         self.cost = Cost(self.identity, counter, memory)
 
     def of(self, sweep: Sweep) -> Planner:
-        """Returns a planner of another sweep that counts in the same way."""
         return Planner(sweep) if self.cost.checks_model else Planner(sweep, self.cost.counter, self.cost.memory)
 
     def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
@@ -134,7 +132,6 @@ class Planner:
         return [*sizes, trained], dropped
 
     def configuration(self, point: Point) -> Configuration:
-        """Returns the trained configuration of `point`, with its counts."""
         path: YamlPath = ("space", point.block)
         method = METHODS[point.method]
         try:

@@ -133,7 +133,6 @@ def choices(plan: Plan) -> list[Line]:
 
 
 def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
-    """Yields the numbers of the further seeds, and of each configuration's budget for tuning."""
     sweep, families = plan.sweep, [] if plan.adaptive else plan.families
     if not sweep.tunes:
         return

@@ -47,7 +47,6 @@ def usable_gpus() -> list[Gpu]:
 
 
 def describe_gpu(index: int) -> Gpu:
-    """Returns the GPU that torch calls `cuda:index`."""
     import torch
 
     properties = torch.cuda.get_device_properties(index)

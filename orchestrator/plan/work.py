@@ -34,7 +34,6 @@ FEW = 200
 
 
 def planned_steps(plan: Plan) -> dict[str, int]:
-    """Returns optimizer steps of all trainings of each configuration, by its id."""
     sizes = split_sizes(plan.sweep)
     seeds: dict[str, set[int]] = {}
     for job in plan.jobs:
@@ -62,7 +61,6 @@ def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSe
 
 
 def at_hand(task: Task, root: str | None) -> bool:
-    """Returns whether the task's data are on this machine."""
     return root is not None or task.suite in ("toy", "custom")
 
 

@@ -22,7 +22,6 @@ FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.p
 
 
 def sweeps_in(storage: Path) -> list[str]:
-    """Returns the names of the sweeps in a folder such as `runs`."""
     return sorted(path.parent.name for path in storage.glob(f"*/{EFFECTIVE_FILE}")) if storage.is_dir() else []
 
 
@@ -57,7 +56,6 @@ class SweepFolder:
         """The sweep's page, as one file."""
 
     def relative(self, path: Path | None) -> str | None:
-        """Returns a path relative to the folder, where it is inside."""
         path = path and path.resolve()
         return str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) if path else None
 

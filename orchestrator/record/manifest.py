@@ -91,7 +91,6 @@ def source_state(folder: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """Returns processor, memory and GPUs of the machine that the driver runs on."""
     facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": cores()}
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -99,7 +98,6 @@ def hardware() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -180,7 +180,6 @@ class Sweep(Settings):
 
     @property
     def tuned_settings(self) -> tuple[str, ...]:
-        """The settings that are tuned."""
         return self.replication.tuned if self.replication is not None else ()
 
     @property

@@ -76,7 +76,6 @@ def digest_source(source: Path | str) -> str:
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """Returns the files of a folder by their names in it."""
     return {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
 
 

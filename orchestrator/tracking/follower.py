@@ -112,11 +112,9 @@ class Report:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log has events that the store lacks."""
         return self.offset < (self._log.stat().st_size if self._log.exists() else 0)
 
     def count_left(self) -> int:
-        """Returns how many events the store lacks, and how many values it refused."""
         return _count_events(self._log, self.offset) + int(self._values.get("refused", 0))
 
 

@@ -81,7 +81,6 @@ class Mirror:
 
     @property
     def refused(self) -> int:
-        """The number of values and files that the store refused in this session."""
         return len(self._aside)
 
     @property
@@ -91,7 +90,6 @@ class Mirror:
 
     @property
     def sweep_run(self) -> StoredRun | None:
-        """The sweep's own run in the store."""
         return self.store.runs.get(self._sweep) if self.store else None
 
     @property

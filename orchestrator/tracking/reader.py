@@ -46,13 +46,11 @@ class StoreReader:
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_run(self, sweep: Run, key: str) -> Run | None:
-        """Returns the run of the sweep's trial with this key."""
         trials = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
         query = f"{trials} and tags.`{names.KEY}` = '{key.replace(chr(39), '')}'"
         return next(find_runs(self.client, [sweep.info.experiment_id], query), None)
 
     def log(self, sweep: Run) -> Path:
-        """Returns a copy of the sweep's log, with all that the store has of it."""
         tags = sweep.data.tags
         return fetch_log(self.client, sweep.info.run_id, tags[names.SWEEP], tags[names.SWEEP_ID])
 

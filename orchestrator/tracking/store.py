@@ -66,7 +66,6 @@ class StoredRun:
         )
 
     def note_stored(self, items: Sequence[Item]) -> None:
-        """Notes what the store has taken."""
         from mlflow.entities import Metric, Param
 
         for item in items:
@@ -177,7 +176,6 @@ class SweepStore:
         return failed
 
     def set_status(self, run: StoredRun, status: str, ended: int) -> None:
-        """Opens a run again, or ends it."""
         if status == "RUNNING":
             self.client.update_run(run.id, status=status)
         else:

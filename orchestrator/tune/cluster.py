@@ -119,7 +119,6 @@ class Cluster:
             self._asked = time.monotonic()
 
     def slots(self, resources: Resources) -> int:
-        """Returns how many trials the cluster can run at once."""
         return resources.slots(*self.machines)
 
     def await_machines(self, count: int) -> int:
@@ -159,7 +158,6 @@ def describe_death(kind: str, status: int, logs: Path) -> str:
 
 
 def machines() -> list[dict[str, float]]:
-    """Returns the resources of each machine of the joined cluster, by Ray's names."""
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 

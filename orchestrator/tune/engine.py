@@ -287,6 +287,5 @@ def config_of(job: Job) -> dict[str, Any]:
 
 
 def key_of(trial: Any) -> str:
-    """Returns the key of the job that Tune runs as a trial."""
     key: str = trial.config["key"]
     return key

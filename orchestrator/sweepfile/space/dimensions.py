@@ -166,7 +166,6 @@ def point(block: Block, values: dict[str, Any]) -> Point:
 
 
 def is_fixed(dimension: Dimension) -> bool:
-    """Returns whether the dimension has one value only."""
     return len(dimension.values) == 1 if isinstance(dimension, Choice) else dimension.low == dimension.high
 
 
