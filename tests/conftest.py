@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from orchestrator.worker.share import HIDDEN
 
 if TYPE_CHECKING:
     from transformers import BertTokenizer
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 SECONDS: Counter[str] = Counter()
 """The processor time of each test, in seconds, in the process that reports."""
@@ -73,8 +77,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of documents first: some take minutes, and workers that have nothing left would wait for them."""
-    items.sort(key=lambda item: "tests/test_document" not in item.nodeid)
+    """Orders modules by what they take: documents, then those with a patient test, then by the number of their tests.
+
+    A module runs in one process, so what comes last is what the other processes wait for.
+    """
+    patient = {item.path for item in items if "patient" in item.keywords}
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: ("tests/test_document" not in item.nodeid, item.path not in patient, -counts[item.path]))
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ def call_of(folder: Path, address: str | None = None) -> Options:
     return Options(str(folder / "sweep.yaml"), tracking_uri=store(folder), address=address)
 
 
+@pytest.mark.patient  # Ray starts
 def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> None:
     findings = diagnose(plan_of(tmp_path), call_of(tmp_path))
     assert {finding.level for finding in findings} == {"good"}, findings
@@ -114,6 +115,7 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
         look(str(tmp_path / "runs"), ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
+@pytest.mark.patient  # Ray starts
 def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, cli: Cli) -> None:
     assert "absent.yaml" in cli("check", str(tmp_path / "absent.yaml"), status=2).err
     plan_of(tmp_path, "resources: {cpu: 1000}\n")

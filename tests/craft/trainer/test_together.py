@@ -63,6 +63,7 @@ class Watch:
         return [float(file.read_text()) for file in self._folder.glob("*.share")]
 
 
+pytestmark = pytest.mark.patient  # processes are forked from one that imports torch
 QUICK = (("craft", "shard"), ("full", "replicate"))
 PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
 
