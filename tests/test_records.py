@@ -58,7 +58,7 @@ def test_where_craft_is_on_the_front() -> None:
 
 def test_the_front_of_twelve_methods() -> None:
     record, page = RECORDS / "fair.csv", FRONTS.read_text()
-    summaries = recorded_front.summaries_of([record])
+    summaries = recorded_front.summaries_of(record)
     assert recorded_front.front(summaries) in page
     ends = "for 9 the best value is the lowest or highest tried"
     assert ends in markdown(summaries, DEFAULT_OBJECTIVES)
@@ -72,7 +72,7 @@ def test_the_front_of_twelve_methods() -> None:
 
 def test_the_papers_setting() -> None:
     record, page = RECORDS / "paper.csv", FRONTS.read_text()
-    summaries = recorded_front.summaries_of([record])
+    summaries = recorded_front.summaries_of(record)
     labels = ("Head alone", "CRAFT 100, q v", "LoRA r8, q v", "(IA)³ k v down", "BitFit biases", "Full fine-tuning all")
     rows = {label: next(row for row in summaries if row.label == label) for label in labels}
     prose = " ".join(page.split())
@@ -97,7 +97,7 @@ def test_the_choice_of_a_rate() -> None:
     assert f"by {search[1]} (search) and {reported[1]} (reported)" in page
     tried = _cells(tuned.rates(trials))
     assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
-    lucks = _cells(chosen.changes(recorded_front.summaries_of([record])))
+    lucks = _cells(chosen.changes(recorded_front.summaries_of(record)))
     assert f"by {fmean(float(luck) for label, luck, *_ in lucks if label != 'Head alone'):.2f} points in the mean" in page
     without, with_luck = (sum(0.05 < float(row[column]) < 0.95 for row in lucks) for column in (3, 4))
     assert f"of {len(lucks)} rows {with_luck} instead of {without} have a P(front) between 0.05 and 0.95" in page

@@ -114,7 +114,7 @@ def main() -> None:
     options, random = parser.parse_args(), np.random.default_rng(5)
     print(f"| sweeps | seeds | minutes | answered | said | right of answered | right of all |\n{'| --- ' * 7}|")
     if options.record:
-        recorded = summaries_of([options.record])
+        recorded = summaries_of(options.record)
         truths = {row.configuration: row.score.mean for row in recorded}
         table([(drawn(recorded, random), truths) for _ in range(options.sweeps)], options.record.stem)
     else:

@@ -54,7 +54,7 @@ def simulated(generator: type[answer.Simulation], world: str, sweeps: int, seed:
 
 def parts_of(record: str) -> Iterator[tuple[str, list[Summary]]]:
     """Yields the configurations of a record on each of its tasks and on all of them."""
-    full = summaries_of([FOLDER / f"{record}.csv"])
+    full = summaries_of(FOLDER / f"{record}.csv")
     tasks = [*full[0].tasks]
     for part in [[task] for task in tasks] + [tasks] * (len(tasks) > 1):
         rows = []

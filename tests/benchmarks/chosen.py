@@ -39,7 +39,7 @@ def changes(summaries: Sequence[Summary]) -> Iterable[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path, help="the CSV file of the sweep's trials")
-    print("\n".join(changes(summaries_of([parser.parse_args().record]))))
+    print("\n".join(changes(summaries_of(parser.parse_args().record))))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,11 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from orchestrator.record.state import Entry
-from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import P_FRONT, SIZE, full_label
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import ranked, short_task
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
-from tests.benchmarks.enough import RECORDS
-from tests.benchmarks.trials import read_trials
+from tests.benchmarks.enough import judged
 
 SWEEPS = {
     "fair": "MiniLM",
@@ -37,19 +35,11 @@ def table() -> Iterable[str]:
     yield "| model, task, training rows, seeds | CRAFT on the front | CRAFT off the front | others on the front |"
     yield "| --- " * 4 + "|"
     for sweep, model in SWEEPS.items():
-        entries = read_trials(RECORDS / f"{sweep}.csv")
-        for task in sorted({entry.trial.task for entry in entries}):
-            yield _line(model, task, [entry for entry in entries if entry.trial.task == task])
+        for task, (entries, complete) in judged(sweep).items():
+            yield _line(model, task, entries, ranked(complete, DEFAULT_OBJECTIVES))
 
 
-def judged(entries: Sequence[Entry]) -> list[Summary]:
-    """Returns the configurations of one task that ran with all seeds, smallest first."""
-    complete = [summary for summary in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if summary.complete]
-    return ranked(complete, DEFAULT_OBJECTIVES)
-
-
-def _line(model: str, task: str, entries: Sequence[Entry]) -> str:
-    summaries = judged(entries)
+def _line(model: str, task: str, entries: Sequence[Entry], summaries: Sequence[Summary]) -> str:
     craft = [summary for summary in summaries if summary.method in CRAFT]
     not_craft = [summary for summary in summaries if summary.method not in CRAFT and summary.on_front and summary.value(SIZE)]
     rows = next(int(entry.result.facts["train_examples"]) for entry in entries if entry.result)

@@ -18,6 +18,7 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -64,19 +65,24 @@ class Row:
     would_tell: str
 
 
+@cache
+def judged(sweep: str) -> dict[str, tuple[list[Entry], list[Summary]]]:
+    """Returns for each task of a record its trials and the configurations that ran with all seeds."""
+    parts = dict[str, list[Entry]]()
+    for entry in sorted(read_trials(RECORDS / f"{sweep}.csv"), key=lambda entry: entry.trial.task):
+        parts.setdefault(entry.trial.task, []).append(entry)
+    marked = {task: mark_front(summarize_entries(part), DEFAULT_OBJECTIVES) for task, part in parts.items()}
+    return {task: (part, [summary for summary in marked[task] if summary.complete]) for task, part in parts.items()}
+
+
+@cache
 def rows() -> list[Row]:
     """Returns the rows of the table."""
-    judged = []
-    for sweep in SWEEPS:
-        entries = read_trials(RECORDS / f"{sweep}.csv")
-        for task in sorted({entry.trial.task for entry in entries}):
-            judged.append(judge_task(task, [entry for entry in entries if entry.trial.task == task]))
-    return judged
+    return [judge_task(task, *part) for sweep in SWEEPS for task, part in judged(sweep).items()]
 
 
-def judge_task(task: str, entries: Sequence[Entry]) -> Row:
+def judge_task(task: str, entries: Sequence[Entry], complete: Sequence[Summary]) -> Row:
     """Returns what the trials of one task decide."""
-    complete = [summary for summary in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if summary.complete]
     observed = evidence(complete, DEFAULT_OBJECTIVES, WITHIN)
     assert observed is not None
     alone = shares(draw_alone(observed), np.zeros((len(complete), 1)), WITHIN)

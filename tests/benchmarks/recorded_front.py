@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from craft.results import METRIC
@@ -29,7 +30,8 @@ LEFT_OUT = (NORMALIZED, P_FRONT, "trials", "tuning")
 """Columns that the table leaves out."""
 
 
-def summaries_of(records: Sequence[Path]) -> list[Summary]:
+@cache
+def summaries_of(*records: Path) -> tuple[Summary, ...]:
     """The configurations that ran with all seeds, with their marks."""
     read = [entry for path in records for entry in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
     entries = [
@@ -43,7 +45,7 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
         if entry.result is not None and entry.result.status == "finished"
     ]
     marked = mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES)
-    return [entry for entry in marked if entry.complete]
+    return tuple(entry for entry in marked if entry.complete)
 
 
 def front(summaries: Sequence[Summary]) -> str:
@@ -58,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
     arguments = parser.parse_args()
-    print(front(summaries_of(arguments.records)))
+    print(front(summaries_of(*arguments.records)))
 
 
 if __name__ == "__main__":
