@@ -77,10 +77,17 @@ def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "opt")
 
 
+LAYOUTS = ("bert", "distilbert", "llama", "gpt2", "opt")
+"""A family of each layout of modules; where adapters are trained or saved, the others are slow."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `family` runs over every model family."""
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", FAMILIES)
+        quick = FAMILIES if "models" in metafunc.module.__name__.split(".") else LAYOUTS
+        metafunc.parametrize(
+            "family", [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in FAMILIES]
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,20 +49,14 @@ def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path
     assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
 
 
-def test_a_table_of_trainings_is_judged_with_nothing_heavy(tmp_path: Path) -> None:
+def test_tables_are_judged_and_what_is_on_record_is_shown_and_taken_with_nothing_heavy(tmp_path: Path) -> None:
     rows = [f"{rank},{seed},{0.8 + 0.01 * rank + 0.003 * seed},{100 * rank}" for rank in range(4) for seed in range(3)]
     (tmp_path / "runs.csv").write_text("\n".join(["rank,seed,accuracy,params", *rows]))
-    judge = "from orchestrator.commands.app import main; assert main(['judge', 'runs.csv']) == 0"
-    assert loaded(judge, tmp_path) == set()
-
-
-@pytest.mark.parametrize("command", ["status two", "front two", "take two --to out"])
-def test_what_is_on_record_is_shown_and_taken_with_nothing_heavy(command: str, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter", {"peft_type": "LORA"})
     sizes = {"LoRA r1": (100, over_seeds(81.5, 79.0)), "LoRA r2": (200, over_seeds(82.5, 81.0))}
     record(tmp_path / "runs" / "two", sizes, adapter=adapter)
-    call = f"from orchestrator.commands.app import main; assert main({command.split()}) == 0"
-    assert loaded(call, tmp_path) == set()
+    calls = [f"main({command.split()})" for command in ("judge runs.csv", "status two", "front two", "take two --to out")]
+    assert loaded(f"from orchestrator.commands.app import main; assert [{', '.join(calls)}] == [0] * 4", tmp_path) == set()
 
 
 def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:

@@ -130,4 +130,7 @@ _TYPES: dict[str, Case] = {
 TYPES = {name: replace(case, parameters={"peft_type": name, "config": case.parameters}) for name, case in _TYPES.items()}
 SUBJECTS = CASES | {f"peft {name}": case for name, case in TYPES.items()}
 """Every method but `peft`, and every type of PEFT."""
+FEW_TYPES = ("ADAPTION_PROMPT", "GLORA", "IA3", "LILY", "LN_TUNING", "SHADOW", "SHIRA", "TRAINABLE_TOKENS", "VERA")
+"""Types with a base, modules, rounding or parts of their own; those of the others are slow tests."""
+QUICK = [*CASES, *(f"peft {name}" for name in FEW_TYPES)]
 CASES["peft"] = TYPES["LILY"]

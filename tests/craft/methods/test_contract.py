@@ -27,7 +27,7 @@ from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
 from craft.tuners.joint import register
 from tests.craft.methods import one_more
-from tests.craft.methods.cases import CASES, SUBJECTS, Case, D
+from tests.craft.methods.cases import CASES, QUICK, SUBJECTS, Case, D
 
 LABELS = ("negative", "positive")
 STEPS = 20
@@ -120,7 +120,9 @@ def learn(subject: Subject) -> None:
     subject.losses.append(nn.functional.cross_entropy(subject.end, TARGETS).item())
 
 
-@pytest.fixture(scope="module", params=SUBJECTS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SUBJECTS]
+)
 def subject(request: pytest.FixtureRequest, tiny_bert: str, tiny_llama: str) -> Subject:
     name, case = request.param, SUBJECTS[request.param]
     spec = spec_of(name, tiny_bert, tiny_llama)

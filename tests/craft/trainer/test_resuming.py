@@ -50,7 +50,8 @@ class Machines:
                 checkpoint = Path(shutil.copytree(self.left[-1], self.folder / "storage" / f"{number}"))
                 shutil.rmtree(self.folder / str(number))
                 # In between, the process runs something else: nothing of it may be left.
-                train_run(self.spec.model_copy(update={"seed": 7}), self.folder / "another")
+                short = self.spec.training.model_copy(update={"max_steps": 2})
+                train_run(self.spec.model_copy(update={"seed": 7, "training": short}), self.folder / "another")
         raise AssertionError
 
     def _step(self, step: int, last: int | None) -> None:

@@ -18,20 +18,24 @@ from craft.trainer.training import train_run
 from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged
 from tests.craft.conftest import make_tiny
 from tests.craft.methods import one_more
-from tests.craft.methods.cases import SUBJECTS
+from tests.craft.methods.cases import QUICK, SUBJECTS
 
 UNMERGED = dict.fromkeys(("lotr", "superlora", "loretta"), "not merged into the base weights")
 UNMERGED |= dict.fromkeys(("houlsby", "pfeiffer", "adapterdrop"), "not merged into the base weights")
 UNMERGED["peft LILY"] = "not supported for Lily"
 MERGES = [name for name, case in SUBJECTS.items() if not case.words and name != one_more.METHOD.name]
 TOKENS = torch.arange(1, 13).view(2, 6)
-HEADS = ("roberta", "mpnet", "distilbert", "deberta-v2")
-"""A head of two layers in one module (twice), and of two modules (twice)."""
+HEADS = ("roberta", "distilbert")
+"""A head of two layers in one module, and of two modules."""
+PAIRS = [
+    pytest.param(name, head, marks=() if name in QUICK else pytest.mark.slow)
+    for name in MERGES
+    for head in HEADS
+    if head == HEADS[0] or " " not in name
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "family"), [(name, head) for name in MERGES for head in HEADS if head == HEADS[0] or " " not in name]
-)
+@pytest.mark.parametrize(("name", "family"), [*PAIRS, ("craft", "mpnet"), ("craft", "deberta-v2")])
 def test_a_method_merges_beside_every_head(name: str, family: str) -> None:
     row = METHODS[name.partition(" ")[0]]
     model = row.build(

@@ -25,7 +25,6 @@ from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record
-from tests.test_documents import ROOT
 
 NAMES = [row.name for row in COMMANDS]
 AGAIN = "craft-sweeps run s.yaml --resume"
@@ -64,15 +63,18 @@ def test_the_version_is_shown_without_a_command(cli: Cli) -> None:
     assert cli("--version") == (f"craft-sweeps {version('craft-sweeps')}\n", "")
 
 
-def test_the_shell_completes_commands_options_and_sweeps(tmp_path: Path) -> None:
-    record(tmp_path / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
-    program = [sys.executable, "-c", "from orchestrator.commands.app import main; main()"]
+def test_the_shell_completes_commands_options_and_sweeps(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(here / "runs" / "tickets", {"LoRA r1": (100, over_seeds(81.5))})
+    monkeypatch.setenv("_CRAFT_SWEEPS_COMPLETE", "complete_bash")
     picks = (("take tickets --pick 0000", "0" * 10), ("cut nowhere --pick kn", "knee"))
     for typed, completed in (("sta", "status"), ("status ti", "tickets"), ("run --ret", "--retry-failed"), *picks):
-        environment = {"_CRAFT_SWEEPS_COMPLETE": "complete_bash", "COMP_WORDS": f"craft-sweeps {typed}"}
-        environment |= {"COMP_CWORD": str(len(typed.split())), "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert completed in ended.stdout.split(), ended.stderr
+        monkeypatch.setenv("COMP_WORDS", f"craft-sweeps {typed}")
+        monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+        with pytest.raises(SystemExit):
+            main([])
+        assert completed in capsys.readouterr().out.split()
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,10 @@ def check_shipped(file: Path, overrides: list[str], stories: Iterable[str]) -> N
         check_command(played(plan, again, STORIES[name]), file, overrides, plan)
 
 
-@pytest.mark.parametrize("place", range(len(SHIPPED)), ids=lambda place: str(SHIPPED[place].relative_to(ROOT)))
-def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(place: int) -> None:
+@pytest.mark.parametrize(("place", "file"), [*enumerate(SHIPPED[::3])], ids=lambda value: Path(str(value)).name)
+def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(place: int, file: Path) -> None:
     overrides = [[], ["seeds=[4]"], ["budget.trials=5000"]][place % 3]
-    check_shipped(SHIPPED[place], overrides, [[*STORIES][place % len(STORIES)]])
+    check_shipped(file, overrides, [[*STORIES][place % len(STORIES)]])
 
 
 @pytest.mark.slow

@@ -19,10 +19,9 @@ from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.review.front_tables import write_csv
-from orchestrator.review.past_sweep import find_sweep
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tracking.follower import replay
-from tests.orchestrator.logged import runs
+from orchestrator.tracking.tags import CONFIGURATION_KIND, TUNES
 from tests.orchestrator.search.fair_sweeps import (
     FAIR,
     FIRST_STAGE,
@@ -49,8 +48,7 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
     assert len(ran) == len({trial.key for trial in ran}) == FIRST_STAGE + MEASURED
 
 
-@pytest.mark.patient  # a fair sweep is written to MLflow and read from there
-def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
+def test_what_tunes_is_in_no_reported_number(tmp_path: Path) -> None:
     """Its trials report 500 points more than the others, and nothing shows it."""
 
     def score(trial: PlannedTrial) -> float | None:
@@ -59,7 +57,6 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
 
     plan = plan_of(tmp_path / "here", FAIR)
     ran = run(plan, score)
-    assert replay(plan.sweep.folder, uri, DesiredRuns, 60) == 0
     assert {trial.run.seed for trial in ran if not trial.trial.is_reported} == {1000}
     summaries = judged(plan)
     assert {seed for summary in summaries for _, seed in summary.scores} == {0, 1, 2}
@@ -71,13 +68,15 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     write_csv(summaries, plan.sweep.objectives, tmp_path / "front.csv")
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
     assert all(float(row["score"]) < 100 and row["seeds"] == "3" for row in rows)
-    for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
-        found = {summary.configuration: (summary.score, summary.metrics["search_score"]) for summary in past.summaries}
-        assert found == {summary.configuration: (summary.score, summary.metrics["search_score"]) for summary in summaries}
-    stored = {key: one.data for (kind, key), one in runs(uri, "t").items() if kind == "configuration"}
-    candidates = [data for data in stored.values() if "craft.tunes" in data.tags]
+    found = {row.configuration: (row.score, row.metrics["search_score"]) for row in read_folder(plan.sweep.folder).summaries}
+    assert found == {summary.configuration: (summary.score, summary.metrics["search_score"]) for summary in summaries}
+    desired = DesiredRuns(plan.sweep.folder, "")
+    changed = desired.update(read_state(SweepFolder(plan.sweep.folder).record), None)
+    places = [place for place in changed if place[0] == CONFIGURATION_KIND]
+    stored = {key: one for (_, key), one in zip(places, desired.runs(places), strict=True)}
+    candidates = [one for one in stored.values() if one.tags.get(TUNES)]
     assert len(candidates) == 6
-    assert not any("score" in data.metrics for data in candidates)
+    assert not any("score" in one.metrics for one in candidates)
     assert all(stored[summary.configuration].metrics["score"] == pytest.approx(summary.score.mean) for summary in summaries)
 
 

@@ -32,7 +32,9 @@ from orchestrator.search.learned import (
 from orchestrator.sweepfile.settings import SEARCHERS, parse_duration
 from tests.orchestrator.plans import rank, toy_plan
 
-ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
+ADAPTIVE = [
+    pytest.param(name, marks=() if name == "tpe" else pytest.mark.slow) for name, row in SEARCHERS.items() if row.adaptive
+]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
 CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
 BOUND = "constraints: {trainable_parameters: {max: 900}}\n"

@@ -112,7 +112,7 @@ def test_whatever_labels_and_names_hold_the_file_is_one_that_loads(tmp_path: Pat
     ends, column, file = "\n \r \x85 \u2028 \u2029 \x0c name: other", "queue\u2028name", tmp_path / "odd\u2028file\n.jsonl"
     rows = [{"body": f"{LETTERS[row % 4]} {row}", "system": "brief", column: f"{row % 2}{ends}"} for row in range(120)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    text = suggest(tiny_bert, str(file), column, hours=1).text
+    text = suggest(tiny_bert, str(file), column, hours=0.05).text
     (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
     (own,) = load_sweep(tmp_path / "sweep.yaml").data.custom.values()
     assert (own.train, own.label) == (str(file), column)
@@ -181,7 +181,7 @@ def test_a_file_with_bad_rows_in_another_encoding_gives_a_sweep_that_reads_it_so
         suggest(tiny_bert, data, "label", hours=1)
     with pytest.raises(DataError, match="suggest --skip-bad"):
         suggest(tiny_bert, data, "label", hours=1, encoding="cp1252")
-    text = suggest(tiny_bert, data, "label", hours=1, encoding="cp1252", skip_bad=True).text
+    text = suggest(tiny_bert, data, "label", hours=0.05, encoding="cp1252", skip_bad=True).text
     assert f"# Warning: 3 of 123 rows of {data} are left out, because they cannot be used." in text
     (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
     (own,) = load_sweep(tmp_path / "sweep.yaml").data.custom.values()
@@ -268,14 +268,14 @@ def test_columns_of_answers(columns: dict[str, list[Any]], label: str | None, ex
 @pytest.mark.parametrize("name", ["2024", "null", "my data (1)", "größe"])
 def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., str], tiny_bert: str) -> None:
     file = Path(write(classes)).rename(f"{name}.jsonl")
-    Path("sweep.yaml").write_text(suggest(tiny_bert, str(file), "queue", hours=1).text)
+    Path("sweep.yaml").write_text(suggest(tiny_bert, str(file), "queue", hours=0.05).text)
     assert load_sweep("sweep.yaml").task_names[0].startswith("custom/")
 
 
 @pytest.mark.usefixtures("slow_machine")
 def test_equal_texts_with_different_labels_are_named(write: Callable[..., str], tiny_bert: str) -> None:
     data = write(lambda row: classes(row) | {"body": f"letter number {row % 230}"})
-    assert "20 rows share their text but not their label" in suggest(tiny_bert, data, "queue", hours=1).text
+    assert "20 rows share their text but not their label" in suggest(tiny_bert, data, "queue", hours=0.05).text
 
 
 def bounds_of(rows: int, model: ModelFacts) -> Bounds:

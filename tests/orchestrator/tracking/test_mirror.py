@@ -116,6 +116,7 @@ def test_kills_between_requests_lose_and_double_nothing(
     assert contents(dying) == end
 
 
+@pytest.mark.slow
 def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
     folder = tmp_path / "runs"
     next(itertools.islice(story(folder), 6, None))
@@ -190,7 +191,7 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
-@pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", "INTERNAL_ERROR"])
+@pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", pytest.param("INTERNAL_ERROR", marks=pytest.mark.slow)])
 def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
@@ -243,7 +244,7 @@ def delete_all(uri: str) -> None:
 @pytest.mark.parametrize(
     "empty",
     [
-        delete_all,
+        pytest.param(delete_all, marks=pytest.mark.slow),
         lambda uri: MlflowClient(uri).delete_experiment(MlflowClient(uri).get_experiment_by_name("demo").experiment_id),
         lambda uri: MlflowClient(uri).delete_run(next(run.info.run_id for place, run in runs(uri).items() if "trial" in place)),
     ],
