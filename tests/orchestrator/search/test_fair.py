@@ -21,7 +21,7 @@ from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.review.front_tables import write_csv
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tracking.tags import CONFIGURATION_KIND, TUNES
+from orchestrator.tracking.desired import CONFIGURATION_KIND, TUNES
 from tests.orchestrator.search.fair_sweeps import (
     FAIR,
     FIRST_STAGE,
