@@ -223,18 +223,18 @@ def more(
 def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.table import print_plan
-    from orchestrator.review.prospect import look_ahead, plan_report
+    from orchestrator.review.prospect import look_ahead
 
-    prospect = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
+    report = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
     if as_json:
-        write_report(plan_report(plan, prospect).to_json())
+        write_report(report.to_json())
         return
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, emoji=False, width=wide)
-    print_plan(plan, screen, prospect.steps, prospect.gpus)
-    for line, style in prospect.lines:
+    print_plan(plan, screen, report.steps, report.gpus)
+    for line, style in report.lines:
         screen.print(line, markup=False, soft_wrap=True, style=style)
 
 

@@ -16,7 +16,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,31 +142,10 @@ def _timing(sweep: Sweep) -> tuple[Any, ...]:
     return tuple(getattr(sweep.training, name) for name in _TIMING_SETTINGS)
 
 
-@dataclass(frozen=True)
-class Prospect:
-    """The work of a plan.
-
-    Attributes:
-        steps: optimizer steps of all trainings, by configuration; empty where the data are not here.
-        seconds: the time of the trainings that are left; None if it is not known.
-        gpus: those of this machine that torch can use, if the sweep is to run here.
-        lines: sentences about data, probabilities and time, each with its style.
-        cost: what is left costs on the GPU that was asked about.
-    """
-
-    steps: Mapping[str, int]
-    steps_left: int = 0
-    ended: int = 0
-    seconds: float | None = None
-    gpus: Sequence[Gpu] = ()
-    lines: Sequence[tuple[str, str]] = ()
-    cost: GpuCost | None = None
-
-
 def look_ahead(
     plan: Plan, *, resume: bool = False, elsewhere: bool = False, card: Card | None = None, gpus: int = 1
-) -> Prospect:
-    """Returns the work of a plan.
+) -> PlanReport:
+    """Returns the report on a plan and its work.
 
     Args:
         resume: whether trials that have ended in earlier sessions count as done.
@@ -196,7 +174,7 @@ def look_ahead(
     if card is not None:
         cost = gpu_cost(plan, card, gpus, lengths=sampled_lengths(plan), left=share if settled else 1.0)
         lines += [(line, "") for line in cost.lines]
-    return Prospect(steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines, cost)
+    return plan_report(plan, steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines, cost)
 
 
 def sampled_lengths(plan: Plan) -> dict[str, np.ndarray]:
@@ -340,12 +318,24 @@ class PlanReport(Report):
     seconds: Number = Field(description="The estimated time of these on this machine, in seconds. Null if not known.")
     gpu: GpuCost | None = Field(description="What is left on the GPU of `--gpu` or `--tflops`. Null if neither was given.")
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
+    steps: Mapping[str, int] = Field(exclude=True, description="Steps of all trainings by configuration, where data are here.")
+    gpus: Sequence[Gpu] = Field(exclude=True, description="Those of this machine that torch can use, if it is to run here.")
+    lines: Sequence[tuple[str, str]] = Field(
+        exclude=True, description="Sentences on data, chances and time, with their styles."
+    )
 
 
-def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
-    """Returns the report on a plan and its work (`look_ahead`)."""
-    sweep, trials, steps = plan.sweep, Counter(trial.configuration for trial in plan.trials), prospect.steps
-    lines = [line for line, _ in prospect.lines]
+def plan_report(
+    plan: Plan,
+    steps: Mapping[str, int],
+    steps_left: int = 0,
+    ended: int = 0,
+    seconds: float | None = None,
+    gpus: Sequence[Gpu] = (),
+    lines: Sequence[tuple[str, str]] = (),
+    cost: GpuCost | None = None,
+) -> PlanReport:
+    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
     return PlanReport(
         sweep=sweep.name,
         folder=str(sweep.folder),
@@ -362,12 +352,15 @@ def plan_report(plan: Plan, prospect: Prospect) -> PlanReport:
         most_configurations=plan.wanted if plan.adaptive else len(plan.configurations),
         trainings=len(plan.jobs),
         most_trainings=plan.most_jobs,
-        ended=prospect.ended,
+        ended=ended,
         optimizer_steps=sum(steps.values()) if steps else None,
-        optimizer_steps_left=prospect.steps_left if steps else None,
-        seconds=prospect.seconds,
-        gpu=prospect.cost,
-        notes=[*map(str, (*choices(plan), *gpu_lines(plan, prospect.gpus))), *lines],
+        optimizer_steps_left=steps_left if steps else None,
+        seconds=seconds,
+        gpu=cost,
+        notes=[*map(str, (*choices(plan), *gpu_lines(plan, gpus))), *(line for line, _ in lines)],
+        steps=steps,
+        gpus=gpus,
+        lines=lines,
     )
 
 
