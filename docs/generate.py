@@ -28,7 +28,7 @@ from orchestrator.driver.change import Change
 from orchestrator.driver.request import RequestReport
 from orchestrator.review.comparing import CompareReport
 from orchestrator.review.front_report import FrontReport
-from orchestrator.review.listing import ListReport, RemoveReport
+from orchestrator.review.listing import ListReport, Removal
 from orchestrator.review.prospect import PlanReport
 from orchestrator.review.status import Progress
 from orchestrator.review.trials_file import ExportReport
@@ -192,7 +192,7 @@ AnyReport = Annotated[
     | RequestReport
     | Progress
     | ListReport
-    | RemoveReport
+    | Removal
     | FrontReport
     | CompareReport
     | TakeReport

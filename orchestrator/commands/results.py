@@ -266,7 +266,7 @@ def remove(
 
     Exit status: 0 removed, or the answer was no; 1 a part could not be deleted; 2 there is no such sweep, or its driver lives.
     """
-    from orchestrator.review.listing import RemoveReport, find_removal
+    from orchestrator.review.listing import find_removal
     from orchestrator.review.listing import remove as remove_sweep
 
     removal, console = find_removal(sweep, tracking_uri, storage), plain_screen(quiet=as_json)
@@ -276,7 +276,7 @@ def remove(
     agreed = yes or (not as_json and typer.confirm(f"Remove {removal.sweep}?"))
     failed = remove_sweep(removal) if agreed else []
     if as_json:
-        write_report(RemoveReport.fill(removal, removed=agreed, failed=failed).to_json())
+        write_report(removal.model_copy(update={"removed": agreed, "failed": failed}).to_json())
     elif agreed:
         console.print(f"{removal.sweep} is removed")
     for line in failed:

@@ -11,13 +11,12 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from craft.words import format_bytes, plural
 from orchestrator.record.checkpoints import place_of
@@ -70,17 +69,6 @@ class ListReport(Report):
     sweeps: list[SweepPart] = Field(description="Its sweeps, by name.")
 
 
-class RemoveReport(Report):
-    """What the removal of a sweep deletes, or has deleted."""
-
-    report: Literal["remove"] = Field("remove", description="The kind of this report.")
-    sweep: str = Field(description="The name of the sweep.")
-    removed: bool = Field(description="Whether it was done; not without --yes.")
-    goes: list[str] = Field(description="What is deleted, in sentences.")
-    stays: list[str] = Field(description="What is left, in sentences.")
-    failed: list[str] = Field(description="What could not be deleted, in sentences.")
-
-
 def list_sweeps(tracking_uri: str | None = None, storage: str | None = None) -> ListReport:
     """Returns the sweeps of a store if its address is given, else those of the folder `storage` (runs)."""
     if tracking_uri is not None:
@@ -124,25 +112,23 @@ def _unreadable(name: str, place: str, why: str, size: int | None) -> SweepPart:
     return SweepPart(sweep=name, place=place, phase="unreadable", done=0, trainings=0, answer=text, bytes=size, updated=None)
 
 
-@dataclass(frozen=True)
-class Removal:
-    """What the removal of a sweep deletes, and what it leaves.
+class Removal(Report):
+    """What the removal of a sweep deletes, or has deleted."""
 
-    Attributes:
-        folder: its folder; None if only the store has the sweep.
-        uri: its tracking store; None if that cannot be asked.
-    """
+    report: Literal["remove"] = Field("remove", description="The kind of this report.")
+    sweep: str = Field(description="The name of the sweep.")
+    removed: bool = Field(False, description="Whether it was done; not without --yes.")
+    stays: list[str] = Field(description="What is left, in sentences.")
+    failed: list[str] = Field([], description="What could not be deleted, in sentences.")
+    folder: Path | None = Field(None, exclude=True, description="Its folder. None if only the store has the sweep.")
+    bytes: int = Field(0, exclude=True, description="Those of that folder.")
+    uri: str | None = Field(exclude=True, description="Its tracking store. None if that cannot be asked.")
+    runs: Sequence[Any] = Field(exclude=True, description="Its runs there, as MLflow has them.")
 
-    sweep: str
-    folder: Path | None
-    bytes: int
-    uri: str | None
-    runs: Sequence[Any]
-    stays: Sequence[str]
-
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def goes(self) -> list[str]:
-        """Sentences on what is deleted."""
+        """What is deleted, in sentences."""
         lines = [f"{self.folder} with checkpoints and adapters, {format_bytes(self.bytes)}"] if self.folder else []
         number = len(self.runs)
         runs = f"{number} {plural(number, 'run')} of {redact(self.uri or '')} with their artifacts, adapters among them"
@@ -173,7 +159,8 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     uri = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
     client, runs = _runs(uri, state.sweep_id)
     stays = [] if uri else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
-    return Removal(state.name, folder, size_of(folder), uri, runs, [*stays, *_left(state, client, uri, runs)])
+    stays += _left(state, client, uri, runs)
+    return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=uri, runs=runs, stays=stays)
 
 
 def _in_store(name: str, uri: str) -> Removal:
@@ -185,8 +172,8 @@ def _in_store(name: str, uri: str) -> Removal:
         names = ", ".join(reader.sweep_names()) or "none"
         raise NoSuchSweep(f"there is no sweep {name!r} in {redact(uri)}, which has: {names}")
     client, runs = _runs(uri, run.data.tags[SWEEP_ID])
-    folder = "the sweep's folder, which is not here, with its checkpoints"
-    return Removal(name, None, 0, uri, runs, [folder, *_left(State(), client, uri, runs)])
+    stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), client, uri, runs)]
+    return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
 
 
 def _refuse_driver(folder: Path, state: State) -> None:
