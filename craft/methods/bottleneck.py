@@ -36,6 +36,7 @@ class HoulsbyParameters(PfeifferParameters):
 
 class AdapterdropParameters(PfeifferParameters):
     dropped_layers: int = Field(1, ge=0, description="First layers without an adapter.")
+    layers: None = Field(None, exclude=True, description="`dropped_layers` says it.")
 
 
 class LorettaParameters(PfeifferParameters):
@@ -52,33 +53,35 @@ def builder(kind: str, *, layer_norms: bool = False) -> Callable[[nn.Module, Any
         if kind == "LORETTA":
             settings["r"] = parameters.rank
         if layer_norms:
-            settings["modules_to_save"] = find_layer_norms(model)
-        dropped = getattr(parameters, "dropped_layers", 0)
-        if dropped:
-            settings["exclude_modules"] = first_layers(model, parameters.projections, dropped)
-        return attach(model, context, kind, parameters.projections, **settings)
+            settings["modules_to_save"] = find_layer_norms(model, parameters)
+        if hasattr(parameters, "dropped_layers"):
+            parameters = parameters.model_copy(update={"layers": layers_left(model, parameters)})
+        return attach(model, context, kind, parameters, **settings)
 
     return build
 
 
-def find_layer_norms(model: nn.Module) -> list[str]:
-    """Lists the paths of the normalizations inside the layers, without that of the embeddings."""
+def find_layer_norms(model: nn.Module, parameters: Projected) -> list[str]:
+    """Lists the paths of the normalizations inside the adapted layers."""
+    from craft.models.projections import find_projections, layer_number
+
+    stacks = find_projections(model, parameters.projections, layers=parameters.layers)
+    numbers = {layer_number(place.module_name) for stack in stacks.values() for place in stack}
     return [
         name
         for name, module in model.named_modules()
-        if type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and any(part.isdigit() for part in name.split("."))
+        if type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and layer_number(name) in numbers
     ]
 
 
-def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) -> list[str]:
-    """Lists the paths of the projections in the first `layers` layers."""
+def layers_left(model: nn.Module, parameters: AdapterdropParameters) -> int:
+    """Returns how many layers keep their adapters. Raises ValueError if none does."""
     from craft.models.projections import find_projections
 
-    stacks = find_projections(model, projections)
-    depth = max(len(stack) for stack in stacks.values())
-    if layers >= depth:
-        raise ValueError(f"dropped_layers {layers} leaves no adapter: the model has {depth} layers; give at most {depth - 1}")
-    return [layer.module_name for stack in stacks.values() for layer in stack[:layers]]
+    depth, dropped = max(map(len, find_projections(model, parameters.projections).values())), parameters.dropped_layers
+    if dropped >= depth:
+        raise ValueError(f"dropped_layers {dropped} leaves no adapter: the model has {depth} layers; give at most {depth - 1}")
+    return depth - dropped
 
 
 def label(parameters: Any) -> str:

@@ -29,8 +29,8 @@ from pydantic import (
 )
 
 from craft import TUNERS
-from craft.methods.method import BuildContext, Method, is_meta
-from craft.settings import Projections, Settings
+from craft.methods.method import BuildContext, Method, is_meta, layers_field
+from craft.settings import Layers, Projections, Settings
 from craft.words import nearest
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ class PeftParameters(Settings):
         None,
         description="Adapted projections; else q and v, or `target_modules` in `config`.",
     )
+    layers: Layers | None = layers_field()
 
     @field_validator("peft_type")
     @classmethod
@@ -223,6 +224,9 @@ class PeftParameters(Settings):
             raise ValueError(f"projections {list(self.projections)} are given, and {why}")
         if self.projections is None:
             object.__setattr__(self, "projections", ("q", "v") if able and not named else ())
+        if self.layers is not None and not self.projections:
+            why = "config.target_modules names the modules; name them there" if named else f"{self.peft_type} adapts none"
+            raise ValueError(f"layers {self.layers} are given, and {why}")
         return self
 
 
@@ -237,7 +241,7 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
             f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32: take precision: bf16-mixed or float32"
         )
     if parameters.projections:
-        settings["target_modules"] = target_modules(model, parameters.projections)
+        settings["target_modules"] = target_modules(model, parameters.projections, parameters.layers)
     if "progressbar" in config_model(parameters.peft_type).model_fields:
         settings.setdefault("progressbar", False)
     made = partial(whole_config, parameters.peft_type, settings, task_type=context.task_type)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, field_validator
 
 from craft.methods.cutting import J_MINUS_I
-from craft.methods.method import WIDTH, BuildContext, Method
+from craft.methods.method import WIDTH, BuildContext, Method, Projected
 from craft.ranks import check_ranks, resolve_ranks, show_ranks
-from craft.settings import Projections, Settings
+from craft.settings import Projections
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ REFERENCE_RANK = 64
 """The rank at which `rate_scaling: rank` changes nothing."""
 
 
-class CraftParameters(Settings):
+class CraftParameters(Projected):
     ranks: Triple = Field(("all", 64, 64), description="Ranks of layers, outputs and inputs; `all`: the full dimension.")
     projections: Projections = Field(
         ("q", "v"), min_length=1, description="Stacked projections. q, k, v, o, and the MLP's gate, up, down."
@@ -53,9 +53,14 @@ class CraftStarParameters(CraftParameters):
 def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:
     from peft import get_peft_model
 
+    from craft.models.projections import find_projections
     from craft.tuners.craft.config import CraftConfig
 
-    settings = parameters.model_dump(exclude={"rate_scaling"})
+    settings = parameters.model_dump(exclude={"rate_scaling", "layers"})
+    if parameters.layers is not None:
+        stacks, chosen = (find_projections(model, parameters.projections, layers=each) for each in (None, parameters.layers))
+        places = {place for stack in chosen.values() for place in stack}
+        settings["exclude_modules"] = [each.module_name for stack in stacks.values() for each in stack if each not in places]
     settings["projection_map"] = getattr(model, "craft_projection_map", None) or None  # PEFT alone finds the modules again
     return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 
@@ -76,7 +81,7 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
     """Returns the parameters with the ranks of each stack as numbers: `all` becomes the dimension on `model`."""
     from craft.models.projections import find_projections
 
-    stacks = find_projections(model, parameters.projections)
+    stacks = find_projections(model, parameters.projections, layers=parameters.layers)
     ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
     return parameters.model_dump(mode="json") | {"ranks": ranks}
 

@@ -64,7 +64,7 @@ def variant(
         config = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
         if start is not None and not is_meta(model):
             config["init_lora_weights"] = start
-        return attach(model, context, kind, parameters.projections, **config)
+        return attach(model, context, kind, parameters, **config)
 
     return build
 
@@ -147,7 +147,7 @@ def build_adalora(model: nn.Module, parameters: AdaloraParameters, context: Buil
         model,
         context,
         "ADALORA",
-        parameters.projections,
+        parameters,
         init_r=parameters.init_rank,
         target_r=parameters.target_rank,
         lora_alpha=parameters.alpha if parameters.alpha is not None else parameters.init_rank,
@@ -197,8 +197,8 @@ class Ia3Parameters(Projected):
 def build_ia3(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) -> nn.Module:
     from craft.models.projections import target_modules
 
-    inputs = target_modules(model, ["down"]) if "down" in parameters.projections else []
-    return attach(model, context, "IA3", parameters.projections, feedforward_modules=inputs)
+    inputs = target_modules(model, ["down"], parameters.layers) if "down" in parameters.projections else []
+    return attach(model, context, "IA3", parameters, feedforward_modules=inputs)
 
 
 _PLAIN = {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from pydantic import AliasChoices, Field
 
 from craft.methods.cutting import Cutting
 from craft.results import Unavailable
-from craft.settings import Projections, Settings
+from craft.settings import Layers, Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,6 +82,12 @@ class Method:
     rank: str | None = None
     one_rate: Mapping[str, Any] | None = None
 
+    def text(self, parameters: Any) -> str:
+        """Returns `label` with the layers, if they are not all: `r8, q v, top 3`."""
+        layers = getattr(parameters, "layers", None)
+        said = f"top {layers}" if isinstance(layers, int) else f"layers {' '.join(map(str, layers or ()))}"
+        return ", ".join([*filter(None, [self.label(parameters)]), *([said] if layers is not None else [])])
+
 
 @dataclass(frozen=True)
 class BuildContext:
@@ -119,12 +125,22 @@ def refuse_elsewhere(method: Method) -> None:
         )
 
 
+def layers_field() -> Any:
+    """Makes the field `layers`, which is None, and not written, where all layers are adapted."""
+    return Field(
+        None,
+        exclude_if=lambda layers: layers is None,
+        description="Adapted layers: the last so many (`3` or `top 3`), or those of these numbers from 0 (`[4, 5]`); else all.",
+    )
+
+
 class Projected(Settings):
-    """Parameters of a method that adapts the chosen projections of every layer, each by itself."""
+    """Parameters of a method that adapts the chosen projections of all layers, or of some."""
 
     projections: Projections = Field(
         ("q", "v"), min_length=1, description="Adapted projections: q, k, v, o, and the MLP's gate, up, down."
     )
+    layers: Layers | None = layers_field()
 
 
 def rank_field(default: int, description: str) -> Any:
@@ -153,13 +169,13 @@ _WIDER = frozenset({"VERA", "SUPERLORA"})
 a tensor of another shape."""
 
 
-def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts a PEFT method on `model`: PEFT's name of it (`VERA`), or a row of `craft.TUNERS`."""
+def attach(model: nn.Module, context: BuildContext, kind: str, parameters: Projected, **settings: Any) -> nn.Module:
+    """Puts a PEFT method on `model`, where `parameters` say: PEFT's name of it (`VERA`), or a row of `craft.TUNERS`."""
     import peft
 
     from craft.models.projections import linear_modules, target_modules
 
-    targets = target_modules(model, projections)
+    targets = target_modules(model, parameters.projections, parameters.layers)
     rank = settings.get("r", settings.get("init_r"))
     if rank is not None and kind not in _WIDER:
         ends = tuple(f".{target}" for target in targets)
@@ -178,7 +194,7 @@ def attaches(
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
         settings = {theirs: getattr(parameters, ours) for theirs, ours in fields.items()}
-        return attach(model, context, kind, parameters.projections, **settings, **(fixed or {}))
+        return attach(model, context, kind, parameters, **settings, **(fixed or {}))
 
     return build
 

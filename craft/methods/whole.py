@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
-from craft.methods.method import LOW_RATES, BuildContext, Method, Projected, projections_field, rank_field, rank_label
+from craft.methods.method import LOW_RATES, BuildContext, Method, projections_field, rank_field, rank_label
 from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NoParameters(Settings):
     """The parameters of a method that has none."""
 
 
-class GaloreParameters(Projected):
+class GaloreParameters(Settings):
     """The defaults are the paper's for GLUE."""
 
     rank: int = rank_field(4, "Rank of the projected gradients.")

@@ -139,8 +139,15 @@ class Located:
 Stacks = dict[str, list[Located]]
 
 
-def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> Stacks:
+def find_projections(
+    model: nn.Module,
+    names: Sequence[str],
+    mapping: Mapping[str, str] | None = None,
+    layers: int | Sequence[int] | None = None,
+) -> Stacks:
     """Finds the stacks of the projections `names`, in the order of the names; layers in the model's order.
+
+    `layers` leaves the last so many layers of each stack, or those of these numbers.
 
     A stack's name is the word, with the path behind it where a word has several stacks. `mapping` is word -> end of the module
     path (a regular expression, with `[i/n]` for a fused part). Its words come before those of the model (`load_model`), and
@@ -171,7 +178,22 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
                 f"path. {_found(linear)}"
             )
         stacks.update(_grouped(name, [_located(key, linear[key], part, parts) for key in paths]))
-    return stacks
+    return stacks if layers is None else {name: _chosen(name, stack, layers) for name, stack in stacks.items()}
+
+
+def _chosen(name: str, stack: list[Located], layers: int | Sequence[int]) -> list[Located]:
+    """Returns the places of a stack in the last so many layers, or in those of these numbers."""
+    there = sorted({layer_number(place.module_name) for place in stack})
+    numbers = there[-layers:] if isinstance(layers, int) else layers
+    if (isinstance(layers, int) and layers > len(there)) or not {*numbers} <= {*there}:
+        asked = f"the last {layers}" if isinstance(layers, int) else ", ".join(map(str, layers))
+        raise ValueError(f"layers: {asked} asked for, and the model has {name!r} in {len(there)}: {there[0]} to {there[-1]}")
+    return [place for place in stack if layer_number(place.module_name) in numbers]
+
+
+def layer_number(path: str) -> int:
+    """Returns the number of the layer in a module's path, the first number there; -1 outside the layers."""
+    return next((int(part) for part in path.split(".") if part.isdigit()), -1)
 
 
 def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
@@ -201,13 +223,15 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
     return stacks
 
 
-def target_modules(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """Lists the module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`.
+def target_modules(model: nn.Module, names: Sequence[str], layers: int | Sequence[int] | None = None) -> list[str]:
+    """Lists the module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`
+    in `layers`.
 
     A name is the end of a path, as short as possible without naming another module, or a whole path where no end is unique.
     A fused module that holds one of the projections is named whole.
     """
-    paths = dict.fromkeys(layer.module_name for stack in find_projections(model, names).values() for layer in stack)
+    stacks = find_projections(model, names, layers=layers)
+    paths = dict.fromkeys(layer.module_name for stack in stacks.values() for layer in stack)
     every = [name for name, _ in model.named_modules()]
     suffixes: dict[str, None] = {}
     for path in paths:

@@ -199,7 +199,7 @@ class Labels:
             self._silent[path] = []
             for name, values in ends.items():
                 with suppress(ValueError):  # values that do not go together: the plan names them
-                    labels = {row.label(row.parameters.model_validate({**first, name: value})) for value in values}
+                    labels = {row.text(row.parameters.model_validate({**first, name: value})) for value in values}
                     self._silent[path] += [name] if len(labels) < len({*map(text, values)}) else []
         return self._silent[path]
 
@@ -269,7 +269,7 @@ class Labels:
         cold = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
         if method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
             return [BASE_MODEL]
-        said = row.label(row.parameters.model_validate(parameters)).split(", ")
+        said = row.text(row.parameters.model_validate(parameters)).split(", ")
         return [row.title, *filter(None, said), *([COLD] if cold else [])]
 
 

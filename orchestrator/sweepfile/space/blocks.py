@@ -209,7 +209,7 @@ class DimensionReader:
 
     def _check(self, value: Any, path: YamlPath) -> tuple[Any, list[Mistake]]:
         try:
-            return self.model.model_validate({self.key: value}).model_dump(mode="json")[self.name], []
+            return self.model.model_validate({self.key: value}).model_dump(mode="json").get(self.name), []
         except ValidationError as error:
             mistakes = [wrong for wrong in from_pydantic(error, self.model) if wrong.path[:1] in ((self.key,), (self.name,))]
         return value, [Mistake((*path, *wrong.path[1:]), wrong.message) for wrong in mistakes]

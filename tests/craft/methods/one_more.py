@@ -43,7 +43,7 @@ class OneMoreModel(JointTuner):
 
 
 def build(model: nn.Module, parameters: Projected, context: BuildContext) -> nn.Module:
-    return attach(model, context, "ONEMORE", parameters.projections)
+    return attach(model, context, "ONEMORE", parameters)
 
 
 METHOD = Method(

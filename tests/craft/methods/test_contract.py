@@ -215,6 +215,36 @@ def test_a_rank_above_the_smaller_side_is_refused(row: str, tiny_model: Callable
         method.build(model, method.parameters.model_validate({name: 5000}), BuildContext("SEQ_CLS", total_steps=STEPS))
 
 
+PLACED = [name for name, row in METHODS.items() if "layers" in row.parameters.model_fields and name in SUBJECTS]
+
+
+@pytest.mark.parametrize("name", [*PLACED, "peft LILY"])
+def test_adapts_the_layers_that_are_asked_for(name: str, tiny_bert: str, tiny_llama: str) -> None:
+    """Of three layers: the gradient ends where the first adapted one begins, so training costs less."""
+    case, spec = SUBJECTS[name], spec_of(name, tiny_bert, tiny_llama)
+    method = METHODS[spec.method]
+
+    def reached(layers: Any) -> list[bool]:
+        placed = method.parameters.model_validate(case.parameters | {"layers": layers})
+        assert method.parameters.model_validate(placed.model_dump(mode="json")) == placed
+        model = method.build(base_of(spec, case), placed, BuildContext(TASK_TYPES[case.kind], total_steps=STEPS))
+        states = model(input_ids=TEXTS, output_hidden_states=True).hidden_states
+        return [bool(state.requires_grad) for state in states]
+
+    if name == "adapterdrop":  # without its first
+        assert reached(None) == [False, False, True, True]
+        with pytest.raises(ValueError, match="layers"):
+            reached("top 1")
+        return
+    assert reached(None) == [False, True, True, True]
+    assert reached("top 2") == reached([1, 2]) == reached(2) == [False, False, True, True]
+    assert reached([0]) == reached(None)
+    assert method.text(method.parameters.model_validate({**case.parameters, "layers": 1})).endswith(", top 1")
+    for layers, message in ((4, "the last 4 asked for"), ([3], "3 asked for"), ("top", "got 'top'"), ([1, 1], "each once")):
+        with pytest.raises(ValueError, match=message):
+            reached(layers)
+
+
 @pytest.mark.parametrize(
     ("row", "theirs", "ours"),
     [
