@@ -1,6 +1,6 @@
-"""One session of a sweep, from its claimed folder to its front: the steps around `Session.run`.
+"""One session of a sweep, from its claimed folder to its front: the steps around `drive`.
 
-    preparation --> effective file --> Driver.begin, Follower ... Session.run ... front files --> SessionEnded --> table, page
+    preparation --> effective file --> Driver.begin, Follower ... drive ... front files --> SessionEnded --> table, page
 
 This module fixes the order of the steps: nothing is recorded before what trials share is known to be there; the tracking store
 gets the front before the page is made; and the record says how the session ended, however that was.
@@ -55,68 +55,57 @@ QUICK_SECONDS = 3.0
 PAGE_SECONDS = 120.0
 
 
-class Session:
-    """One start of the driver.
+def drive(
+    driver: Driver,
+    stop: Stop,
+    train: Train | None = None,
+    shared: Shared | None = None,
+    last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
+    watch: Callable[[], None] = lambda: None,
+) -> SweepOutcome:
+    """Runs what remains of the plan and returns how the sweep stands. The session has begun (`Driver.begin`).
 
-    Attributes:
-        driver: has the sweep's record.
-        display: what the terminal shows.
+    Ctrl-C or SIGTERM once stops gracefully: trials without a result continue from their last checkpoints when the sweep is
+    resumed. A second one stops at once. Where Ray does not return (its own processes died of the same signal) the process
+    itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
+
+    Args:
+        train: what workers run instead of `craft.trainer.training.train_run`.
+        shared: what was prepared for the trials.
+        last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
+        watch: called often while trials run.
     """
+    attempts = Attempts(driver, stop.listen, train, shared)
 
-    def __init__(self, driver: Driver, display: Display, stop: Stop) -> None:
-        self.driver, self.display, self._stop = driver, display, stop
+    def look() -> None:
+        watch()
+        attempts.look()
 
-    def run(
-        self,
-        train: Train | None = None,
-        shared: Shared | None = None,
-        last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
-        watch: Callable[[], None] = lambda: None,
-    ) -> SweepOutcome:
-        """Runs what remains of the plan and returns how the sweep stands. The session has begun (`Driver.begin`).
+    driver.watch = look
 
-        Ctrl-C or SIGTERM once stops gracefully: trials without a result continue from their last checkpoints when the sweep is
-        resumed. A second one stops at once. Where Ray does not return (its own processes died of the same signal) the process
-        itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
+    def broken() -> str | None:
+        return attempts.cluster.broken if attempts.cluster is not None else None
 
-        Args:
-            train: what workers run instead of `craft.trainer.training.train_run`.
-            shared: what was prepared for the trials.
-            last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
-            watch: called often while trials run.
-        """
-        driver, stop = self.driver, self._stop
-        attempts = Attempts(driver, stop.listen, train, shared)
+    def abandon(why: str) -> None:
+        driver.lock.acquire(timeout=2)  # the driver's own thread will not come back from Ray, and the process ends next
+        trouble = driver.stop() or (None if stop.asked else why)
+        driver.display.close()
+        shutil.rmtree(driver.folder.scratch, ignore_errors=True)
+        last_words(driver.outcome(trouble, stop.signal))
 
-        def look() -> None:
-            watch()
-            attempts.look()
-
-        driver.watch = look
-
-        def broken() -> str | None:
-            return attempts.cluster.broken if attempts.cluster is not None else None
-
-        def abandon(why: str) -> None:
-            driver.lock.acquire(timeout=2)  # the driver's own thread will not come back from Ray, and the process ends next
-            trouble = driver.stop() or (None if stop.asked else why)
-            self.display.close()
-            shutil.rmtree(driver.folder.scratch, ignore_errors=True)
-            last_words(driver.outcome(trouble, stop.signal))
-
-        trouble = None
-        with self.display, stop.watching(broken, abandon):
-            try:
-                trouble = attempts.run()
-            except KeyboardInterrupt:
-                stop.asked = True
-            finally:
-                trouble = driver.stop() or trouble
-        return driver.outcome(trouble, stop.signal)
+    trouble = None
+    with driver.display, stop.watching(broken, abandon):
+        try:
+            trouble = attempts.run()
+        except KeyboardInterrupt:
+            stop.asked = True
+        finally:
+            trouble = driver.stop() or trouble
+    return driver.outcome(trouble, stop.signal)
 
 
 @contextmanager
-def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[Session]:
+def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[tuple[Driver, Stop]]:
     """Holds the sweep's folder for a session: its lock, its screen, and what is on record."""
     refuse_running_ray()
     storage = options.storage_of(folder.path)
@@ -136,7 +125,7 @@ def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[
                 )
             display.say(f"{copy}: it continues as a sweep of its own")
         try:
-            yield Session(driver, display, stop)
+            yield driver, stop
         finally:
             driver.close()
             shutil.rmtree(folder.scratch, ignore_errors=True)
@@ -150,8 +139,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
     """
     folder = SweepFolder(plan.sweep.folder.absolute())
     plan = record_in(plan, uri)
-    with open_session(plan, folder, options) as session:
-        driver = session.driver
+    with open_session(plan, folder, options) as (driver, stop):
         _check_store(folder, uri, plan.sweep, console)
         shared = _prepare(plan, driver.state, options, console)
         for sentence in changed_plugins(driver.state):
@@ -169,13 +157,13 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
             show_rest(outcome, console)
             show_unsent(_leave(follower, SHIP_STOPPED_SECONDS), folder.path, console)
             if outcome.trouble:
-                session.display.say(outcome.trouble)
+                driver.display.say(outcome.trouble)
             if outcome.trouble and driver.options.restart and options.address is None and BEGUN_AGAIN not in os.environ:
-                session.display.say("The sweep begins again by itself, once, from its last checkpoints.")
+                driver.display.say("The sweep begins again by itself, once, from its last checkpoints.")
                 begin_again(driver.options.restart, screen_descriptor())
 
         try:
-            outcome = session.run(shared=shared, last_words=last_words, watch=follower.look)
+            outcome = drive(driver, stop, shared=shared, last_words=last_words, watch=follower.look)
             plan = driver.plan  # of the file that was applied last
             summaries = judge_state(outcome.state)
             files = _front_files(plan, summaries, console)

@@ -108,25 +108,25 @@ def plan_of(folder: Path, trials: int) -> Plan:
 
 
 def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[str, Any]:
-    from orchestrator.commands.session import open_session
+    from orchestrator.commands.session import drive, open_session
 
     plan, clock, profiler = plan_of(folder, trials), Clock(), cProfile.Profile(time.thread_time)
     clock.watch_waits()
-    with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, verbosity="quiet")) as session:
-        session.driver.begin()
-        record = session.driver.record
+    with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, verbosity="quiet")) as (driver, stop):
+        driver.begin()
+        record = driver.record
 
         def timed(*events: Event) -> None:
             record(*events)
             for _ in (event for event in events if isinstance(event, Ended)):
                 clock.note()
 
-        session.driver.record = timed  # type: ignore[method-assign]
+        driver.record = timed  # type: ignore[method-assign]
         follower = Follower(folder / "scale", f"sqlite:///{folder / 'mlflow.db'}")
         try:
             if profile:
                 profiler.enable()
-            outcome = session.run(nothing(), None, watch=follower.look)
+            outcome = drive(driver, stop, nothing(), None, watch=follower.look)
             if profile:
                 profiler.disable()
                 profiler.dump_stats(profile)

@@ -23,8 +23,8 @@ from dashboards.panels.front import draw
 from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator.commands import session
-from orchestrator.commands.session import Session
 from orchestrator.driver.display import SweepOutcome
+from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.record.options import Options
@@ -34,6 +34,7 @@ from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
+from orchestrator.tools.signals import Stop
 from tests.dashboards.browser import MISSING, Browser
 from tests.dashboards.views import read_feed
 from tests.mlflow_server import Server
@@ -65,9 +66,8 @@ class Finished:
     ranks: dict[str, int]
 
 
-def stand_in(self: Session, **_: object) -> SweepOutcome:
-    """Takes the place of `Session.run`: every trial ends at once as MEASURED says."""
-    driver = self.driver
+def stand_in(driver: Driver, _stop: Stop, **_: object) -> SweepOutcome:
+    """Takes the place of `drive`: every trial ends at once as MEASURED says."""
     while (job := driver.next_job()) is not None:
         run = job.training.run
         score, memory = MEASURED[run.parameters["rank"]]
@@ -84,7 +84,7 @@ def run(file: Path, uri: str, console: Console, drawn: list[tuple[Any, ...]], re
     sweep = load_sweep(file, [f"storage={file.parent / 'runs'}"])
     plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "run", stand_in)
+        patch.setattr(session, "drive", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
         patch.setattr(front_picture, "_list", lambda axes, front, looks, chosen, lines: drawn.append((axes, front, chosen)))
         session.run_session(plan, Options(resume=resume), uri, console)

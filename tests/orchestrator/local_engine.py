@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.session import Session
+from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.trial import Job, Train
 from orchestrator.record.checkpoints import attempts
+from orchestrator.tools.signals import Stop
 from orchestrator.worker.preparation import Shared
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
@@ -85,21 +86,22 @@ class LocalEngine:
 def without_ray() -> Iterator[None]:
     """Lets sessions inside run their jobs in this process."""
 
-    def run(
-        self: Session,
+    def drive(
+        driver: Driver,
+        stop: Stop,
         train: Train | None = None,
         shared: Shared | None = None,
         last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
         watch: Callable[[], None] = lambda: None,
     ) -> SweepOutcome:
-        self.driver.watch = watch
-        with self.display:
-            LocalEngine(self.driver, train, shared).run()
-            trouble = self.driver.stop()
-        return self.driver.outcome(trouble, None)
+        driver.watch = watch
+        with driver.display:
+            LocalEngine(driver, train, shared).run()
+            trouble = driver.stop()
+        return driver.outcome(trouble, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "run", run)
+        patch.setattr(session, "drive", drive)
         for module in ("run_job", "surroundings"):  # a process of tests is large, and has no next trial
             patch.setattr(f"orchestrator.worker.{module}.free_memory", lambda: None)
         yield

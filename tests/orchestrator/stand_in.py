@@ -222,7 +222,7 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
 
     session._prepare = lambda *_: None
     Options.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
-    session.Session.run = functools.partialmethod(session.Session.run, train=train)  # type: ignore[assignment]
+    session.drive = functools.partial(session.drive, train=train)
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.commands.session import open_session
+from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
@@ -39,9 +39,9 @@ def ray_cluster(*nodes: dict[str, Any], **head: Any) -> Iterator[Cluster]:
 def run_sweep(
     plan: Plan, folder: Path, *, train: Train | None = None, shared: Shared | None = None, **options: Any
 ) -> SweepOutcome:
-    """Runs what remains of a plan in `folder`; see `Session.run` and `Options`."""
-    with open_session(plan, SweepFolder(folder.absolute()), Options(**options)) as session:
-        session.driver.begin()
-        outcome = session.run(train, shared)
-        session.driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
+    """Runs what remains of a plan in `folder`; see `drive` and `Options`."""
+    with session.open_session(plan, SweepFolder(folder.absolute()), Options(**options)) as (driver, stop):
+        driver.begin()
+        outcome = session.drive(driver, stop, train, shared)
+        driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
     return outcome

@@ -11,7 +11,6 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from orchestrator.commands import app, session
-from orchestrator.commands.session import Session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Ended
@@ -35,7 +34,8 @@ def run(folder: Path, plan: Plan, behaviour: dict[tuple[int, int], str], resume:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_prepare", lambda *_: None)
         patch.setattr(session, "_page", lambda *_: None)
-        patch.setattr(Session, "run", functools.partialmethod(Session.run, sized_training(folder / "log", behaviour)))
+        train = sized_training(folder / "log", behaviour)
+        patch.setattr(session, "drive", functools.partial(session.drive, train=train))
         console = Console(file=io.StringIO())
         return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console)
 
