@@ -97,7 +97,7 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("helpful")
-@pytest.mark.parametrize("name", ["pissa", "olora"])
+@pytest.mark.parametrize("name", ["pissa", pytest.param("olora", marks=pytest.mark.slow)])
 def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """Its sizes are of the base as it is stored, whose score it has without its change."""
     model = saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
@@ -116,7 +116,7 @@ def test_a_head_that_modules_to_save_names_is_no_part_of_the_count(tiny_bert: st
     assert counts == [6 * 4 * 64] * 2
 
 
-@pytest.mark.parametrize("name", ["vera", "loha"])
+@pytest.mark.parametrize("name", ["vera", pytest.param("loha", marks=pytest.mark.slow)])
 def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100)
@@ -241,6 +241,7 @@ def test_the_smallest_of_several_sizes_is_as_often_enough_as_the_audit_says() ->
         assert [audit.probability(size) for size in audit.sizes] == pytest.approx(np.maximum(0, 1 - misses))
 
 
+@pytest.mark.slow
 def test_verdicts_are_right_as_often_as_they_say() -> None:
     """Adapters whose smaller sizes lose more."""
     random, said, came = np.random.default_rng(6), list[float](), list[bool]()

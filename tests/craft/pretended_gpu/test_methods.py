@@ -34,7 +34,7 @@ from tests.craft.trainer.same import score_saved
 from tests.word_pairs import colours
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
-QUICK = ("craft", "lora")
+QUICK = ("craft",)
 """Methods of the quick tests: shared parameters of all layers, and parameters of each module."""
 CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutting}
 """A size for each method whose adapters can be cut."""
@@ -149,7 +149,10 @@ def answers(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.patient  # each product is looked at on a pretended GPU
-@pytest.mark.parametrize(("base", "task", "room"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
+@pytest.mark.parametrize(
+    ("base", "task", "room"),
+    [("tiny_llama", answers, 0.8), pytest.param("tiny_bert", sentiment, 0.9, marks=pytest.mark.slow)],
+)
 def test_layers_on_two_gpus_have_the_numbers_of_one(
     base: str,
     task: Callable[[Path], dict[str, Any]],

@@ -236,7 +236,7 @@ QUESTIONS = (
 )
 
 
-@pytest.fixture(params=["real", "random", "random with CRAFT"])
+@pytest.fixture(params=["real", pytest.param("random", marks=pytest.mark.slow), "random with CRAFT"])
 def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
     """A float32 language model with its tokenizer: stories260K, a random LLaMA, and that under an adapter."""
     folder = tiny_llama

@@ -26,6 +26,7 @@ PARAMETERS: dict[str, Any] = {
     "lora": SWEEPS,
     "dora": SWEEPS,
 }
+QUICK = (*PARAMETERS, "full", "houlsby")
 WITHOUT = {
     "bitfit": "LLaMA has no biases",
     "superlora": "its groups need numbers",
@@ -70,7 +71,14 @@ def give_factors(model: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.requires is None and name not in WITHOUT])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, row in METHODS.items()
+        if row.requires is None and name not in WITHOUT
+    ],
+)
 def test_the_plan_covers_what_the_backward_pass_keeps(method: str, precision: str, llama: str) -> None:
     row, parameters = METHODS[method], PARAMETERS.get(method, {})
     if row.master_weights and precision == "bfloat16":

@@ -26,7 +26,7 @@ from craft.trainer.training import train_run
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import score_saved
 
-FEW = ("craft", "lora", "galore", "houlsby", "full")
+FEW = ("craft", "galore", "full")
 """A method of each kind; the others are slow."""
 HERE = [name for name, row in METHODS.items() if row.requires is None]
 MASTERS = [name for name in HERE if METHODS[name].master_weights]
@@ -174,7 +174,9 @@ def test_a_launchers_variables_change_nothing(
     assert {name: os.environ[name] for name in pairs} == pairs, "they are the caller's again"
 
 
-@pytest.mark.parametrize("method", ["lora", "dora", "vera", "pfeiffer", "lotr", "craft"])
+@pytest.mark.parametrize(
+    "method", ["dora", "craft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lora", "vera", "pfeiffer", "lotr"))]
+)
 def test_every_adapter_multiplies_in_bfloat16_over_a_bfloat16_base(method: str, tiny_bert: str, tmp_path: Path) -> None:
     result, _ = trained(spec_of(tiny_bert, method, "bfloat16"), tmp_path)
     model, _ = load_adapter(result.adapter)

@@ -96,7 +96,11 @@ def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(
 
 @pytest.mark.parametrize(
     ("method", "parameters"),
-    [("lora", {"dropout": 0.1}), ("adalora", {"init_rank": 4, "target_rank": 2}), ("galore", {"rank": 4, "interval": 3})],
+    [
+        ("lora", {"dropout": 0.1}),
+        pytest.param("adalora", {"init_rank": 4, "target_rank": 2}, marks=pytest.mark.slow),
+        ("galore", {"rank": 4, "interval": 3}),
+    ],
 )
 def test_the_order_of_examples_the_schedule_and_the_optimizer_go_on(
     tiny_spec: MakeSpec, tmp_path: Path, method: str, parameters: dict[str, object]

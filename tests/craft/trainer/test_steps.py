@@ -29,7 +29,7 @@ from tests.word_pairs import word_pairs
 MakeSpec = Callable[..., RunSpec]
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", pytest.param("regression", marks=pytest.mark.slow)])
 def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, kind: str) -> None:
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
     training = {"batch_size": 16, "train_examples": 44, "select": "last"}
@@ -88,7 +88,7 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert total_steps(settings.model_copy(update={"max_steps": 0}), 95) == 0, "0 steps are not all of the epochs"
 
 
-@pytest.mark.parametrize("method", ["craft", "dora", "full"])
+@pytest.mark.parametrize("method", ["craft", pytest.param("dora", marks=pytest.mark.slow), "full"])
 def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
     """A decay of one half a step beside an update of 1e-9: what is left of the weights is what they decay to."""
     still = {"learning_rate": 1e-9, "head_learning_rate": 1e-30, "max_steps": 4, "warmup_ratio": 0, "schedule": "constant"}
@@ -199,7 +199,7 @@ def test_a_run_that_reads_seldom_has_the_same_numbers(
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize(("broken", "evaluation"), [(4, 1), (7, 6), (12, 6)])
+@pytest.mark.parametrize(("broken", "evaluation"), [(4, 1), pytest.param(7, 6, marks=pytest.mark.slow), (12, 6)])
 def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
     tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, evaluation: int
 ) -> None:

@@ -37,7 +37,10 @@ def spec_of(model: str, method: str, task: str, **changes: Any) -> RunSpec:
     return RunSpec(model=model, task=task, method=method, parameters=METHODS_HERE[method], training=SHORT, **changes)
 
 
-@pytest.mark.parametrize("method", METHODS_HERE)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if name in ("craft", "pissa", "full") else pytest.mark.slow) for name in METHODS_HERE],
+)
 def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(tiny_bert: str, tmp_path: Path, method: str) -> None:
     source = spec_of(tiny_bert, method, **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter

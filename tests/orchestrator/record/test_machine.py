@@ -262,7 +262,7 @@ QUIET = settings(
 
 
 @pytest.mark.patient  # each example is a sweep of several sessions
-@pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [6, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FILES)
 def test_nothing_is_lost_and_nothing_done_twice(kind: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.record.manifest.source_state", lambda folder: {})  # two calls of git each session

@@ -73,7 +73,7 @@ def test_axes_reach_beyond_the_points_and_marks_are_explained() -> None:
     assert "may be on the front" not in [entry.get_text() for entry in plain.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize("half", [None, 0.4, 6.0])
+@pytest.mark.parametrize("half", [pytest.param(None, marks=pytest.mark.slow), 0.4, pytest.param(6.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "points",
     [DEFAULT, crowd(0, 30, 9), crowd(1, 200, 8), crowd(2, 60, 12), [f"lora {1000 + one} {50 + 3 * one}" for one in range(15)]],

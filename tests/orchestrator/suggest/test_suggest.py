@@ -76,7 +76,9 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in ("classes", "pairs") else ()) for case in CASES]
+)
 def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, cli: Cli
 ) -> None:

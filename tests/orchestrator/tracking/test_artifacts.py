@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from orchestrator.review.front_report import front_report
-from orchestrator.review.front_tables import show_front, write_front
+from orchestrator.review.front_tables import latex, show_front, write_csv
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.tracking import artifacts
 from tests.mlflow_server import Server
@@ -32,9 +32,10 @@ def told(record: PastSweep, folder: Path) -> list[bytes]:
     screen = io.StringIO()
     sweep = record.sweep
     show_front(record.summaries, sweep, record.answer, "the sweep", Console(file=screen, width=200))
-    files = [path for path in write_front(record.summaries, sweep.objectives, folder, sweep.name) if path.suffix != ".png"]
+    write_csv(record.summaries, sweep.objectives, folder / "front.csv")
+    tables = [(folder / "front.csv").read_bytes(), latex(record.summaries, sweep.objectives).encode()]
     report = front_report(record).model_copy(update={"source": ""})
-    return [screen.getvalue().encode(), report.to_json().encode(), *(path.read_bytes() for path in files)]
+    return [screen.getvalue().encode(), report.to_json().encode(), *tables]
 
 
 def check_equal(folder: Path, uri: str, tmp_path: Path) -> None:
