@@ -68,8 +68,8 @@ range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`). `1e-4` is a
 `--set training.epochs=1` or `--set space.0.rank=8` changes a value for the whole sweep.
 
 With the first line, an editor with a YAML language server completes keys and marks mistakes (the
-path is relative to your file; `craft-sweeps new --schema` prints the schema). Below, each key has
-its default in parentheses. [{SWEEP_SCHEMA}]({SWEEP_SCHEMA}) has more.
+path is relative to your file; `craft-sweeps new --schema` prints the schema). Defaults are in
+parentheses; [{SWEEP_SCHEMA}]({SWEEP_SCHEMA}) has more.
 """
 
 
