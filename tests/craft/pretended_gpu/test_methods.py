@@ -217,7 +217,8 @@ def waits_a_step(run: Callable[[int], Any]) -> dict[str, float]:
     return {f"{why}: {line}": count / (COUNTED[1] - COUNTED[0]) for (why, line), count in more.items() if count > 0}
 
 
-@pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """A run of fewer than a hundred steps logs each of them. Plain Trainer with PEFT's LoRA waits seven times a step."""
     waits = waits_a_step(lambda steps: train_run(spec_of(tiny_bert, method, **FEW, max_steps=steps), tmp_path / str(steps)))

@@ -250,11 +250,16 @@ def test_input_casting_may_be_switched_off(tiny_model: TinyModel) -> None:
 
 MODULES = ("models.projections", "models.loading", "tuners.low_rank", "tuners.bottleneck", "tuners.joint", "tuners.optimizers")
 MODULES += tuple(f"tuners.craft.{name}" for name in ("config", "equation", "stack", "fingerprint", "layer", "lora", "model"))
-FIRST = ["import craft, peft", "from craft import CraftConfig, CraftModel", *(f"import craft.{name}" for name in MODULES)]
+FIRST = [
+    "import peft, craft",
+    "import craft, peft",
+    "from craft import CraftConfig, CraftModel",
+    *(f"import craft.{name}" for name in MODULES),
+]
 
 
-@pytest.mark.patient  # a process imports PEFT and this package
-@pytest.mark.parametrize("first", ["import peft, craft", *(pytest.param(order, marks=pytest.mark.slow) for order in FIRST)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", FIRST)
 def test_craft_is_registered_whatever_is_imported_first(first: str) -> None:
     check = f"{first}; from peft import PeftConfig; from craft.tuners.joint import register; register(); register(); "
     check += "print(PeftConfig.from_peft_type(peft_type='CRAFT').peft_type.value)"
