@@ -12,9 +12,12 @@ from statistics import fmean
 import pandas as pd
 import pytest
 
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.posterior import DRAWS
 from orchestrator.review.front_tables import markdown
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import (
     against_published,
@@ -22,6 +25,7 @@ from tests.benchmarks import (
     chosen,
     craft_found,
     cuts,
+    default,
     enough,
     judged,
     ranked,
@@ -45,6 +49,20 @@ def test_what_is_enough() -> None:
     for row in enough.rows():
         margin = row.probability - enough.SURE - 2 * math.sqrt(enough.SURE * (1 - enough.SURE) / DRAWS)
         assert not row.decided or (margin > 0 and not row.other_rates), row.named.label
+
+
+def test_the_default_sweep_after_one_seed_and_after_three() -> None:
+    """No configuration is at the top of the scale, the record is of the shipped file, and more seeds change what is said."""
+    readme, judged = (ROOT / "README.md").read_text(), (default.after(1), default.after(3))
+    assert "\n".join(default.table(*judged)) in readme
+    first, last = default.answers(*judged)
+    assert first in (prose := " ".join(readme.split()))
+    assert last in prose
+    assert (judged[0].answer.kind, max(row.score.mean for row in judged[0].record.summaries) < 95) == ("one seed", True)
+    plan = make_plan(sweep := load_sweep(ROOT / "sweeps/ranks.yaml"), Planner(sweep))
+    assert {row.configuration for row in judged[1].record.summaries} == {row.id for row in plan.configurations}
+    methods = {row.method for row in judged[1].record.summaries if row.on_front}
+    assert {"craft", "lora"} <= methods
 
 
 def _cells(lines: Iterable[str]) -> list[list[str]]:

@@ -33,7 +33,7 @@ def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> N
 DEFAULT = ["head 0 53.2", *(f"craft {one}" for one in ("1932 81.5", "1940 81.6", "1948 74.8", "4016 89.2", "4016 81.4",
     "4016 88.0", "4108 89.3", "8136 91.9", "8136 90.9", "8132 83.4", "8228 96.9", "16456 92.1", "16456 91.3", "16388 98.2",
     "32912 98.7")), "lora 9216 92.3", "lora 18432 99.2", "lora 36864 99.2", "lora 73728 99.2"]  # fmt: skip
-"""sweeps/ranks.yaml: method, parameters and mean score. Members of its front lie on each other."""
+"""A recorded sweep: method, parameters and mean score. Members of its front lie on each other."""
 
 
 def crowd(seed: int, count: int, a_decade: float) -> list[str]:
