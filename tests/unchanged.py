@@ -28,7 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 MEASURED = ("step_seconds", "tokens_per_second", "peak_memory_bytes")
 SHORT = {"max_steps": 6, "train_examples": 40, "eval_examples": 24, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
-WORDS = {"max_steps": 3, "train_examples": 16, "eval_examples": 5, "max_length": 256, "batch_size": 4, "eval_batch_size": 4}
+WORDS = {
+    "max_steps": 3,
+    "train_examples": 16,
+    "eval_examples": 5,
+    "max_length": 256,
+    "batch_size": 4,
+    "eval_batch_size": 4,
+    "learning_rate": 1e-3,
+}
 TESTS = {"boolq": ("boolq", "true", "false"), "piqa": ("piqa", "solution1", "solution2")}
 TESTS |= {"winogrande": ("winogrande", "option1", "option2"), "hellaswag": ("hellaswag", "ending1", "ending2", "ending3")}
 
