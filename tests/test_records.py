@@ -22,6 +22,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import (
     against_published,
     audited,
+    begun,
     chosen,
     craft_found,
     cuts,
@@ -34,6 +35,7 @@ from tests.benchmarks import (
     tuned,
 )
 from tests.benchmarks.means import means
+from tests.benchmarks.trials import read_trials
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
@@ -117,8 +119,12 @@ def test_the_choice_of_a_rate() -> None:
     assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
     lucks = _cells(chosen.changes(recorded_front.summaries_of(record)))
     assert f"by {fmean(float(luck) for label, luck, *_ in lucks if label != 'Head alone'):.2f} points in the mean" in page
-    without, with_luck = (sum(0.05 < float(row[column]) < 0.95 for row in lucks) for column in (3, 4))
-    assert f"of {len(lucks)} rows {with_luck} instead of {without} have a P(front) between 0.05 and 0.95" in page
+
+
+def test_the_rates_at_which_methods_begin() -> None:
+    entries = [entry for task in ("trec", "ratings") for entry in read_trials(RECORDS / f"starting-{task}.csv")]
+    page = (MEASUREMENTS / "trust.md").read_text()
+    assert "\n".join(begun.table_of(begun.trainings(entries))) in page
 
 
 def test_sizes() -> None:
@@ -175,18 +181,6 @@ def test_rates_of_ranks() -> None:
                 "LoRA r8, q v, cut to 1/4": "cut to 1/4",
                 "LoRA r8, q v": "whole",
                 "(IA)³ k v down": "(IA)³",
-            },
-        ),
-        (
-            "smollm2-mixture",
-            {
-                "Base model": "Base model",
-                "CRAFT 128, q v, lr 0.002, cut to 1/59": "CRAFT 128 cut to 1/59",
-                "CRAFT 128, q v, lr 0.006, cut to 1/15": "cut to 1/15",
-                "CRAFT 128, q v, lr 0.006": "whole",
-                "(IA)³ k v down, lr 0.01": "(IA)³",
-                "LoRA r8, q v, lr 7e-4, cut to 1/4": "LoRA r8 cut to 1/4",
-                "LoRA r8, q v, lr 7e-4": "whole",
             },
         ),
         (

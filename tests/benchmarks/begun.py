@@ -1,6 +1,6 @@
 """What it costs to begin at each method's own learning rate instead of looking for one: docs/measurements/trust.md.
 
-    python -m tests.benchmarks.begun docs/measurements/records/starting-*.csv
+    python -m tests.benchmarks.begun docs/measurements/records/starting-trec.csv ...
 
 Each record has a task's trainings at three rates of each method: its own (`craft.methods.method.starting_rate`), a third and
 three times it. A rule chooses a rate for a method on a task; its loss is how far the mean reported score of that rate is below
