@@ -55,33 +55,6 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 Projections = Annotated[tuple[str, ...], AfterValidator(_each_once)]
 
 
-def _layers(value: Any) -> int | tuple[int, ...]:
-    top = re.fullmatch(r"top (\d+)", value) if isinstance(value, str) else None
-    count = int(top[1]) if top else value
-    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
-        return count
-    numbers = tuple(value) if isinstance(value, list | tuple) else ()
-    if not numbers or len({*numbers}) != len(numbers) or any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError(f"the last layers, `top 3`, or the numbers of layers from 0, each once, [4, 5]; got {value!r}")
-    return tuple(sorted(numbers))
-
-
-Layers = Annotated[
-    int | tuple[int, ...],
-    BeforeValidator(_layers),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^top \d+$"},
-                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-            ]
-        }
-    ),
-]
-"""The layers that a method adapts: the last so many, or those of these numbers."""
-
-
 def _patterns(mapping: dict[str, str]) -> dict[str, str]:
     for word, pattern in mapping.items():
         try:

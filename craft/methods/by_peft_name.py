@@ -29,8 +29,8 @@ from pydantic import (
 )
 
 from craft import TUNERS
-from craft.methods.method import BuildContext, Method, is_meta, layers_field
-from craft.settings import Layers, Projections, Settings
+from craft.methods.method import BuildContext, Layers, Method, is_meta, layers_field
+from craft.settings import Projections, Settings
 from craft.words import nearest
 
 if TYPE_CHECKING:

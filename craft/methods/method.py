@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema
 
 from craft.methods.cutting import Cutting
 from craft.results import Unavailable
-from craft.settings import Layers, Projections, Settings
+from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -123,6 +124,33 @@ def refuse_elsewhere(method: Method) -> None:
             f"method {method.name} needs {', '.join(absent)}, not installed here: pip install {' '.join(absent)} "
             "(or this project's extra [gpu])"
         )
+
+
+def _layers(value: Any) -> int | tuple[int, ...]:
+    top = re.fullmatch(r"top (\d+)", value) if isinstance(value, str) else None
+    count = int(top[1]) if top else value
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return count
+    numbers = tuple(value) if isinstance(value, list | tuple) else ()
+    if not numbers or len({*numbers}) != len(numbers) or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"the last layers, `top 3`, or the numbers of layers from 0, each once, [4, 5]; got {value!r}")
+    return tuple(sorted(numbers))
+
+
+Layers = Annotated[
+    int | tuple[int, ...],
+    BeforeValidator(_layers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": r"^top \d+$"},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            ]
+        }
+    ),
+]
+"""The layers that a method adapts: the last so many, or those of these numbers."""
 
 
 def layers_field() -> Any:
