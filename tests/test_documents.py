@@ -155,7 +155,8 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
     pages = [(document, words) for document, command in [*COMMANDS, *examples()] if (words := own_command(command))]
     named = {(page, words[words.index("--name") + 1]) for page, (_, words) in pages if "--name" in words}
     named |= {(Path(str(app.__file__)), "longer")}
-    named |= {(page, Path(words[words.index("--data") + 1]).stem) for page, (_, words) in pages if "suggest" in words[:1]}
+    suggestions = [(page, arguments) for page, (_, arguments) in pages if "suggest" in arguments[:1]]
+    named |= {(page, Path(arguments[arguments.index("--data") + 1]).stem) for page, arguments in suggestions}
     checked = set()
     for page, (module, words) in pages:
         if module != PROGRAM or not words or words[0] not in ("take", "cut", "compare", "export"):

@@ -63,7 +63,7 @@ def drive(
     last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
     watch: Callable[[], None] = lambda: None,
 ) -> SweepOutcome:
-    """Runs what remains of the plan and returns how the sweep stands. The session has begun (`Driver.begin`).
+    """Runs what remains of the plan and returns the outcome. The session has begun (`Driver.begin`).
 
     Ctrl-C or SIGTERM once stops gracefully: trials without a result continue from their last checkpoints when the sweep is
     resumed. A second one stops at once. Where Ray does not return (its own processes died of the same signal) the process

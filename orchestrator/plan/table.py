@@ -113,11 +113,11 @@ def _starting_rates(plan: Plan) -> str:
     """Returns the rate of each method whose configurations have none of their own, as `CRAFT 3.4e-3, LoRA 2.1e-3 to 4.1e-3`."""
     sweep, task, rates = plan.sweep, plan.sweep.task_names[0], dict[str, set[float]]()
     for trained in plan.probed or plan.trained:
-        given = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
-        if given is None and METHODS[trained.method].adapts:
+        rate = sweep.training_for(task, trained.training, sweep.block_at(trained.path)).learning_rate
+        if rate is None and METHODS[trained.method].adapts:
             rates.setdefault(METHODS[trained.method].title, set()).add(plan.planner.identity.own_rate(trained))
     return ", ".join(
-        f"{title} {' to '.join(text(rate) for rate in sorted({min(some), max(some)}))}" for title, some in rates.items()
+        f"{title} {' to '.join(text(end) for end in sorted({min(some), max(some)}))}" for title, some in rates.items()
     )
 
 

@@ -242,11 +242,11 @@ def _decide(plan: Plan, state: State, stages: Stages) -> Decided | str:
         return step
     smaller = [row for row in complete if row.value(SIZE) < candidate.value(SIZE)]
     decided = candidate.enough and all(p_enough[row.configuration] <= 1 - sweep.enough.sure for row in smaller)
-    known = {row.configuration: row for row in complete}
+    summary_of = {row.configuration: row for row in complete}
     proposed, _, _ = steps(complete, sweep, lambda step: decisions.of(step) is not None)
     possible = {}
     for each in proposed:
-        base = None if each.kind == "seeds" else known[each.configurations[0]]
+        base = None if each.kind == "seeds" else summary_of[each.configurations[0]]
         seeds = [row.score.n for row in complete if row.trained in each.configurations]
         few = base is not None or max(seeds) + each.seeds <= MOST_SEEDS
         # What is decided is so among what was tried: a larger size may be better than all of it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,9 @@ def without_ray() -> Iterator[None]:
     """Lets sessions inside run their jobs in this process."""
 
     def drive(
-        driver: Driver,
-        stop: Stop,
-        train: Train | None = None,
-        shared: Shared | None = None,
-        last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
-        watch: Callable[[], None] = lambda: None,
+        driver: Driver, _: Stop, train: Train | None = None, shared: Shared | None = None, watch: Any = None, **options: Any
     ) -> SweepOutcome:
-        driver.watch = watch
+        driver.watch = watch or driver.watch
         with driver.display:
             LocalEngine(driver, train, shared).run()
             trouble = driver.stop()

@@ -90,7 +90,7 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
 
 @pytest.mark.parametrize("method", ["craft", pytest.param("dora", marks=pytest.mark.slow), "full"])
 def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
-    """A decay of one half a step beside an update of 1e-9: what is left of the weights is what they decay to."""
+    """A decay of one half a step next to an update of 1e-9: what is left of the weights is what they decay to."""
     still = {"learning_rate": 1e-9, "head_learning_rate": 1e-30, "max_steps": 4, "warmup_ratio": 0, "schedule": "constant"}
     runs = [tiny_spec(method=method, training=still | {"weight_decay": decay}) for decay in (0.0, 0.5e9)]
     start, end = (train_run(run, tmp_path / str(at)).adapter.parent / "predictions.safetensors" for at, run in enumerate(runs))
