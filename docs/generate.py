@@ -166,8 +166,10 @@ def _methods() -> Iterator[str]:
 
 
 def _join(methods: Sequence[str]) -> str:
-    """Returns the names, or the first and the last if all between them in the list of methods are among them."""
+    """Returns the names, or those of all others if these are fewer, or the first and the last of a row of METHODS."""
     order = [*METHODS]
+    if len(others := [name for name in order if name not in methods]) < len(methods):
+        return f"all but {', '.join(others)}"
     first, last = order.index(methods[0]), order.index(methods[-1])
     return f"{methods[0]} to {methods[-1]}" if 3 < len(methods) == last - first + 1 else ", ".join(methods)
 

@@ -74,7 +74,7 @@ def test_journey(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str, str]) -> None:
-    """The page's commands, on the shipped file with fewer steps, and its lines of Python."""
+    """The page's commands, on the shipped file with fewer steps, and the lines of Python that load what they took."""
     page = ROOT / "docs/own-data.md"
     (first,) = [block for block in blocks(page) if "take own_data" in block.text]
     sweep = (ROOT / "sweeps/own_data.yaml").read_text()
@@ -91,8 +91,9 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
         words = [sys.executable, "-m", "orchestrator", *shlex.split(line.removeprefix(PROGRAM))]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-    (code,) = [block.text for block in blocks(page) if block.language == "python"]
-    code += next(block.text for block in blocks(ROOT / "docs/for-programs.md") if "open_sweep" in block.text)
+    (load,) = [block.text for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
+    opened = next(block.text for block in blocks(ROOT / "docs/for-programs.md") if "open_sweep" in block.text)
+    code = load.replace("adapters/answer", "tickets") + opened
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     answer, *table = done.stdout.splitlines()
     assert answer in ("account", "billing", "delivery", "returns"), done.stderr

@@ -129,7 +129,7 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
-        first = [*labels(doubtful)[:SHOWN], *(["..."] if len(doubtful) > SHOWN else [])]
+        first = labels(doubtful) if len(doubtful) <= SHOWN else [labels(doubtful)[0], "..."]
         verdict, tells = "-", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
