@@ -6,7 +6,7 @@
 A family is an adapter and its cuts: they share the choice of settings and a part of each training's luck. Draws around each
 mean alone would give too small a probability to each of several near each other. There is no trend over sizes: that of all
 methods gave 9,216 parameters of LoRA 0.08 and 65,608 of CRAFT 0.91 at a difference of 0.13 points. A prior that is uniform in
-the spread's logarithm said 95 % of answers of which 92 % were right (docs/measurements/trust.md).
+the spread's logarithm said 95 % of answers of which 92 % were right.
 """
 
 from __future__ import annotations

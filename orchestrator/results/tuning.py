@@ -25,7 +25,7 @@ from orchestrator.sweepfile.fair import RATE
 Numbers = NDArray[np.float64]
 DRAWS = 1000
 COMMON = 0.62
-"""The part of a row's luck that all candidates share, as measured in docs/measurements/trust.md."""
+"""The part of a row's luck that all candidates share: 0.57 on SST-2, 0.73 on QQP (docs/measurements/records/answers.npz)."""
 
 
 @dataclass(frozen=True)

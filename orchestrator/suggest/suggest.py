@@ -44,7 +44,7 @@ SESSION = 30.0
 SHARE = 0.8
 """The share of the hours that is planned: a forecast is no promise."""
 DECOMPOSE = 4e-10
-"""Seconds of CRAFT's decomposition for each layer, projection and cubed width, on one core (docs/measurements/speed.md)."""
+"""Seconds of CRAFT's decomposition for each layer, projection and cubed width, on one core."""
 WIDTH = 130
 NAMED = 4
 """So many stages that are left out are named with their price."""

@@ -1,7 +1,7 @@
 """Checks of the sections of a sweep file together: how it chooses, stops and replicates configurations; its tasks and metrics
 by name; and what trials need: resources that fit together, a GPU, tasks for a warm start.
 
-What `search.algorithm: auto` stands for is chosen here when the file is read, by the rules of docs/measurements/search.md, and
+What `search.algorithm: auto` stands for is chosen here when the file is read, by the rules of docs/search.md, and
 is written to the effective file, so that a resumed sweep keeps it.
 
     warm_start: {glue/mrpc: glue/mnli}
