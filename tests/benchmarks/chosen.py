@@ -1,6 +1,6 @@
 """What the luck of choosing a learning rate changes in the front of twelve methods, from the record of its sweep.
 
-    python -m tests.benchmarks.chosen docs/measurements/records/fair.csv
+    python -m tests.benchmarks.chosen docs/measurements/records/fair-sst2.csv
 
 `orchestrator.results.tuning` has this luck in every interval and probability of a tuned sweep. Here it is left out once.
 """

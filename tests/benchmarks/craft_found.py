@@ -19,6 +19,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.enough import judged
 
 SWEEPS = {
+    "fair-sst2": "MiniLM",
     "fair": "MiniLM",
     "sizes": "MiniLM",
     "paper": "MPNet",
@@ -27,6 +28,8 @@ SWEEPS = {
     "gemma3-commonsense": "Gemma 3 270M",
 }
 """The model of each record, in the order of the table."""
+ANEW = ("fair", "glue/sst2")
+"""A task of a record that a newer one has."""
 CRAFT = ("craft", "craft_star")
 
 
@@ -36,6 +39,8 @@ def table() -> Iterable[str]:
     yield "| --- " * 4 + "|"
     for sweep, model in SWEEPS.items():
         for task, (entries, complete) in judged(sweep).items():
+            if (sweep, task) == ANEW:
+                continue
             yield _line(model, task, entries, ranked(complete, DEFAULT_OBJECTIVES))
 
 

@@ -35,7 +35,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
+SWEEPS = ("fair-sst2", "sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
 """Records of the table, in its order."""
 WITHIN, SURE = Enough().within, Enough().sure
 DRAWS = 20_000

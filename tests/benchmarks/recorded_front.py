@@ -1,6 +1,6 @@
 """The configurations of a recorded sweep as a Markdown table, smallest first, with ● on the front.
 
-    python -m tests.benchmarks.recorded_front docs/measurements/records/fair.csv
+    python -m tests.benchmarks.recorded_front docs/measurements/records/fair-sst2.csv
 
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out. A record without the fact
 `metric` has the first metric of each task.
