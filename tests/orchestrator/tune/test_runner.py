@@ -18,7 +18,9 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
 from tests.orchestrator.stand_in import plan_of, stand_in, starts, steps
 
-pytestmark = pytest.mark.patient  # real Ray starts, a trial hangs until its heartbeat is missed, and others are tried again
+pytestmark = pytest.mark.patient  # real Ray starts, and trials are tried again
+WRONG = {(2, 0): "dies once", (2, 1): "nan", (8, 0): "dies", (8, 1): "hangs", (16, 0): "no disk"}
+"""What goes wrong with trials, by rank and seed."""
 
 
 @dataclass
@@ -41,36 +43,45 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A sweep of two trials, of which one's process dies once and the other diverges, run to its end."""
+    return run(tmp_path_factory.mktemp("ran"), "[2]")
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One sweep in which trials go wrong in every way, run to its end."""
+    return run(tmp_path_factory.mktemp("wrong"), "[2, 8, 16]")
+
+
+def run(tmp: Path, ranks: str) -> Ran:
     from tests.orchestrator.tune.running import run_sweep
 
-    tmp = tmp_path_factory.mktemp("ran")
-    plan = plan_of(tmp, ranks="[2, 8, 16]", seeds="[0, 1]", resources="{heartbeat_minutes: 0.0834}")
-    behaviour = {(2, 0): "dies once", (2, 1): "nan", (8, 0): "dies", (8, 1): "hangs", (16, 0): "no disk"}
+    plan = plan_of(tmp, ranks=ranks, seeds="[0, 1]", resources="{heartbeat_minutes: 0.0834}")
     log, folder = tmp / "log", tmp / "runs" / "test"
     saved, out = os.dup(2), tmp / "screen"
     with out.open("w") as file:
         os.dup2(file.fileno(), 2)
         try:
-            outcome = run_sweep(plan, folder, cpus=2, max_failures=1, train=stand_in(str(log), behaviour))
+            outcome = run_sweep(plan, folder, cpus=2, max_failures=1, train=stand_in(str(log), WRONG))
         finally:
             os.dup2(saved, 2)
             os.close(saved)
     return Ran(plan, outcome, log, folder, out.read_text())
 
 
-def test_every_trial_ends_as_it_should(ran: Ran) -> None:
-    statuses = {key: entry.result and entry.result.status for key, entry in ran.outcome.state.entries.items()}
+@pytest.mark.slow
+def test_every_trial_ends_as_it_should(wrong: Ran) -> None:
+    statuses = {key: entry.result and entry.result.status for key, entry in wrong.outcome.state.entries.items()}
     assert statuses == {
-        ran.key(rank, seed): "failed" if (rank, seed) in {(2, 1), (8, 0), (8, 1), (16, 0)} else "finished"
+        wrong.key(rank, seed): "failed" if (rank, seed) in {(2, 1), (8, 0), (8, 1), (16, 0)} else "finished"
         for rank in (2, 8, 16)
         for seed in (0, 1)
     }
-    assert len(ran.outcome.ended("finished")) == 2
-    assert len(ran.outcome.ended("failed")) == 4
-    assert not ran.outcome.left
-    assert not ran.outcome.complete
-    assert ran.outcome.trouble is None
+    assert len(wrong.outcome.ended("finished")) == 2
+    assert len(wrong.outcome.ended("failed")) == 4
+    assert not wrong.outcome.left
+    assert not wrong.outcome.complete
+    assert wrong.outcome.trouble is None
 
 
 def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(ran: Ran) -> None:
@@ -78,6 +89,7 @@ def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(ran: Ran) -> Non
     assert {step: n for (rank, seed, step), n in steps(ran.log).items() if (rank, seed) == (2, 0)} == {1: 1, 2: 1, 3: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "seed", "tries", "said"),
     [
@@ -90,25 +102,25 @@ def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(ran: Ran) -> Non
     ],
 )
 def test_a_failure_is_tried_as_often_as_asked_and_tells_its_reason(
-    ran: Ran, rank: int, seed: int, tries: int, said: str
+    wrong: Ran, rank: int, seed: int, tries: int, said: str
 ) -> None:
-    assert len([start for start in starts(ran.log) if start[:2] == (rank, seed)]) == tries
-    assert said in ran.result(rank, seed).error
-    assert ran.result(rank, seed).retryable == (tries > 1), "what is permanent is tried once"
+    assert len([start for start in starts(wrong.log) if start[:2] == (rank, seed)]) == tries
+    assert said in wrong.result(rank, seed).error
+    assert wrong.result(rank, seed).retryable == (tries > 1), "what is permanent is tried once"
 
 
-def test_workers_stay_warm(ran: Ran) -> None:
-    pids = [line.split()[4] for line in ran.log.read_text().splitlines() if line.startswith("start")]
+@pytest.mark.slow
+def test_workers_stay_warm(wrong: Ran) -> None:
+    pids = [line.split()[4] for line in wrong.log.read_text().splitlines() if line.startswith("start")]
     assert len(set(pids)) < len(pids)
 
 
 def test_adapters_lie_on_storage_whole(ran: Ran) -> None:
     from craft.trainer.checkpoint import verify
 
-    for rank, seed in ((2, 0), (16, 1)):
-        adapter = Path(ran.result(rank, seed).facts["adapter"])
-        assert (adapter / "adapter_model.safetensors").read_text() == f"{rank} {seed}"
-        verify(adapter.parent)
+    adapter = Path(ran.result(2, 0).facts["adapter"])
+    assert (adapter / "adapter_model.safetensors").read_text() == "2 0"
+    verify(adapter.parent)
 
 
 def test_the_log_holds_the_state_and_each_result_once(ran: Ran) -> None:
@@ -117,13 +129,13 @@ def test_the_log_holds_the_state_and_each_result_once(ran: Ran) -> None:
     assert state.entries == ran.outcome.state.entries
     assert state.ended is not None
     ended = [event.result.key for event, _ in read_events(record) if isinstance(event, Ended)]
-    assert len(ended) == len(set(ended)) == 6
+    assert len(ended) == len(set(ended)) == 2
     assert {entry.report.step for entry in state.entries.values() if entry.finished and entry.report} == {3}
 
 
 def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
     assert "failed: LoRA r2, q v · toy/paraphrase · seed 1: training diverged" in ran.screen
-    assert ran.screen.strip().splitlines()[-1].startswith("2/6 trainings done, 0 running, 4 failed, ")
+    assert ran.screen.strip().splitlines()[-1].startswith("1/2 trainings done, 0 running, 1 failed, ")
     assert "raylet" not in ran.screen
     assert "ray." not in ran.screen
     assert (ran.folder / "sweep.log").stat().st_size > 0
