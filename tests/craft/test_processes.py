@@ -126,6 +126,7 @@ def take_part(rank: int, meeting: Meeting, answers: Any) -> None:
         current().gather(None)
 
 
+@pytest.mark.slow
 def test_processes_on_one_machine_listen_at_loopback_alone_and_exchange_objects() -> None:
     context = multiprocessing.get_context("spawn")
     answers, meeting = context.Queue(), Meeting(LOOPBACK, 0, 2, "replicate", 60.0, SECRET)

@@ -148,11 +148,8 @@ def answers(folder: Path) -> dict[str, Any]:
     return colours(folder, "exact_match", beams=2, max_new_tokens=4) | {"training": STEPS | {"max_length": 300}}
 
 
-@pytest.mark.patient  # each product is looked at on a pretended GPU
-@pytest.mark.parametrize(
-    ("base", "task", "room"),
-    [("tiny_llama", answers, 0.8), pytest.param("tiny_bert", sentiment, 0.9, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "task", "room"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
 def test_layers_on_two_gpus_have_the_numbers_of_one(
     base: str,
     task: Callable[[Path], dict[str, Any]],

@@ -64,7 +64,7 @@ class Watch:
 
 
 pytestmark = pytest.mark.patient  # processes are forked from one that imports torch
-QUICK = (("craft", "shard"), ("full", "replicate"))
+QUICK = (("craft", "replicate"),)
 PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
 
 

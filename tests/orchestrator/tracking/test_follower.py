@@ -81,7 +81,7 @@ def driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[
         process.communicate()
 
 
-@pytest.mark.patient  # a process imports MLflow, and is started again
+@pytest.mark.slow  # a process imports MLflow, and is started again
 def test_it_follows_the_log_and_is_started_again_if_it_dies(
     follow: Callable[..., Follower],
     uri: str,

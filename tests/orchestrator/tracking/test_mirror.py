@@ -95,9 +95,8 @@ def test_equal_once_is_equal_however_often_it_is_made(uri: str, tmp_path: Path, 
         assert contents(fresh) == contents(uri), number
 
 
-@pytest.mark.parametrize(
-    ("part", "life"), [(6, 3), pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(6, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "life"), [(6, 3), (2, 2), (6, 2)])
 def test_kills_between_requests_lose_and_double_nothing(
     uri: str, tmp_path: Path, empty_store: Path, requests: Requests, part: int, life: int
 ) -> None:
