@@ -31,8 +31,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
 ROW, DRAWN, SHARED = 43.0, 0.25, 0.17
 """The standard deviation of a row that is right or wrong, in points, where three of four are right; the shares of its variance
-that are drawn again with each seed, and that all seeds of a configuration share (SST-2, docs/measurements/records/answers.npz).
-"""
+that are drawn again with each seed, and that all seeds of a configuration share (SST-2 in records/answers.npz)."""
 REST, SCATTER, UNSURE = 0.7, 0.8, 0.8
 """Assumed, in points: the standard deviations of seeds on infinitely many rows and of true scores; that of their logarithms."""
 GAIN, TIES, CHOICE, TOGETHER = 0.3, 0.25, 0.4, 0.6

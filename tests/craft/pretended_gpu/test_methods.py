@@ -149,17 +149,17 @@ def answers(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("base", "task", "room"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
+@pytest.mark.parametrize(("base", "task", "share"), [("tiny_llama", answers, 0.8), ("tiny_bert", sentiment, 0.9)])
 def test_layers_on_two_gpus_have_the_numbers_of_one(
     base: str,
     task: Callable[[Path], dict[str, Any]],
-    room: float,
+    share: float,
     tiny_spec: Callable[..., RunSpec],
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Accelerate divides the base, one process computes. `room` is the part of the base that the first GPU may hold, with a
+    """Accelerate divides the base, one process computes. `share` is the part of the base that the first GPU may hold, with a
     layer in reserve. bitsandbytes has no kernels for a pretended GPU, so QLoRA's base is not quantized here."""
     model = request.getfixturevalue(base)
     size = (Path(model) / "model.safetensors").stat().st_size
@@ -167,7 +167,7 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
 
     def divide(*arguments: Any) -> dict[str, Any]:
         device = arguments[-1]
-        spread = {"device_map": device, "max_memory": {0: int(room * size), 1: 10 * size}}
+        spread = {"device_map": device, "max_memory": {0: int(share * size), 1: 10 * size}}
         return spread if device == SPREAD else {"device_map": {"": device}}
 
     def loop(*arguments: Any, **calls: Any) -> Loop:
