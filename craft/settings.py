@@ -222,7 +222,7 @@ class CustomTask(Settings):
     labels: tuple[str, ...] | None = Field(None, description="Label names in order; else the file's.")
     metric: str | None = Field(
         None,
-        description="The score. By default accuracy, pearson or likelihood.",
+        description="The score ([own-data.md](own-data.md#your-file)). By default accuracy, pearson or likelihood.",
     )
     positive: str | int | None = Field(
         None,
@@ -302,7 +302,7 @@ class GenerationSettings(Settings):
 class DataSettings(Settings):
     """Where tasks find their data."""
 
-    root: str | None = Field(None, description="Folder with `glue/` and `commonsense/`; else the hub.")
+    root: str | None = Field(None, description="Folder with `glue/` and `commonsense/`; without it GLUE is from the hub.")
     custom: dict[str, CustomTask] = Field({}, description="Own tasks ([own-data.md](own-data.md)).")
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
     search_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the training rows for the search score.")

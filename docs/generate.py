@@ -105,8 +105,8 @@ def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[st
     """Yields the sections inside `part` by their paths; `NAME` means a key that users choose."""
     for key, value in part["properties"].items():
         named = value.get("additionalProperties")
-        forms = [(form, "") for form in (value, *value.get("anyOf", []))] + [(named, ".NAME")] * isinstance(named, dict)
-        for form, end in forms:
+        forms = [(form, "") for form in (value, *value.get("anyOf", []), *value.get("oneOf", []))]
+        for form, end in [*forms, *[(named, ".NAME")] * isinstance(named, dict)]:
             inner = schema["$defs"].get(form.get("$ref", "").removeprefix(REF), {})
             if "properties" in inner and key != "task_training":
                 yield f"{path}{key}{end}", inner
@@ -154,7 +154,7 @@ def _methods() -> Iterator[str]:
         for names, value in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
             key = names[0], _meaning(value)
             takers.setdefault(key, {}).setdefault(_default(value), []).append(name)
-            spellings.setdefault(key, []).extend(names)
+            spellings[key] = [spelling for spelling in spellings.get(key, names) if spelling in names]
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
         paper = method.reference.rpartition(", ")[2].removeprefix("arXiv ")
         rows.append(f"`{name}` ({'; needs '.join([paper, ' and '.join(needs)] if needs else [paper])})")
@@ -162,7 +162,7 @@ def _methods() -> Iterator[str]:
     yield "Their keys:\n"
     for key, by_default in takers.items():
         methods = ", ".join(_join(names) + (f" ({default})" if default else "") for default, names in by_default.items())
-        yield _line(f"{_quote(dict.fromkeys(spellings[key]))} of {methods}", "", key[1]).rstrip("\n")
+        yield _line(f"{_quote(spellings[key])} of {methods}", "", key[1]).rstrip("\n")
 
 
 def _join(methods: Sequence[str]) -> str:

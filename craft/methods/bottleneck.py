@@ -36,7 +36,7 @@ class HoulsbyParameters(PfeifferParameters):
 
 class AdapterdropParameters(PfeifferParameters):
     dropped_layers: int = Field(1, ge=0, description="First layers without an adapter.")
-    layers: None = Field(None, exclude=True, description="`dropped_layers` says it.")
+    layers: None = Field(None, exclude=True, description="Give `dropped_layers`.")
 
 
 class LorettaParameters(PfeifferParameters):

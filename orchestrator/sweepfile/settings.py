@@ -223,7 +223,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")
 class Budget(Settings):
     """Limits that end the sweep before its plan does."""
 
-    trials: int | None = Field(None, gt=0, description="Most trials.")
+    trials: int | None = Field(None, gt=0, description="Most trainings; cuts do not count.")
     wall_clock: str | None = Field(
         None,
         description="Longest time of a session: `90min`, `8h`, `2d`.",

@@ -130,7 +130,7 @@ def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:
 
 def table() -> Iterable[str]:
     """Yields the lines of the table, a row for each task of each record."""
-    scores = ("score", "P(enough)", "perhaps already", "more would tell", "parameters")
+    scores = ("score", "P(enough)", "perhaps already", "what would tell", "parameters")
     names = ("model", "task, examples", "smallest that is enough", *scores)
     yield f"| {' | '.join(names)} | of LoRA r8's |"
     yield "| --- " * (len(names) + 1) + "|"
