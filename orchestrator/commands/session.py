@@ -30,7 +30,6 @@ from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.manifest import describe_session, record_in, write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.resume import changed_plugins, check_data, check_name, has_moved, recorded_digests, recorded_sweep
-from orchestrator.record.state import State
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
@@ -141,7 +140,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
     plan = record_in(plan, uri)
     with open_session(plan, folder, options) as (driver, stop):
         _check_store(folder, uri, plan.sweep, console)
-        shared = _prepare(plan, driver.state, options, console)
+        shared = _prepare(driver, console)
         for sentence in changed_plugins(driver.state):
             console.print(sentence, markup=False)
         write_effective(folder, plan.sweep)
@@ -235,14 +234,18 @@ def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, cons
         return False
 
 
-def _prepare(plan: Plan, state: State, options: Options, console: Console) -> Shared | None:
+def _prepare(driver: Driver, console: Console) -> Shared | None:
+    plan, state, options = driver.plan, driver.state, driver.options
     entries, recorded = state.entries.values(), recorded_sweep(plan.sweep.folder)
     moved, elsewhere = recorded is not None and has_moved(recorded, plan.sweep), options.address is not None
     results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
-    settled = {key for key, result in results.items() if result.settled and not options.retry_failed}
-    settled |= {key for key, result in results.items() if result.status != "failed"}
-    every = [*plan.trials, *plan.examples]
+    settled = {
+        key for key, result in results.items() if result.status != "failed" or (result.settled and not options.retry_failed)
+    }
+    every = [*plan.trials, *plan.examples, *driver.strategy.wanted(state)]
     remaining = [trial for trial in every if trial.key not in settled]
+    if not remaining and driver.strategy.is_open(state):
+        remaining = every  # the trials to come are like those before them
     if not (remaining or moved):
         return None
     with _doing(console, "preparing model and data"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.record.folder import SweepFolder
+from orchestrator.record.folder import SweepFolder, holder_of
 from orchestrator.record.options import CONTINUE, Options, check_answers, check_socket_room
 from orchestrator.record.resume import check_begun, check_resume
 from orchestrator.sweepfile.load import load_sweep
@@ -124,7 +124,7 @@ def _claimed(folder: Path) -> Iterator[None]:
         check_writable(str(folder.absolute()))
         yield
     except (ValueError, OSError):
-        if folder in new and not SweepFolder(folder).record.exists():
+        if folder in new and not SweepFolder(folder).record.exists() and holder_of(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # a parent has other files
                 for path in new[1:]:

@@ -213,12 +213,17 @@ class Driver:
             if not self.state.entries[key].ended:  # it is shown, and not recorded
                 self.display.look(key, message["outlook"])
         elif "results" in message:
-            self.common_cause.works()
-            results = map(TrialResult.from_json, message["results"])
+            results = [TrialResult.from_json(result) for result in message["results"]]
             places = Attempt(self.storage, attempt, key, checkpoint)
             self.record_end(key, [places.outcome(result, self.folder.adapters) for result in results])
-        elif "progress" in message and self.record_report(key, message["progress"]):
-            return True
+            if results[0].retryable and not results[0].seconds:  # it could not begin
+                self.common_cause.failed(str(results[0].error), self.queue.running.values())
+            else:
+                self.common_cause.works()
+        elif "progress" in message:
+            progress = message["progress"]
+            waits = self.record_report(key, progress)
+            return waits or self.must_leave(key) or (self.state.held is not None and progress["step"] < progress["total_steps"])
         return self.must_leave(key)
 
     def record_start(self, key: str) -> None:
@@ -300,8 +305,7 @@ class Driver:
             if self._clock() >= self._next_underway:
                 self._next_underway = self._clock() + UNDERWAY_EVERY
                 now = self.display.progress()
-                if now.doing or now.seconds_left is not None:
-                    self.record(events.Underway(left=now.seconds_left, doing=now.doing))
+                self.record(events.Underway(left=now.seconds_left, doing=now.doing))
 
     def stop(self) -> str | None:
         """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""

@@ -21,7 +21,7 @@ from itertools import islice
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
-from orchestrator.plan.tuning import Family, budget_of, check_equal_budgets, families_of
+from orchestrator.plan.tuning import Family, budget_of, check_budgets, families_of
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -88,8 +88,9 @@ class Plan:
 
     @property
     def wanted(self) -> int:
-        """The most configurations that a learning searcher may propose, by `search.configurations` and `budget.trials`."""
-        budget, each = self.sweep.budget.trials, len(self.sweep.task_names) * len(self.sweep.seeds)
+        """The most configurations that a learning searcher may propose, by `search.configurations` and `budget.trials`, so that
+        each may also be reported where `seeds` only tune."""
+        budget, each = self.sweep.budget.trials, _trials_of_one(self.sweep)
         wanted = self.sweep.search.configurations or 0
         return wanted if budget is None else min(wanted, budget // each)
 
@@ -107,6 +108,10 @@ class Plan:
         """Trials of configurations that have none yet: these are prepared and checked before there are any."""
         begun = {trial.configuration for trial in self.trials}
         return self.planner.trials([*self.probed, *(later for later in self.configurations if later.id not in begun)])
+
+
+def _trials_of_one(sweep: Sweep) -> int:
+    return len(sweep.task_names) * (len(sweep.seeds) + (len(sweep.reported_seeds) if sweep.tunes else 0))
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
@@ -156,8 +161,8 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if sweep.budget.trials is not None and len(plan.jobs) > sweep.budget.trials:
         where, needed = sweep.where(("budget", "trials")), len(plan.jobs)
         raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
-    if sweep.compare:
-        check_equal_budgets(sweep, plan.families, duplicates)
+    if sweep.tunes:
+        check_budgets(sweep, plan.families, duplicates)
     return plan
 
 
@@ -192,7 +197,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         raise SweepError(errors)
     if not allowed:
         raise _nothing_allowed(sweep, list(dropped.values()))
-    each = len(sweep.task_names) * len(sweep.seeds)
+    each = _trials_of_one(sweep)
     if sweep.budget.trials is not None and sweep.budget.trials < each:
         where = sweep.where(("budget", "trials"))
         raise SweepError(

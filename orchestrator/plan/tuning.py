@@ -19,7 +19,7 @@ and the ranks on its side are tuned themselves. `docs/craft.md` has what this co
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -219,22 +219,10 @@ def choose(tried: Sequence[Places], rates: int, start: int) -> list[tuple[int | 
 SHOWN = 8
 
 
-def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> None:
-    """Checks what `compare: fair` promises, on the configurations as the model takes them."""
-    lines = list[str]()
-    if duplicates:
-        named = "; ".join(duplicates[:SHOWN])
-        lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration is named once; twice: {named}")
-    groups = [(group, sweep.block_at(group[0].path)) for family in families for group in family.groups]
-    tuned = [group for group, block in groups if block is None or block.tuned]
-    most = max(map(len, tuned), default=0)
-    fewest = {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}
-    lines += [
-        f"{sweep.where(path)}: {dotted(path)}: {count} candidates are left of a configuration and {most} of others, because "
-        "constraints drop some or another block has the same; under compare: fair all are tuned by equally many"
-        for path, count in fewest.items()
-        if count < most and not duplicates
-    ]
+def check_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> None:
+    """Checks that the budget is enough to tune and to measure, and what `compare: fair` promises, on the configurations as the
+    model takes them."""
+    lines = [*_unequal(sweep, families, duplicates)] if sweep.compare else []
     _, every, measuring = budget_of(sweep, families)
     if sweep.budget.trials is not None and every + measuring > sweep.budget.trials:
         where, needed = sweep.where(("budget", "trials")), every + measuring
@@ -243,6 +231,22 @@ def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Se
         )
     if lines:
         raise SweepError(lines)
+
+
+def _unequal(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> Iterator[str]:
+    if duplicates:
+        named = "; ".join(duplicates[:SHOWN])
+        yield f"{sweep.where(('space',))}: space: under compare: fair each configuration is named once; twice: {named}"
+        return
+    groups = [(group, sweep.block_at(group[0].path)) for family in families for group in family.groups]
+    tuned = [group for group, block in groups if block is None or block.tuned]
+    most = max(map(len, tuned), default=0)
+    for path, count in {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}.items():
+        if count < most:
+            yield (
+                f"{sweep.where(path)}: {dotted(path)}: {count} candidates are left of a configuration and {most} of others, "
+                "because constraints drop some or another block has the same; under compare: fair all are tuned by equally many"
+            )
 
 
 def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:

@@ -126,12 +126,16 @@ class Promotion:
     def next_turn(self, waiting: Mapping[str, Sequence[Candidate]]) -> Candidate | None:
         """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
         trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
-        A trial that has begun comes before those that have not.
+        A trial that has begun comes before those that have not, and one that is trained to its end, and lacks its result or a
+        size, before all.
 
         Args:
             waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
                 a trial runs.
         """
+        every = (trial for trials in waiting.values() for trial in trials)
+        if trained := next((trial for trial in every if self._level.get(trial.key) == END), None):
+            return trained
         promoted = [
             configuration
             for rung in self._rungs.values()

@@ -58,8 +58,6 @@ def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
         stages = replace(stages, trials=[*stages.trials, *more])
     for tuned in tried.tuned(cuts):
         trials = [*stages.trials, *plan.planner.trials(tuned, plan.sweep.reported_seeds)]
-        if not is_affordable(plan, trials):
-            break
         stages = replace(stages, trials=trials, configurations=[*stages.configurations, *tuned])
     return replace(stages, notes=[line for line in [tried.rates_line()] if line])
 
@@ -231,7 +229,7 @@ def _decide(plan: Plan, state: State, stages: Stages) -> Decided | str:
         if max(row.score.n for row in complete) > 1:
             return "Not answered: there are probabilities only where every objective but the score is exact"
         rows = contenders(complete, sweep.enough)
-        for many in range(len(rows), 1, -1):  # where time is short, those that are likeliest to be the best
+        for many in range(len(rows), len(rows) > 1, -1):  # where time is short, those that are likeliest to be the best
             if decisions.fits(step := decisions.another_seed(rows[:many], 2, "one seed gives no probabilities")):
                 return step
         open_end = "no second seed fits into what the budget leaves" if any(not row.lost for row in rows) else ""

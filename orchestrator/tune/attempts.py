@@ -55,7 +55,7 @@ class Attempts:
         suspects: list[str] = []
         fruitless = 0
         while driver.is_open and not driver.is_ending:
-            results_before = len(driver.new)
+            ended_before = self._ended
             error = self._attempt(suspects)
             if driver.is_ending:
                 return driver.trouble
@@ -69,13 +69,17 @@ class Attempts:
                 continue
             log.error("the attempt broke off", exc_info=error)
             reason = crash.describe(error)
-            if "memory" in str(error).lower():
+            if "memory" in reason.lower():
                 suspects = self._blame(suspects, running, reason)
-            fruitless = 0 if len(driver.new) > results_before else fruitless + 1
+            fruitless = 0 if self._ended > ended_before else fruitless + 1
             driver.display.trouble(f"Ray broke off ({reason}); starting again with what remains")
             if fruitless >= (FRUITLESS_ATTEMPTS if self._started else FRUITLESS_STARTS):
                 return f"Ray broke off {fruitless} times without one trial ending: {reason}"
         return None
+
+    @property
+    def _ended(self) -> int:
+        return sum(entry.ended for entry in self._driver.state.entries.values())
 
     def look(self) -> None:
         """Notes now and then whether the cluster has a machine for any of the trials that wait; called often."""
@@ -89,7 +93,7 @@ class Attempts:
         if not (suspects and running):
             return running
         for key in running:
-            self._driver.record_failure(key, f"{reason} (it ran alone)", by_itself=False)
+            self._driver.record_failure(key, f"{reason} (it ran alone)")
         return [key for key in suspects if not self._driver.is_ended(key)]
 
     def _attempt(self, only: Sequence[str]) -> Exception | None:

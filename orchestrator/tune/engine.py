@@ -72,8 +72,6 @@ class Driver(Protocol):
     @property
     def display(self) -> Screen: ...
     @property
-    def new(self) -> frozenset[str]: ...
-    @property
     def is_over(self) -> bool: ...
     @property
     def is_open(self) -> bool: ...
@@ -136,9 +134,6 @@ class Jobs(_NotPickled, Searcher):
         self._out.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
-        """Does nothing: see the class."""
-
-    def restore(self, checkpoint_path: str) -> None:
         """Does nothing: see the class."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jobs:

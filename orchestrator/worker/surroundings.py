@@ -144,7 +144,10 @@ def _clear(root: Path) -> None:
     for folder in root.iterdir():
         if folder.name == GATE:
             continue
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # its process has ended just now
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from craft.plugins import PluginError, load_inherited
-from craft.results import PREDICTIONS_FOLDER, Leave, Progress
+from craft.results import PREDICTIONS_FOLDER, Leave, Progress, is_out_of_memory
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
@@ -36,8 +36,9 @@ from orchestrator.record.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.worker.run_job import run_job, size_of
-from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, process_age, together
+from orchestrator.worker.crash import is_transient, reason
+from orchestrator.worker.run_job import note_smaller_batches, run_job, size_of
+from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, free_memory, guarded, process_age, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
@@ -59,19 +60,24 @@ def work(
         todo = Job.from_json(json.loads(job))
         why = f"it calls this trial {todo.key}" if todo.key != key else ""
     except PluginError as error:
-        report({"results": [TrialResult(key, "failed", error=str(error), retryable=True).to_json()]}, None)
+        report(_prevented(key, str(error)), None)
         return
     except (ValueError, KeyError, TypeError) as error:
         why = str(error)
     if why:
-        reason = (
+        version = (
             f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then "
             "resume. Own methods, tasks and metrics are known to workers if the sweep file names their module under `plugins`"
         )
-        report({"results": [TrialResult(key, "failed", error=reason, retryable=True).to_json()]}, None)
+        report(_prevented(key, version), None)
         return
     with guarded(settings, key) as (scratch, heartbeat):
         _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
+
+
+def _prevented(key: str, why: str) -> dict[str, Any]:
+    """Returns the report of a job that could not begin."""
+    return {"results": [TrialResult(key, "failed", error=why, retryable=True).to_json()]}
 
 
 class _Attempt:
@@ -108,7 +114,7 @@ class _Attempt:
             adapter = _source(storage, start.run, self._scratch / "source")
             if adapter is None:
                 why = f"the run that it starts from ({start.run}) left no adapter: it failed, or its storage is gone"
-                self._report({"results": [TrialResult(job.key, "failed", error=why, retryable=True).to_json()]}, None)
+                self._report(_prevented(job.key, why), None)
                 return
             started = start.model_copy(update={"adapter": str(adapter)})
             training = replace(job.training, run=job.training.run.model_copy(update={"warm_start": started}))
@@ -140,11 +146,14 @@ class _Attempt:
     def _report_stored(self, checkpoint: Path) -> None:
         """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
         missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
+        failed = list[TrialResult]()
         if missing:
+            self._settings.require_gpu()
             with watching(self._beat), self._settings.surrounded(self._job.training.run):
-                checkpoint = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
+                checkpoint, failed = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
             self._heartbeat.stop()
-        self._report({"results": [stored_result(checkpoint), *stored_cuts(checkpoint).values()]}, checkpoint)
+        results = [stored_result(checkpoint), *stored_cuts(checkpoint).values(), *(result.to_json() for result in failed)]
+        self._report({"results": results}, checkpoint)
 
     def _on_progress(self, progress: Progress) -> None:
         self._heartbeat.stop()
@@ -177,14 +186,37 @@ class _Attempt:
             raise Leave(why)
 
 
-def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path, training: RunSpec) -> Path:
+def _cut_stored(
+    checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path, run: RunSpec
+) -> tuple[Path, list[TrialResult]]:
+    """Cuts a finished adapter. Returns a checkpoint that has the cuts too, and the results of those that failed.
+
+    Memory that runs out is answered by smaller batches, as in `run_job`; a fault of the machine is raised.
+    """
     from craft.trainer.cuts import cut_and_score
 
-    adapter, outcomes = checkpoint / ADAPTER_FOLDER, []
-    for trial in missing:
-        place = scratch / "run" / trial.key
-        _, size = cut_and_score(adapter, f"{BUDGET}{size_of(trial)}", place, recovery=RECOVERY, spec=training)
-        outcomes.append(Outcome(result_of_cut(trial.key, size), size.adapter))
+    outcomes, failed, tried, left = list[Outcome](), list[TrialResult](), [run.training], [*missing]
+    while left:
+        trial, place = left[0], scratch / "run" / left[0].key
+        notes = note_smaller_batches(tried)
+        try:
+            _, size = cut_and_score(
+                checkpoint / ADAPTER_FOLDER, f"{BUDGET}{size_of(trial)}", place, recovery=RECOVERY, spec=run
+            )
+            outcomes.append(Outcome(result_of_cut(trial.key, size, notes), size.adapter))
+        except Exception as error:
+            no_memory = is_out_of_memory(error)
+            if is_transient(error) and not no_memory:
+                raise
+            smaller = run.training.in_smaller_batches(scoring=getattr(error, "scoring", False)) if no_memory else None
+            if smaller is not None:
+                tried.append(smaller)
+                run = run.model_copy(update={"training": smaller})
+                shutil.rmtree(place, ignore_errors=True)
+                free_memory()
+                continue
+            failed.append(TrialResult(trial.key, "failed", error=reason(error), notes=notes, retryable=no_memory))
+        left.pop(0)
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
@@ -192,7 +224,7 @@ def _cut_stored(checkpoint: Path, missing: Sequence[PlannedTrial], scratch: Path
         for outcome in outcomes:
             _keep(outcome, folder / CUTS_FOLDER / outcome.result.key)
 
-    return write_folder(scratch / "final", fill)
+    return write_folder(scratch / "final", fill), failed
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from orchestrator.commands import session
+from orchestrator.commands import session, start
 from orchestrator.driver.display import SweepOutcome, show_outcome, show_unsent
 from orchestrator.driver.queue import ENOUGH, CommonCause
 from orchestrator.plan.trial import Outcome, Trial, TrialResult
-from orchestrator.record.events import SessionStarted, Wanted
+from orchestrator.record.events import Requested, SessionStarted, Wanted
+from orchestrator.record.folder import one_driver
 from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
@@ -21,8 +23,8 @@ from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.desired import TRIAL_KIND
 from tests.orchestrator.driven import driving, start_next
-from tests.orchestrator.plans import count
-from tests.orchestrator.record.played import plan_of
+from tests.orchestrator.plans import count, toy_plan
+from tests.orchestrator.record.played import STEPS, plan_of, progress
 from tests.orchestrator.recorded import printed
 
 SWEEP = """\
@@ -111,6 +113,47 @@ def test_another_reason_or_a_trial_that_trains_begins_the_count_anew() -> None:
 def test_a_trial_that_has_run_since_before_them_may_be_on_a_machine_that_is_well() -> None:
     assert after(["no model"] * 50, running_since=(0.5,)) is None
     assert after(["no model"] * 50, running_since=(30.0,)) is not None
+
+
+def test_ten_trials_that_could_not_begin_end_the_session(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, f"space: [{{method: lora, rank: {{values: {[*range(1, 12)]}}}}}]\n")
+    with driving(plan, tmp_path / "s") as driver:
+        for _ in range(ENOUGH):
+            job = start_next(driver)
+            result = TrialResult(job.key, "failed", error="plugin mine is missing", retryable=True)
+            driver.receive(1, job.key, {"results": [result.to_json()]}, None)
+        assert "plugin mine is missing" in (driver.trouble or "")
+
+
+def test_a_paused_sweep_takes_running_trials_back_before_their_last_evaluation(tmp_path: Path) -> None:
+    with driving(plan_of("grid", 0), tmp_path) as driver:
+        job = start_next(driver)
+
+        def evaluated(step: int) -> bool:
+            return driver.receive(1, job.key, {"progress": progress(job.training, step)}, None)
+
+        assert not evaluated(1)
+        driver.record(Requested(request="r", who="me", verb="pause", keys=[]))
+        assert evaluated(2)
+        assert not evaluated(STEPS), "it is trained"
+
+
+def test_a_driver_says_that_it_lives_while_nothing_can_be_foretold(tmp_path: Path) -> None:
+    with driving(plan_of("grid", 0), tmp_path) as driver:
+        driver._clock = lambda: 1e9
+        driver.tick()
+        assert driver.state.underway is not None
+
+
+def test_a_start_that_is_refused_leaves_the_folder_to_the_other_one(tmp_path: Path) -> None:
+    def begin(other: ExitStack) -> None:
+        with start._claimed(tmp_path / "s"):
+            other.enter_context(one_driver(tmp_path / "s"))
+            raise ValueError("it is in use")
+
+    with ExitStack() as other, pytest.raises(ValueError, match="in use"):
+        begin(other)
+    assert (tmp_path / "s").is_dir()
 
 
 def trials_with_runs(state: State, folder: Path) -> set[str]:

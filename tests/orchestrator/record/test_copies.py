@@ -14,7 +14,6 @@ from orchestrator.commands.session import open_session
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
-from orchestrator.record.state import State
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
@@ -140,7 +139,7 @@ def test_a_session_prepares_once_after_its_files_moved(
         place.mkdir()
         (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
         plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path)))
-    state = state_after(plans[0].sweep.folder, plans[0], ended)
+    end_some(plans[0].sweep.folder, plans[0], ended)
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
     prepared = list[tuple[Needs, bool]]()
 
@@ -149,21 +148,32 @@ def test_a_session_prepares_once_after_its_files_moved(
         return {"custom/mine": "a" * 64 if same else "b" * 64}
 
     monkeypatch.setattr(session, "prepare", prepare)
-    if not same:
-        with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
-            session._prepare(plans[1], state, Options(), Console(quiet=True))
-    else:
-        shared = session._prepare(plans[1], state, Options(), Console(quiet=True))
-        assert (shared is None) == (ended == 2), "nothing is left to train"
+    with driving(plans[1], plans[1].sweep.folder) as driver:
+        if not same:
+            with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
+                session._prepare(driver, Console(quiet=True))
+        else:
+            shared = session._prepare(driver, Console(quiet=True))
+            assert (shared is None) == (ended == 2), "nothing is left to train"
     assert [elsewhere for _, elsewhere in prepared] == [ended == 2]
 
 
-def state_after(folder: Path, plan: object, count: int) -> State:
-    """The state of a sweep of which so many trainings have finished."""
+def test_seeds_that_the_answer_adds_train_on_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.csv").write_text("body,way\na,up\nb,down\n")
+    text = OWN_ROWS.format(place=tmp_path, storage=tmp_path)
+    plan = toy_plan(tmp_path, text)
+    end_some(plan.sweep.folder, plan, 2)
+    monkeypatch.setattr(session, "prepare", lambda needs, *, elsewhere=False: {"custom/mine": "b" * 64})
+    until = toy_plan(tmp_path, text + "search: {until: answered}\n")
+    with driving(until, plan.sweep.folder) as driver, pytest.raises(SweepError, match="the data of custom/mine are not what"):
+        session._prepare(driver, Console(quiet=True))
+
+
+def end_some(folder: Path, plan: object, count: int) -> None:
+    """Finishes so many trainings of a sweep."""
     with driving(plan, folder) as driver:  # type: ignore[arg-type]
         for _ in range(count):
             job = start_next(driver)
             (outcome,) = outcomes(job, lambda trial: 60.0)
             result = outcome.result.with_facts(data_fingerprint="a" * 64)
             driver.record_end(job.key, [type(outcome)(result)])
-        return driver.state

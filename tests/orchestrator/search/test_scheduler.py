@@ -85,6 +85,15 @@ def test_the_end_of_a_trial_is_a_rung_too() -> None:
     assert [rule.may_be_promoted(name) for name in "abcd"] == [True, True, False, False]
 
 
+def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
+    rule = Promotion(100.0, 3.0)
+    for name, score in (("a", 90.0), ("b", 80.0)):
+        assert rule.pauses(one(name), 2.0, score, last=True)
+    assert not rule.may_be_promoted("b")
+    assert rule.next_turn({"b": [one("b")]}) == one("b"), "only its result, or a size, is missing"
+    assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
+
+
 def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
     rule = Promotion()
     trials = [one("x", task="cola"), one("x", task="mrpc")]

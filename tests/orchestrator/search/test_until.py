@@ -130,6 +130,11 @@ def test_the_next_rate_is_tried_where_the_best_is_at_the_end(tmp_path: Path) -> 
     assert notes[-1].startswith("Answered: LoRA r4, q v, lr 0.01")
 
 
+def test_a_configuration_alone_gets_the_seeds_that_an_answer_needs(tmp_path: Path) -> None:
+    _, notes, seeds = run(plan_of(tmp_path, [8], seeds="[0]"), tmp_path / "s", levelling)
+    assert (seeds[8] > 1, notes[0].startswith("Added for the answer")) == (True, True), notes
+
+
 def test_it_goes_with_a_score_and_without_promotion(tmp_path: Path) -> None:
     with pytest.raises(SweepError, match="with promotion some never do"):
         plan_of(tmp_path, [1, 2], "scheduler: {name: promotion}\ntraining: {epochs: 3}\n")

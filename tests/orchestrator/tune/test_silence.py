@@ -107,15 +107,22 @@ def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monke
     assert {"alive": True} not in [report for report, _ in run(settings(tmp_path / "none", train), SPEC.key)]
 
 
-@pytest.mark.parametrize(("starts", "number"), [(False, attempts.FRUITLESS_STARTS), (True, attempts.FRUITLESS_ATTEMPTS)])
+@pytest.mark.parametrize(
+    ("starts", "failing", "number"),
+    [(False, 0, attempts.FRUITLESS_STARTS), (True, 0, attempts.FRUITLESS_ATTEMPTS), (True, 2, 2 + attempts.FRUITLESS_ATTEMPTS)],
+)
 def test_a_machine_too_busy_to_start_ray_is_asked_more_often(
-    starts: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts: bool, failing: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A trial that ends, with a failure too, shows that starting again leads on."""
     tries: list[int] = []
+    entries: dict[str, Any] = {}
 
     @contextmanager
     def joined(address: str | None, cpus: int | None) -> Iterator[None]:
         tries.append(1)
+        if len(tries) == failing:
+            entries["failed"] = SimpleNamespace(ended=True)
         if starts:
             yield
         raise RuntimeError("The current node timed out during startup.")
@@ -126,9 +133,9 @@ def test_a_machine_too_busy_to_start_ray_is_asked_more_often(
     monkeypatch.setattr(attempts, "joined", joined)
     monkeypatch.setattr(attempts.Attempts, "_slots", fail)
     driver = SimpleNamespace(
-        is_open=True, is_ending=False, new=(), options=SimpleNamespace(address=None, cpus=1), storage=str(tmp_path),
-        record_break=list, display=SimpleNamespace(trouble=lambda line: None),
+        is_open=True, is_ending=False, state=SimpleNamespace(entries=entries), options=SimpleNamespace(address=None, cpus=1),
+        storage=str(tmp_path), record_break=list, display=SimpleNamespace(trouble=lambda line: None),
     )  # fmt: skip
     reason = attempts.Attempts(driver, lambda: None, None, None).run()  # type: ignore[arg-type]
     assert len(tries) == number
-    assert f"Ray broke off {number} times" in (reason or "")
+    assert f"Ray broke off {number - failing} times" in (reason or "")

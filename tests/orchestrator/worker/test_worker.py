@@ -18,12 +18,12 @@ from craft.factors.store import default_store
 from craft.models.files import MINILM
 from craft.results import Counts, Leave, Progress, RunResult, Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
-from craft.spec import RunSpec
+from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.preparation import Shared, needs_of, prepare
-from orchestrator.worker.surroundings import WorkerSettings, _scratch, stderr_left
+from orchestrator.worker.surroundings import WorkerSettings, _clear, _scratch, stderr_left
 from orchestrator.worker.worker import work
 
 SPEC = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c0ffee", "LoRA")
@@ -90,6 +90,11 @@ def test_an_interrupted_attempt_that_ends_late_leaves_the_next_one_its_files(tmp
         before.__exit__(None, None, None)
         assert (folder / "run").is_dir()
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_folder_may_go_while_another_trial_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([folder / "gone"]))
+    _clear(tmp_path)
 
 
 def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Path) -> None:
@@ -182,6 +187,39 @@ def test_a_result_that_was_stored_but_never_written_down_is_reported_not_trained
     assert "result.json" in files
 
 
+def test_a_size_that_is_added_later_is_cut_in_smaller_batches_or_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the training itself does when memory runs out; what no machine can do is settled."""
+    store(tmp_path, 1, 3, json.dumps(TrialResult(SPEC.key, "finished", {"score": 70.0}).to_json()), "result.json")
+    tried: list[int] = []
+
+    def cut_and_score(adapter: Path, to: str, place: Path, *, recovery: float, spec: RunSpec) -> tuple[None, RunResult]:
+        tried.append(spec.training.eval_batch_size)
+        if to.endswith("7"):
+            raise ValueError("one direction takes 8")
+        if len(tried) == 1:
+            error = MemoryError("no memory")
+            error.scoring = True  # type: ignore[attr-defined]
+            raise error
+        (place / "adapter").mkdir(parents=True)
+        return None, RunResult({"score": 60.0}, Counts(10, 2, 100, 40), place / "adapter", 1, 0, 1.0)
+
+    monkeypatch.setattr("craft.trainer.cuts.cut_and_score", cut_and_score)
+    sizes = [PlannedTrial(SPEC.run.cut_to(f"{BUDGET}{size}", 0.1), f"c{size}", "LoRA") for size in (20, 7)]
+    reports: list[dict[str, Any]] = []
+    job = json.dumps(Job(SPEC, tuple(sizes)).to_json())
+    work(SPEC.key, job, settings(tmp_path, trains([])), lambda metrics, folder: reports.append(metrics))
+    training, cut, failed = map(TrialResult.from_json, reports[-1]["results"])
+    assert tried == [64, 32, 32]
+    assert (training.status, cut.status, cut.notes) == (
+        "finished",
+        "finished",
+        ["evaluation batches of 32 after memory ran out"],
+    )
+    assert (failed.status, failed.settled, failed.error) == ("failed", True, "one direction takes 8")
+
+
 def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> None:
     ((metrics, _),) = run(settings(tmp_path, trains([])), key="0123456789abcdef")
     assert metrics["results"][0]["status"] == "failed"
@@ -214,7 +252,7 @@ def test_a_process_that_hangs_without_the_interpreter_is_ended(
 import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.watch import watch
-from craft.spec import RunSpec
+from craft.spec import BUDGET, RunSpec
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.surroundings import WorkerSettings, stderr_left
 from orchestrator.worker.worker import work
