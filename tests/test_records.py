@@ -135,7 +135,7 @@ def test_sizes() -> None:
     for label, sentence in {
         "CRAFT 128, q v, cut to 1/64": "A 64th of rank 128 loses {} points",
         "LoRA r8, q v, cut to 1/8": "there r8 loses {}.",
-        "LoRA r8, q v, cut to 1/16": "r8's cut has {} less",
+        "LoRA r8, q v, cut to 1/16": "a cut to half scores {} less",
     }.items():
         assert sentence.format(gaps.pop(label).removeprefix("-")) in page
     for label, gap in gaps.items():
