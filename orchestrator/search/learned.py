@@ -37,7 +37,7 @@ from orchestrator.record.events import Event, Proposed
 from orchestrator.record.state import Entry, State, by_configuration, fold
 from orchestrator.results.summary import summarize_entries
 from orchestrator.search.flat import FlatSpace, space_of
-from orchestrator.search.strategy import refusal
+from orchestrator.search.strategy import SEARCH_SCORE, refusal
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Bounds, Objectives
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
@@ -297,9 +297,6 @@ class OnFlatSpace:
             distributions=self.flat.distributions,
             constraints=None if draw.values is None else dict(draw.excess),
         )
-
-
-SEARCH_SCORE = "search_score"
 
 
 Group = tuple[str, int]

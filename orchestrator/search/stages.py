@@ -35,12 +35,12 @@ from orchestrator.results.next_settings import another_size, rate_end
 from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, pace_of, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.strategy import Staged, Stages, Strategy, added, after, build, entries_of, is_affordable
+from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of, is_affordable
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
 
-SEARCH_SCORE, SEARCH_LOSS = "search_score", "search_loss"
+SEARCH_LOSS = "search_loss"
 
 
 def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
@@ -69,12 +69,12 @@ def make_strategy(plan: Plan) -> Strategy:
     return Staged(first, plan, [*tuning, until_answered if plan.sweep.search.until else added])
 
 
-def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
-    """Returns each trained configuration after what its adapters are cut to."""
+def _families(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """Returns by its id each trained configuration, after what its adapters are cut to."""
     families: dict[str, list[Configuration]] = {}
     for configuration in configurations:
         families.setdefault((configuration.source or configuration).id, []).append(configuration)
-    return [*families.values()]
+    return families
 
 
 class _Tried:
@@ -89,10 +89,9 @@ class _Tried:
             places.setdefault((entry.trial.configuration, entry.trial.task), []).append(entry)
         self._tried = {place: _tried(entries) for place, entries in places.items()}
 
-    def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[PlannedTrial]:
+    def more_rates(self, with_cuts: Mapping[str, Sequence[Configuration]]) -> list[PlannedTrial]:
         """Returns the trials of candidates that are needed by what is known, and were not run."""
         planner, more = self._plan.planner, list[PlannedTrial]()
-        with_cuts = {family[-1].id: family for family in families}
         for family in (family for family in self._families if family.later):
             for task in self._plan.sweep.task_names:
                 tried = self._by_rank(family, task)

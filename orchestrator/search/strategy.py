@@ -24,6 +24,8 @@ from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point
 
+SEARCH_SCORE = "search_score"
+
 
 class Strategy(Protocol):
     """Pure functions of the state, for one sweep file. They may remember what they computed, and nothing else."""
