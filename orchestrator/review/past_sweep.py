@@ -106,13 +106,13 @@ class PastSweep:
         return pick(rule, self.summaries, self.sweep.objectives, self.sweep.enough, self.answer)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
-        entries = [entry for entry in self.entries if entry.trial.configuration == configuration]
-        return [entry for entry in entries if task in (None, entry.trial.task)]
+        """Returns a configuration's own trials, without trainings from which alone a size of it is cut."""
+        own = (entry for entry in self.entries if entry.trial.configuration == configuration and entry.trial.serves is None)
+        return [entry for entry in own if task in (None, entry.trial.task)]
 
     def trained(self, summary: Summary) -> Summary:
         """Returns the configuration from whose adapters this one's were cut; itself if it was trained."""
-        sources = {entry.trial.training for entry in self.trials(summary.configuration)}
-        return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
+        return next((row for row in self.summaries if row.configuration == summary.source), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:
         """Returns the adapter of a finished trial, checked file by file against the seal with which it was written."""

@@ -20,6 +20,7 @@ from dashboards.panels.base import moving_together, parameters_that_differ
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
 from dashboards.panels.table import data as table_data
+from orchestrator.plan.trial import Why
 from orchestrator.record.events import Decided
 from orchestrator.record.state import State
 from orchestrator.results.metrics import colours
@@ -260,7 +261,9 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
 
     runs = configuration("small", scores={"toy": [60.0]}, extra={"trainable_parameters": 10})
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
-    view = view_of(("ranks", runs))
+    (cut,) = configuration("large")
+    cut.trial = replace(cut.trial, key="cut", task="to be cut", why=Why("source", "large"))
+    view = view_of(("ranks", [*runs, cut]))
     recommended = next(row.id for row, _ in view.recommended())
     answers = {recommended: lines("abb"), {"small": "large", "large": "small"}[str(recommended)]: lines("aba")}
     view = replace(view, predictions=lambda trial: {"reported": answers[trial.configuration]})

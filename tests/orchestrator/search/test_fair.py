@@ -177,8 +177,18 @@ def test_each_size_is_tuned_by_its_own_score(tmp_path: Path) -> None:
         ("toy/sentiment", 0.001, seed) for seed in (0, 1, 2)
     }
     assert cut.source == whole.configuration == sources[0].configuration
+    record = read_folder(plan.sweep.folder)
+    assert {entry.key for entry in record.trials(whole.configuration)} == {*whole.keys}, "without trainings to be cut"
     assert len({trial.key for trial in ran}) == len(ran)
     assert run(plan_of(tmp_path, CUT), score) == [], "a resumed sweep chooses the same"
+
+
+def test_a_size_of_which_every_training_is_its_own_is_still_cut_from_its_configuration(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, CUT)
+    run(plan, lambda trial: 90.0 - 10 * (trial.run.training.learning_rate != (0.001 if trial.run.cut_from else 0.1)))
+    record = read_folder(plan.sweep.folder)
+    (cut,) = [row for row in record.summaries if row.complete and row.source]
+    assert record.trained(cut).configuration == cut.source
 
 
 def test_a_rate_that_fails_on_one_task_may_be_chosen_on_the_other(tmp_path: Path) -> None:
