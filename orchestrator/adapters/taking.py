@@ -24,7 +24,7 @@ from pydantic import Field
 from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
-from orchestrator.adapters.merging import read_run, reads_pairs
+from orchestrator.adapters.merging import read_run, reads_pairs, write_as_lora, write_merged
 from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, model_card, peft_config, served_by
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
@@ -106,12 +106,8 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
     run, merged = read_run(source), None
     adapter.folder.mkdir(parents=True)
     if form == "merged":
-        from orchestrator.adapters.merging import write_merged
-
         merged = write_merged(source, adapter.folder, base)
     elif form == "lora":
-        from orchestrator.adapters.merging import write_as_lora
-
         write_as_lora(source, adapter.folder, base)
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
@@ -194,7 +190,7 @@ def cut_adapters(
             f"{full_label(trained)} is not complete ({describe_trials(trained)}): all its tasks and seeds are cut. Finish the "
             "sweep (--resume), or pick a complete one"
         )
-    entries = record.trials(trained.configuration)
+    entries = [entry for entry in record.trials(trained.configuration) if entry.finished]  # a seed added later may not have
     folders, seeds = folders_of(entry.trial.task for entry in entries), {entry.trial.seed for entry in entries}
     with filled(to) as aside, tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
         for cut in dict.fromkeys(read_size(text, trained.method) for text in sizes):

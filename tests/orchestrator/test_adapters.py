@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +17,16 @@ from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
-from orchestrator.adapters.taking import folders_of, take_adapters
+from orchestrator.adapters.taking import cut_adapters, folders_of, take_adapters
 from orchestrator.commands.app import WRONG, main
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import stored_checkpoints
+from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import Cli, SmallSweep
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_adapter, write_log
 
 FRONT = {
     "LoRA small": (100, over_seeds(70, 72, 71, search=81.5)),
@@ -315,6 +319,21 @@ def test_a_finished_configuration_is_cut_without_training(small_sweep: SmallSwee
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
     model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
+
+
+def test_a_seed_that_was_added_and_failed_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    folder = record(tmp_path / "sweep", {"LoRA r1": (100, over_seeds(80.0))}, seeds=(0,), adapter=adapter)
+    (first,) = read_folder(folder).entries
+    added = replace(first.trial, key="added", seed=1)
+    failed = Ended(result=TrialResult("added", "failed", error="NaN loss"))
+    write_log(folder, Wanted(keys=[first.key, "added"], trials=[added]), failed)
+    done = SimpleNamespace(adapter=adapter, counts=SimpleNamespace(trainable_parameters=50))
+    monkeypatch.setattr("craft.trainer.cuts.cut_and_score", lambda *_, **__: (None, done))
+    sweep = read_folder(folder)
+    (cut,) = cut_adapters(sweep, sweep.summaries[0], ["parameters:50"], tmp_path / "out")
+    assert cut == ("LoRA r1, cut to 1/2", 50)
+    assert (tmp_path / "out" / "parameters-50" / "run.json").is_file()
 
 
 HALF = """\
