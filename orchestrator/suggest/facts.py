@@ -199,8 +199,8 @@ def measure_machine(run: RunSpec) -> Machine:
         training = smaller or training.model_copy(update={"gradient_checkpointing": True})
     run = run.model_copy(update={"training": training})
     step = estimated_memory(run)
-    fit = len(gpus) if gpus else memory // (step + PROCESS_BYTES)
-    cpu = max(1, cores() // max(1, min(MOST_AT_ONCE, fit)))
+    most = max(1, min(MOST_AT_ONCE, memory // (step + PROCESS_BYTES)))
+    cpu = max(1, cores() // len(gpus)) if gpus else math.ceil(cores() / most)
     try:
         speed = measure_speed(run, PROBE_SECONDS, cpu)
     except (RunFailed, OutOfMemory) as error:

@@ -68,8 +68,11 @@ def machine_of(monkeypatch: pytest.MonkeyPatch, memory: int, cores: int = 8, gpu
     [
         (64 * GIB, 2, 0, (1, 0, 2)),
         (64 * GIB, 32, 0, (4, 0, 8)),  # no more than eight at once
+        (64 * GIB, 12, 0, (2, 0, 6)),
         (3 * GIB, 8, 0, (4, 0, 2)),  # memory for two
+        (3 * GIB, 3, 0, (2, 0, 1)),
         (64 * GIB, 8, 2, (4, 1, 2)),  # a GPU each
+        (64 * GIB, 32, 16, (2, 1, 16)),
     ],
 )
 def test_the_share_of_a_training(
