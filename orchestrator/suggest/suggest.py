@@ -204,10 +204,10 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def flow(value: Any) -> str:
-    """Writes a value on one line of YAML: a plain word as it is, other text in quotes with escapes."""
+    """Writes a value on one line of YAML: a plain word as it is, other text, and what begins with a digit, in quotes."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(flow, value))}]"
-    if isinstance(value, str) and re.fullmatch(r"[\w./][\w ./()-]*(?<! )", value) and yaml.safe_load(value) == value:
+    if isinstance(value, str) and re.fullmatch(r"(?!\.?\d)[\w./][\w ./()-]*(?<! )", value) and yaml.safe_load(value) == value:
         return value
     if isinstance(value, float):
         return f"{value:g}"
