@@ -9,12 +9,14 @@ anything else                                    classification; two columns of 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, get_args
 
 from craft.settings import CustomTask
+from craft.tasks.chats import OPTIONS
 from craft.tasks.files import DataError, Rows, is_number, read_rows
 from craft.tasks.rows import label_name
 from craft.tasks.task import Kind
@@ -26,6 +28,9 @@ INPUT = "input"
 """The column of Alpaca's files that continues an instruction."""
 CODES = 20
 """So many whole numbers may be classes in any order; of more, those that count from 0 or 1."""
+NUMBERS = 0.95
+"""From this share of numbers on, a label is a number, and other cells are mistakes."""
+COMMAS = re.compile(r"-?\d+(,\d+)?")
 FREE = 0.5
 """From this share of different cells on, a column of sentences holds texts and no classes."""
 REPEATED, TELLS = 0.8, 0.98
@@ -59,6 +64,8 @@ def columns_of(
     rows: Rows, label: str | None, text: tuple[str, ...], kind: str | None = None, notes: list[str] | None = None
 ) -> dict[str, Any]:
     """Returns the settings of the task that name its kind and columns; adds sentences on a choice to `notes`."""
+    if len(text) > 2:
+        raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
     if label is None:
         return {"kind": "generation"} | _answers(rows, text)
     cells = rows.column(label)
@@ -70,8 +77,6 @@ def columns_of(
         if example := _tells(rows.column(column), cells):
             notes.append(f"Warning: column {column} tells the label: each of its values has one label ({example})")
     text = text or _texts(rows, label, notes)
-    if len(text) > 2:
-        raise DataError(f"text: {', '.join(text)}: a model reads one column, or two as a pair; join the others in the file")
     if label in text:
         raise DataError(f"text: {label} is the label; a model that reads it has nothing to predict")
     if kind == "generation":
@@ -80,10 +85,13 @@ def columns_of(
 
 
 def kind_of(cells: Sequence[Any]) -> str:
+    """Returns the kind of task of a label's cells. Raises DataError for numbers with decimal commas."""
     names = [name for cell in cells if (name := label_name(cell)) is not None]
-    different = {*names}
-    if different and all(map(is_number, different)):
-        return "classification" if len(different) < 3 or _are_codes(different, len(names)) else "regression"
+    numbers, different = [*filter(is_number, names)], {*names}
+    if numbers and len(numbers) >= NUMBERS * len(names):
+        return "classification" if len({*numbers}) < 3 or _are_codes({*numbers}, len(numbers)) else "regression"
+    if commas := all(map(COMMAS.fullmatch, names)) and [name for name in names if "," in name]:
+        raise DataError(f"label: {commas[0]!r} has a decimal comma; write points, or give --kind classification for classes")
     sentences = names and median(len(name.split()) for name in names) >= 3
     return "generation" if sentences and len(different) > FREE * len(names) else "classification"
 
@@ -99,7 +107,7 @@ def _are_codes(different: Collection[str], rows: int) -> bool:
 
 def _answers(rows: Rows, text: tuple[str, ...]) -> dict[str, Any]:
     for name, cells in rows.columns.items():
-        if all(isinstance(cell, list) and cell and isinstance(cell[0], Mapping) for cell in cells):
+        if name not in OPTIONS and all(isinstance(cell, list) and cell and isinstance(cell[0], Mapping) for cell in cells):
             return {"messages": name}
     for prompt, response in ANSWERED:
         if prompt in rows.columns and response in rows.columns:

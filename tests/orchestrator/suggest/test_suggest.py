@@ -205,6 +205,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (HEAD + "one two,\nthree four,b\n", {}, "line 2: column 'label' holds ''; a label is expected"),
     (FEW, {"label": "queue"}, "has no column 'queue'; its columns are: text, label"),
     (FEW, {"label": None}, "label: name the column to predict"),
+    (FEW, {"label": None, "text": ["a", "b", "c"]}, "text: a, b, c: a model reads one column"),
+    ("text;label\n" + "one two;3,5\nthree four;4\n" * 9, {}, "label: '3,5' has a decimal comma"),
     (FEW, {"text": ["body"]}, "has no column 'body'"),
     (HEAD + "one,a\nthree,b\n", {}, "no column looks like text"),
     (FEW, {"text": ["text", "label"]}, "text: label is the label"),
@@ -236,6 +238,8 @@ def test_what_cannot_be_is_refused_with_the_reason(
         ([*range(77)] * 3, "classification"),  # codes of classes
         ([*range(500, 540)], "classification"),  # as many as rows: names of rows, and an error of the plan
         ([0.0, 2.4, 5.0] * 20, "regression"),
+        ([0.0, 2.4, 5.0] * 20 + ["?", "inf"], "regression"),  # two mistakes among the numbers
+        (["1", "2", "3"] * 20 + ["?"], "classification"),
         (["12", "340", "7"] * 3 + [str(row * 7) for row in range(60)], "regression"),
         ([f"the answer is number {row}" for row in range(40)], "generation"),
         (["the same long name", "another long name"] * 20, "classification"),
@@ -249,6 +253,11 @@ def test_the_kind_of_task_is_that_of_the_label(cells: list[Any], kind: str) -> N
     ("columns", "label", "expected"),
     [
         ({"chat": [[{"role": "user", "content": "hi"}]] * 2}, None, {"kind": "generation", "messages": "chat"}),
+        (
+            {"documents": [[{"text": "a b"}]] * 2, "chat": [[{"role": "user", "content": "hi"}]] * 2},
+            None,
+            {"kind": "generation", "messages": "chat"},
+        ),
         ({"chat": [[{"role": "user", "content": "hi"}]] * 2}, "chat", {"kind": "generation", "messages": "chat"}),
         (
             {"instruction": ["a b"] * 2, "input": ["", ""], "output": ["c"] * 2},
@@ -267,7 +276,7 @@ def test_columns_of_answers(columns: dict[str, list[Any]], label: str | None, ex
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("name", ["2024", "null", "my data (1)", "größe"])
+@pytest.mark.parametrize("name", ["2024", "1e5", "null", "my data (1)", "größe"])
 def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., str], tiny_bert: str) -> None:
     file = Path(write(classes)).rename(f"{name}.jsonl")
     Path("sweep.yaml").write_text(suggest(tiny_bert, str(file), "queue", hours=0.05).text)
