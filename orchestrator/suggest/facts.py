@@ -48,7 +48,6 @@ class DataFacts:
     name: str
     custom_task: CustomTask
     kind: Kind
-    metric: str
     train: int
     search: int
     search_fraction: float
@@ -96,7 +95,7 @@ def describe_data(name: str, custom_task: CustomTask, model: str, choices: Seque
     labels = [*[*describe_classes(task, custom_task)][1:], *_contradictions(file)] if task.labels else []
     doubts = (*describe_skipped(custom_task), *labels, *splits.notes, *texts)
     return DataFacts(
-        name, custom_task, task.kind, task.primary, len(splits.train), len(splits.search), fraction,
+        name, custom_task, task.kind, len(splits.train), len(splits.search), fraction,
         sum(map(len, splits.reported.values())), classes, lengths, max_length, doubts,
         unread_columns(custom_task), tuple(choices),
     )  # fmt: skip
