@@ -51,7 +51,8 @@ class Sweeps:
     def view(self, names: Sequence[str]) -> tuple[tuple[Feed, ...], str, View]:
         """Returns the feeds of the named sweeps, or of the newest one if none is named, their revision and their rows."""
         chosen = dict.fromkeys(names) or [entry.name for entry in self.entries()[:1]]
-        feeds = tuple(map(self.store.feed, chosen))
+        runs = {entry.name: entry.run for entry in self._entries}
+        feeds = tuple(self.store.feed(name, runs.get(name)) for name in chosen)
         for feed in feeds:
             feed.look(self.every_s)
         with self._lock:

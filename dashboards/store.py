@@ -50,7 +50,7 @@ class Feed:
 
     Attributes:
         frames: its rows at the last look; empty before the first.
-        revision: grows whenever something that a page shows has changed; 0 before the first look.
+        revision: the bytes of the log that `frames` have, in every process the same; 0 before the first look.
         look_cost: how many seconds the last look for changes took.
         trouble: why it could not be read at the last look; empty if it was.
     """
@@ -87,7 +87,7 @@ class Feed:
             changed = self._live.read() or not self.revision
             if changed:
                 self.frames = self.frames.after(self._live.state, path)
-                self.revision += 1
+                self.revision = self._live.offset
             self.look_cost, self.trouble = time.monotonic() - began, ""
             return changed
 
@@ -151,16 +151,17 @@ class Store:
             newest.setdefault(name, SweepEntry(name, status, run))
         return [*newest.values()]
 
-    def feed(self, name: str) -> Feed:
-        """Returns the feed of one sweep, which is not refreshed yet if it is new."""
-        if name not in self._feeds:
+    def feed(self, name: str, run: Run | None = None) -> Feed:
+        """Returns the feed of one sweep. It is new, and not refreshed yet, if `run`, as last listed, is another than before."""
+        if run is None and name not in self._feeds:
             runs = {entry.name: entry.run for entry in self.sweeps()}
             run = runs.get(name)
             if run is None:
                 raise DashboardError(_no_such_sweep(name, runs, self.shown_uri))
-            with self._lock:
-                self._feeds.setdefault(name, Feed(self, name, run))
-        return self._feeds[name]
+        with self._lock:
+            if run is not None and (name not in self._feeds or self._feeds[name].run.info.run_id != run.info.run_id):
+                self._feeds[name] = Feed(self, name, run)
+            return self._feeds[name]
 
     def run_link(self, experiment_id: str, key: str) -> str | None:
         """Returns the address of MLflow's page with the run that has this key; None if the page's address is not known."""
@@ -174,9 +175,10 @@ class Store:
 
     def predictions(self, trial: TrialRow) -> dict[str, list[Prediction]]:
         """Reads the answers of a trial that has ended, by split; none if the store has none of them (yet)."""
-        place = (trial.sweep.name, trial.entry.key)
+        sweep = self._feeds[trial.sweep.name].run
+        place = (sweep.info.run_id, trial.entry.key)
         if not self._answers.get(place):
-            run = self.reader.trial_run(self._feeds[trial.sweep.name].run, trial.entry.key)
+            run = self.reader.trial_run(sweep, trial.entry.key)
             with tempfile.TemporaryDirectory() as scratch:
                 folder = None if run is None else self.reader.fetch_predictions(run, Path(scratch))
                 self._answers[place] = {} if folder is None else read_predictions(folder)

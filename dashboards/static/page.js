@@ -206,8 +206,9 @@ Craft.Page = class {
     panel.turn = Promise.resolve(panel.turn).then(async () => {
       try {
         const spec = await this.source.panel(panel.meta.name);
-        if (spec) await this.show(panel, spec);
+        if (spec) await this.show(panel, spec).catch(error => this.empty(panel, `This panel could not be drawn: ${error.message}`));
       } catch (error) {
+        this.source.etags?.clear();  // so that the state, and then the panel, are sent again
         this.empty(panel, error instanceof TypeError ? "The server does not answer." : error.message);
       }
     });

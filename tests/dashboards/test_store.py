@@ -15,7 +15,7 @@ from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
-from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, sweep_id, write_sweep
+from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, sweep_id, write_sweep
 from tests.dashboards.views import read_feed
 
 
@@ -111,4 +111,17 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: StoreAt, tmp
     write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
     assert sweeps.view([])[1] == revision, "it was read a moment ago"
     feed.look_cost = 0.0
-    assert Sweeps(store, every_s=0.0).view([])[1] != revision
+    assert Sweeps(Store(store.uri), every_s=0.0).view([])[1] != revision, "a server that is started again reads it"
+
+
+def test_a_sweep_that_is_started_anew_is_shown_in_place_of_the_one_before(
+    store_at: StoreAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at("ranks", [FakeSession(), *configuration("before")])
+    sweeps, client = Sweeps(store, every_s=0.0), MlflowClient(store.uri)
+    ((feed,), _, _) = sweeps.view([])
+    client.delete_run(feed.run.info.run_id)
+    monkeypatch.setattr("tests.dashboards.synthetic.sweep_id", lambda name: "a" * 32)
+    write_sweep(client, "ranks", events_of("ranks", configuration("anew")), tmp_path / "again")
+    sweeps.entries()
+    assert [row.id for row in sweeps.view(["ranks"])[2].configurations] == ["anew"]
