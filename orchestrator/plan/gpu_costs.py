@@ -169,8 +169,7 @@ def gpu_cost(
     ]
     need, plain, checkpointed, line = _largest_batches(plan, card) or (None, None, None, "")
     lines += [line] if line else []
-    fit = need, plain, checkpointed
-    return GpuCost(card.name, gpus, peak, PRODUCTS, hours, scoring, wall, bound, *fit, tuple(lines))
+    return GpuCost(card.name, gpus, peak, PRODUCTS, hours, scoring, wall, bound, need, plain, checkpointed, tuple(lines))
 
 
 def run_of(plan: Plan, trained: Configuration, task: str) -> RunSpec:
