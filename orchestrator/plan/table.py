@@ -144,7 +144,7 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     groups = [group for family in families for group in family.groups]
     fixed = [group[0].label for group in groups if len(group) == 1]
     counts = {len(group) for group in groups if len(group) > 1}
-    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(sweep.reported_seeds)
+    further = measuring - len(fixed) * len(sweep.task_names) * len(sweep.reported_seeds)
     all_steps = round(sum(_steps(family, len(sweep.reported_seeds) / len(sweep.seeds), steps) for family in families))
     walked, transferred = any(family.later for family in families), [family for family in families if family.ends]
     yield Line(
@@ -215,7 +215,7 @@ def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[
         least = f"resources.gpu {math.floor(1000 / fit) / 1000:g}" if fit and share.gpu <= 1 else "more GPUs or less memory"
         parts += [f"too small for {list_some(lacking, NAMED)}: {least}"] if lacking else []
     if share.gpu:
-        slots = sum(times(count, share.gpu) for count in machines)
+        slots = sum(share.fitting("GPU", {"GPU": count}) // share.count for count in machines)
         idle = sum(machines) - slots * share.gpu
         parts.append(f"{slots} at once on {' + '.join(f'{count:g}' for count in machines)} GPUs, {idle:g} idle")
     return Line("GPUs", "; ".join(parts), bool(lacking) or (share.gpu > 1 and idle > 0))

@@ -3,8 +3,8 @@
     seconds  =  trainings x a start  +  steps x a step  +  examples x a scored example       (`craft.trainer.probe`)
 
 Counted are the trainings that tune if learning rates are transferred, those of the seeds after them, and the cuts of each
-adapter with the steps that they are trained on. Further seeds of a front are not known beforehand. Rows of published data that
-are not on this machine are counted by their published numbers.
+adapter with the steps that they are trained on. Further seeds of a front, and trainings from which alone a size is cut, are not
+known beforehand. Rows of published data that are not on this machine are counted by their published numbers.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Data that would have to be downloaded first are left out, as is the line on toke
 
 from __future__ import annotations
 
-import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,6 @@ from orchestrator.record.state import State
 from orchestrator.results.power import power_lines
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.own_data import LONGEST, describe_classes, describe_skipped, doubt_reading, token_lengths
-from orchestrator.sweepfile.resources import times
 from orchestrator.sweepfile.settings import Direction
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -116,10 +115,10 @@ def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
 
 def trainings_at_once(plan: Plan) -> int:
     """Returns how many trainings this machine runs at the same time; 0 if it cannot run any."""
-    share = plan.sweep.resources
-    fit = math.floor(cores() / share.cpu / share.count)
-    if share.gpu:
-        fit = min(fit, times(len(usable_gpus()), share.gpu))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = {"CPU": cores(), "GPU": len(usable_gpus()), "memory": memory}
+    # What the machine has of custom resources is not known.
+    fit = min(share.model_copy(update={"custom": {}}).slots(machine) for share in plan.sweep.shares)
     return min(fit, plan.most_jobs if plan.adaptive else len(plan.jobs))
 
 

@@ -149,8 +149,8 @@ class _Sweep:
         return _Planned(design, plan, work, self._seconds(work, plan))
 
     def _seconds(self, work: Mapping[YamlPath, Work], plan: Plan) -> float:
-        """Returns the most seconds of the whole session: the longest training may be the last to start, and run alone; the head
-        is fitted once."""
+        """Returns the seconds of the whole session, of `count_work`: the longest training may be the last to start, and run
+        alone; the head is fitted once."""
         from craft.trainer.head_start import MOST_EXAMPLES
 
         data, facts, speed = self.bounds.data, self.bounds.model, self.machine.speed

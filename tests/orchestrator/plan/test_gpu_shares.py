@@ -37,6 +37,7 @@ def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp
     assert "too small for Full fine-tuning" in line.value
     assert "LoRA" not in line.value
     assert "(21.0 GiB): resources.gpu 1; 8 at once on 2 GPUs, 0 idle" in line.value
+    assert "; 4 at once on 2 GPUs, 0.4 idle" in gpu_lines(plan_of(tmp_path, "{gpu: 0.4}"), cards)[0].value
     assert not gpu_lines(plan_of(tmp_path, "{gpu: 1}"), cards)[0].doubt
     (line,) = gpu_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
     assert "(21.0 GiB): more GPUs or less memory" in line.value

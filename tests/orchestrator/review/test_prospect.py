@@ -12,10 +12,12 @@ from craft.trainer.probe import Speed
 from orchestrator.commands.app import WRONG
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.plan.ways import Gpu
 from orchestrator.record.events import Ended, Wanted
-from orchestrator.review.prospect import data_lines
+from orchestrator.review.prospect import data_lines, trainings_at_once
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
+from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import begin, write_log
 
 FORECAST = """\
@@ -64,6 +66,25 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     write_log(tmp_path / "runs" / "before", wanted, *(Ended(result=result) for result in results))
     (tmp_path / "next.yaml").write_text(FORECAST)
     assert said in cli("run", str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")).out
+
+
+@pytest.mark.parametrize(
+    ("resources", "block", "fits"),
+    [
+        ("{cpu: 2, custom: {disk: 1}}", "{}", 8),
+        ("{cpu: 2}", "{cpu: 6}", 2),  # the block has a share of its own
+        ("{cpu: 1, gpu: 0.4}", "{}", 4),  # two on each GPU
+        ("{memory: 4000 TiB}", "{}", 0),
+    ],
+)
+def test_as_many_trainings_run_at_once_as_fit_here(
+    resources: str, block: str, fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.review.prospect.cores", lambda: 16)
+    monkeypatch.setattr("orchestrator.review.prospect.usable_gpus", lambda: [Gpu("a GPU", 2**34)] * 2)
+    space = f"space:\n  - {{method: lora, rank: 1}}\n  - {{method: full, resources: {block}}}\n"
+    plan = toy_plan(tmp_path, f"seeds: [0, 1, 2, 3]\nresources: {resources}\n{space}")
+    assert trainings_at_once(plan) == fits
 
 
 SWEEP = """\
