@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from craft.settings import Settings, Way
 from craft.words import format_bytes, parse_bytes
@@ -75,18 +75,19 @@ class Resources(Settings):
             raise ValueError(f"got {gpu:g}; a trial has a share of one GPU (0.5) or a whole number of GPUs (2)")
         return gpu
 
-    @model_validator(mode="after")
-    def _check_processes(self) -> Resources:
+    @property
+    def contradiction(self) -> str:
+        """What does not go together; empty if all does. A block's part alone may contradict itself: the file has the rest."""
         if self.processes is not None and self.gpu and self.processes != max(1, self.gpu):
-            raise ValueError(
+            return (
                 f"processes: {self.processes} with gpu: {self.gpu:g}; each process has one whole GPU, so leave processes out, "
                 "or give gpu: 0 to train without GPUs"
             )
         if self.count == 1 and self.parallel:
-            raise ValueError("parallel is for several processes, and the trial has one; give gpu: 2 or more, or parallel: null")
+            return "parallel is for several processes, and the trial has one; give gpu: 2 or more, or parallel: null"
         if self.parallel == "layers" and not self.gpu:
-            raise ValueError("parallel: layers puts the layers on GPUs, and the trial has none; give gpu: 2 or more")
-        return self
+            return "parallel: layers puts the layers on GPUs, and the trial has none; give gpu: 2 or more"
+        return ""
 
     @field_validator("memory", mode="before")
     @classmethod

@@ -23,7 +23,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, from_pydantic, section_of, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, section_of, shown, unknown
 from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import AUTO, METRICS, PLANNED_METRICS, SEARCHERS
@@ -184,15 +184,9 @@ def _unknown_task(name: str, names: list[str], data: DataSettings) -> str:
 
 def check_prerequisites(sweep: Sweep) -> Iterator[Mistake]:
     """Yields mistakes in what trials need, of a sweep whose file is otherwise right."""
-    mistakes: list[Mistake] = []
-    for block in sweep.blocks:
-        try:
-            sweep.resources_for(block)
-        except ValidationError as error:
-            mistakes += from_pydantic(error, Resources, (*block.path, "resources"))
-    if mistakes:
-        yield from mistakes
-        return  # the checks below ask for each block's resources
+    shares: dict[YamlPath, Resources] = {("resources",): sweep.resources}
+    shares |= {(*block.path, "resources"): sweep.resources_for(block) for block in sweep.blocks if block.resources}
+    yield from (Mistake(path, share.contradiction) for path, share in shares.items() if share.contradiction)
     names = [*sweep.task_names, *dict.fromkeys(name.split("/")[0] for name in sweep.task_names)]
     for block in sweep.blocks:
         if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu:

@@ -22,6 +22,11 @@ def test_a_share_lies_on_one_gpu() -> None:
     assert Resources(gpu=0.3).slots({"CPU": 8, "GPU": 2}) == 6
 
 
+def test_a_block_says_how_the_gpus_of_the_file_are_shared(tmp_path: Path) -> None:
+    sweep = toy_sweep(tmp_path, "resources: {gpu: 2}\nspace: [{method: lora, rank: 1, resources: {parallel: shard}}]\n")
+    assert sweep.shares == [Resources(gpu=2, parallel="shard")]
+
+
 def plan_of(folder: Path, resources: str, estimate: int | None = None) -> Plan:
     """A plan of two blocks; the estimate is a GiB for each example of a micro-batch, unless given."""
     blocks = "  - {method: lora, rank: 2, batch_size: 8}\n  - {method: full, batch_size: 21}\n"
