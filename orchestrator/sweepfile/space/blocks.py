@@ -188,7 +188,8 @@ class DimensionReader:
                 return self._refuse((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")
         low, high = value["min"], value["max"]
         are_integers = isinstance(low, int) and isinstance(high, int)
-        distribution = value.get("distribution", "int_uniform" if are_integers else "uniform")
+        takes_fractions = low != high and not self._check(low + (high - low) * 0.123456789, path)[1]
+        distribution = value.get("distribution", "int_uniform" if are_integers and not takes_fractions else "uniform")
         if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
             return self._refuse((*path, "distribution"), unknown("distribution", distribution, list(DISTRIBUTIONS)))
         if low > high:
@@ -198,10 +199,7 @@ class DimensionReader:
         if distribution.startswith("int_") and not are_integers:
             return self._refuse(path, f"{distribution} needs whole numbers; got {low:g} to {high:g}")
         mistakes = [mistake for end in ("min", "max") for mistake in self._check(value[end], (*path, end))[1]]
-        # A setting that takes only whole numbers would refuse most numbers of a range of others.
-        between = low + (high - low) * 0.123456789
-        fractions = not distribution.startswith("int_") and between not in (low, high)
-        if fractions and not mistakes and self._check(between, path)[1]:
+        if low != high and not takes_fractions and not distribution.startswith("int_") and not mistakes:
             message = f"{self.name} takes whole numbers; use int_uniform or int_log_uniform, or give values"
             mistakes = [Mistake(path, message)]
         self.mistakes.extend(mistakes)

@@ -64,15 +64,17 @@ def test_samples_are_seeded_and_a_shorter_draw_is_the_beginning_of_a_longer() ->
 
 
 @pytest.mark.parametrize(
-    ("content", "low", "high", "whole"),
+    ("content", "low", "high"),
     [
-        ({"min": 1e-4, "max": 1e-1, "distribution": "log_uniform"}, 1e-4, 1e-1, False),
-        ({"min": 0.2, "max": 0.4}, 0.2, 0.4, False),
+        ({"min": 1e-4, "max": 1e-1, "distribution": "log_uniform"}, 1e-4, 1e-1),
+        ({"min": 0.2, "max": 0.4}, 0.2, 0.4),
+        ({"min": 1, "max": 2}, 1, 2),
     ],
 )
-def test_ranges_keep_to_their_ends(content: dict, low: float, high: float, whole: bool) -> None:
+def test_ranges_of_a_setting_with_fractions_keep_to_their_ends(content: dict, low: float, high: float) -> None:
     searched = block({"method": "lora", "learning_rate": content})
     drawn = [point.training["learning_rate"] for point in islice(sample((searched,), 0), 2000)]
+    assert len({*drawn}) == 2000
     assert low <= min(drawn)
     assert max(drawn) <= high
     middle = math.sqrt(low * high) if "distribution" in content else (low + high) / 2
