@@ -96,20 +96,24 @@ def check_fair(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep |
             yield Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this")
     elif sweep is not None:
         tuned = sweep.tuned or {RATE: {}}
-        yield from _check_settings(document, blocks, tuned)
+        yield from _check_settings(document, blocks, tuned, sweep.training.head_learning_rate)
         yield from _check_sections(sweep, [*tuned])
         mistakes = [*_check_names(blocks, tuned), *_check_values(blocks, [*tuned])]
         yield from mistakes or _check_budgets(blocks, [*tuned])
 
 
-def _check_settings(document: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:
+def _check_settings(
+    document: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any], head_rate: float | None
+) -> Iterator[Mistake]:
     """Yields values for all blocks, or for a task, of what every block tunes: they are never used."""
-    if not all(block.tuned for block in blocks):
-        return
+    fixed = [block for block in blocks if not block.tuned]
+    # A head alone has a rate of its own, unless that is null.
+    rated = [row for row in fixed if METHODS[row.method].adapts or head_rate is None or "head_learning_rate" in row.dimensions]
+    never = [name for name in tuned if not (rated if name == RATE else fixed)]
     sections: dict[YamlPath, Any] = {("training",): document.get("training")}
     sections |= {("task_training", task): settings for task, settings in (document.get("task_training") or {}).items()}
     for path, settings in sections.items():
-        for name in tuned:
+        for name in never:
             # Effective files write defaults out, so a value equal to the default was not chosen by the user.
             field = TrainingSettings.model_fields.get(name)
             default = field.default if field else None

@@ -89,13 +89,17 @@ def _check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Itera
 
 
 def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
-    scheduler, training = sweep.scheduler, sweep.training
+    scheduler = sweep.scheduler
     if scheduler.name == "none":
         return
-    sections: dict[YamlPath, Any] = {("training",): training.evaluate_every}
-    sections |= {("task_training", task): by.get("evaluate_every") for task, by in sweep.task_training.items()}
-    for path, evaluate_every in sections.items():
-        if evaluate_every == "end":
+    sections: dict[YamlPath, dict[str, Any]] = {("training",): sweep.training.model_dump(exclude_none=True)}
+    sections |= {("task_training", task): settings for task, settings in sweep.task_training.items()}
+    for block in sweep.blocks:
+        sections |= {(*block.path, "task_training", task): settings for task, settings in block.task_training.items()}
+        every = block.dimensions.get("evaluate_every")
+        sections[block.path] = {"evaluate_every": "end"} if isinstance(every, Choice) and "end" in every.values else {}
+    for path, settings in sections.items():
+        if settings.get("evaluate_every") == "end":
             message = f"{scheduler.name} judges trials while they train, and with end there is one evaluation; give epochs"
             yield Mistake((*path, "evaluate_every"), message)
     waiting = {"replication": sweep.replication is not None and not sweep.compare, "warm_start": bool(sweep.warm_start)}
@@ -107,9 +111,10 @@ def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
         yield Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")
     # With several trials of a configuration it also decides between them, whatever the grace.
     several = len(sweep.task_names) * len(sweep.seeds) > 1
-    if several or training.max_steps is not None or any("epochs" in block.dimensions for block in sweep.blocks):
+    searched = any({"epochs", "max_steps"} & block.dimensions.keys() for block in sweep.blocks)
+    if several or searched or any("max_steps" in settings for settings in sections.values()):
         return
-    epochs = max([training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())])
+    epochs = max(settings.get("epochs", 0) for settings in sections.values())
     if scheduler.grace >= epochs:
         message = f"grace is {scheduler.grace:g} epochs and training has {epochs:g}, so nothing would ever be stopped"
         yield Mistake(("scheduler", "grace"), message)
@@ -234,7 +239,8 @@ def check_lengths(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator
     for path, by_task, inherited in sections:
         name = (*path, "task_training") if path else ("task_training",)
         for task, settings in by_task.items():
-            if isinstance(settings, dict) and "epochs" in settings and settings.get("max_steps", inherited) is not None:
+            suite = by_task.get(task.split("/", 1)[0], {})
+            if "epochs" in settings and settings.get("max_steps", suite.get("max_steps", inherited)) is not None:
                 yield Mistake((*name, task, "epochs"), message)
 
 

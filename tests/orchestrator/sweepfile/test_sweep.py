@@ -184,6 +184,14 @@ def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, tria
     assert (own.search.algorithm, own.scheduler.name, own.chosen) == ("tpe", "promotion", None)
 
 
+def test_trials_of_a_block_may_be_stopped_where_they_alone_are_longer_than_the_grace(tmp_path: Path) -> None:
+    space = "space: [{method: lora, task_training: {toy: {epochs: 9}}}]\n"
+    text = GOOD.partition("space:")[0].replace("[0, 1]", "[0]") + "scheduler: {name: promotion, grace: 3}\n"
+    assert load(tmp_path, text + space).scheduler.grace == 3
+    with pytest.raises(SweepError, match="training has 2, so nothing would ever be stopped"):
+        load(tmp_path, text + space.replace("9", "2"))
+
+
 def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> None:
     text = AUTO.format(trials=2, rates="1e-3, projections: {values: [[q], [v], [q, v]]}").replace("{values: [1, 2, 4, 8]}", "4")
     assert str(load(tmp_path, text).chosen).startswith("tpe, because what is searched are names alone")
