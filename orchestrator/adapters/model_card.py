@@ -23,6 +23,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from craft import TUNERS
 from craft.models.files import base_name, is_gguf
 from craft.results import MODEL_DIGEST, name_score
+from craft.tasks.prompts import PROMPTS
 from orchestrator.plan.configuration import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, full_label, number
@@ -43,7 +44,7 @@ def served_by(
     record: Mapping[str, Any], config: Mapping[str, Any] | None, folder: str = ".", *, merged: bool = False
 ) -> list[str]:
     """Returns the commands that serve a language model; none for others, nor where a server would compute another scale."""
-    if record["kind"] != "generation":
+    if record["kind"] != "generation" or (is_gguf(str(record["spec"]["model"])) and not merged):
         return []
     from craft.audit.verdict import served_rank
 
@@ -161,13 +162,14 @@ def loading(
     """Returns lines of Python that load the model in `folder` with a library, and give it an input."""
     from jinja2 import Environment
 
-    kind = record["kind"]
+    kind, prompt = record["kind"], PROMPTS.get(record["facts"].get("prompt_form"))
     template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(LOADING.read_text(encoding="utf-8"))
     return template.render(
         record=record,
         by=by,
         pair=pair,
         kind=kind,
+        text=json.dumps(prompt.for_evaluation("a question") if prompt else "a text"),
         auto="AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification",
         ours=config is not None and config["peft_type"] in TUNERS,
         folder=json.dumps(folder, ensure_ascii=False),

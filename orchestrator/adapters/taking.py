@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from craft.models.files import is_gguf
 from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
@@ -152,8 +153,9 @@ def how_to_load(adapter: Taken, form: Form) -> list[str]:
     merged = form == "merged"
     run = read_run(adapter.folder)
     pair, config, folder = reads_pairs(run), peft_config(adapter.folder), str(adapter.folder)
-    # a LoRA is written for programs without this package
-    by: Literal["craft", "peft", "transformers"] = "transformers" if merged else "peft" if form == "lora" else "craft"
+    # a LoRA is written for programs without this package; over a GGUF base it needs the package
+    alone = form == "lora" and not is_gguf(str(run["spec"]["model"]))
+    by: Literal["craft", "peft", "transformers"] = "transformers" if merged else "peft" if alone else "craft"
     lines = loading(run, by, pair=pair, folder=folder, config=config).splitlines()
     return [*lines, *served_by(run, config, folder, merged=merged)]
 

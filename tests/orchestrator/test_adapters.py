@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
-from orchestrator.adapters.taking import cut_adapters, folders_of, take_adapters
+from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load, take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import stored_checkpoints
@@ -334,6 +334,14 @@ def test_a_seed_that_was_added_and_failed_is_not_cut(tmp_path: Path, monkeypatch
     (cut,) = cut_adapters(sweep, sweep.summaries[0], ["parameters:50"], tmp_path / "out")
     assert cut == ("LoRA r1, cut to 1/2", 50)
     assert (tmp_path / "out" / "parameters-50" / "run.json").is_file()
+
+
+def test_a_lora_of_a_gguf_base_is_loaded_by_what_reads_gguf(tmp_path: Path, front: PastSweep) -> None:
+    folder = write_adapter(tmp_path / "adapter", {"peft_type": "LORA", "r": 8})
+    run = json.loads((folder / "run.json").read_text())
+    run["spec"]["model"] = "models/x-q4.gguf"
+    (folder / "run.json").write_text(json.dumps(run))
+    assert how_to_load(Taken(front.entries[0], (), folder), "lora")[0] == "from craft import load_adapter"
 
 
 HALF = """\

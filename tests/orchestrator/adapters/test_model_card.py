@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -10,7 +11,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
-from orchestrator.adapters.model_card import Origin, model_card, served_by
+from craft.tasks.prompts import PROMPTS
+from orchestrator.adapters.model_card import Origin, loading, model_card, served_by
 from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
@@ -54,8 +56,18 @@ def test_a_command_for_each_server_that_computes_the_same(change: dict[str, Any]
     assert not commands or "--max-lora-rank 16 " in commands[0]
 
 
-def test_what_is_no_language_model_has_no_server() -> None:
+def test_what_is_no_language_model_has_no_server_nor_has_an_adapter_of_a_gguf_base() -> None:
     assert served_by(record("classification"), CONFIG) == []
+    gguf = record()
+    gguf["spec"]["model"] = "models/x-q4.gguf"
+    assert served_by(gguf, CONFIG) == []
+    assert served_by(gguf, None, merged=True)
+
+
+def test_a_model_is_asked_in_the_form_in_which_it_was_trained() -> None:
+    code = loading(record() | {"facts": {"prompt_form": "alpaca"}}, "craft", pair=False)
+    texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    assert PROMPTS["alpaca"].for_evaluation("a question") in texts
 
 
 def test_a_merged_model_is_served_as_it_is() -> None:
