@@ -1,12 +1,12 @@
 """Which rows does the answer of a sweep get wrong? Its confusions by label, and its most confident mistakes.
 
 The answers of a model are artifacts of its trial. A few configurations are read, with the lowest seed that has finished: the
-recommended one, and members of the front, which show how many others make the same mistake.
+recommended one, and members of the front, which show how many others make the same mistake. Of several sweeps the first with
+answers is read: another may have other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 from craft.scoring.predictions import Prediction, worst
@@ -14,13 +14,13 @@ from dashboards.panels.base import Plain, View
 from orchestrator.review.mistakes import confusions
 
 CONFIGURATIONS = 6
-"""So many of each sweep are read."""
+"""So many are read."""
 Answers = tuple[str, str, str, list[Prediction]]
 
 
-def _answers(view: View) -> Iterator[Answers]:
-    """Yields the configuration's id, its label, the task with its split, and the answers."""
-    best = {row.id for row, _ in view.recommended()}
+def _answers(view: View) -> list[Answers]:
+    """Returns the configuration's id, its label, the task with its split, and the answers."""
+    best, every = {row.id for row, _ in view.recommended()}, list[Answers]()
     for sweep in view.sweeps:
         members = [row for row in view.configurations if row.sweep is sweep and (row.summary.on_front or row.id in best)]
         for row in islice(sorted(members, key=lambda row: (row.id not in best, row.id)), CONFIGURATIONS):
@@ -30,12 +30,15 @@ def _answers(view: View) -> Iterator[Answers]:
             for task in dict.fromkeys(trial.entry.trial.task for trial in trials):
                 for split, lines in view.predictions(first[task]).items():
                     if all("answer" in line and "label" in line for line in lines):
-                        yield row.id, row.label, f"{task}{'' if split == 'reported' else f' ({split})'}", lines
+                        every.append((row.id, row.label, f"{task}{'' if split == 'reported' else f' ({split})'}", lines))
+        if every:
+            break
+    return every
 
 
 def confused(view: View) -> Plain:
     """Returns a row for each label of the recommended configuration: rows, the share of right ones, the wrong answers."""
-    every = list(_answers(view))
+    every = _answers(view)
     rows = []
     for identity, _, task, lines in every:
         if identity == every[0][0] and "right" in lines[0]:
@@ -52,17 +55,18 @@ def confused(view: View) -> Plain:
 
 def surest(view: View) -> Plain:
     """Returns the worst mistakes of the recommended configuration, with the number of configurations that are wrong there."""
-    every = list(_answers(view))
-    rows = []
+    every, rows = _answers(view), []
+    classes = any("right" in lines[0] for *_, lines in every)
     for identity, _, task, lines in every:
         if identity == every[0][0]:
             same = [other for _, _, name, other in every if name == task and len(other) == len(lines)]
             for place in worst(lines):
-                line, wrong = lines[place], sum(not other[place].get("right", False) for other in same)
+                line = lines[place]
+                wrong = [sum(not other[place]["right"] for other in same) if "right" in line else None] if classes else []
                 text = " | ".join(line[name] for name in ("text", "text_pair", "prompt") if name in line)
-                rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, text])
+                rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), *wrong, text])
     if not rows:
         return {"empty": f"{every[0][1]} makes no mistake." if every else "No answers of the front's members are on record."}
     heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{every[0][1]} answers", "text")]
-    heads += [("probability", "probability"), (f"wrong of {len({row[0] for row in every})}", "count"), ("text", "text")]
-    return {"heads": heads, "rows": rows}
+    wrongs = [(f"wrong of {len({row[0] for row in every})}", "count")] if classes else []
+    return {"heads": [*heads, ("probability", "probability"), *wrongs, ("text", "text")], "rows": rows}

@@ -263,11 +263,14 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
     (cut,) = configuration("large")
     cut.trial = replace(cut.trial, key="cut", task="to be cut", why=Why("source", "large"))
-    view = view_of(("ranks", [*runs, cut]))
-    recommended = next(row.id for row, _ in view.recommended())
-    answers = {recommended: lines("abb"), {"small": "large", "large": "small"}[str(recommended)]: lines("aba")}
-    view = replace(view, predictions=lambda trial: {"reported": answers[trial.configuration]})
+    view = view_of(("ranks", [*runs, cut]), ("other-rows", runs))
+    answers = {"large": lines("abb"), "small": lines("aba")}
+    view = replace(view, predictions=lambda trial: {"reported": answers[trial.entry.trial.configuration]})
     assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
     plain = PANELS["mistakes"].data(view)
     assert plain["rows"] == [["toy", 2, "a", "b", None, 2, "t2"]]
     assert "wrong of 2" in dict(plain["heads"])
+    answers |= {name: [{"row": 1, "label": 1.0, "answer": 3.0, "text": "t1"}] for name in answers}
+    plain = PANELS["mistakes"].data(view)
+    assert plain["rows"] == [["toy", 1, 1.0, 3.0, None, "t1"]], "how many are wrong says nothing of values"
+    assert len(plain["heads"]) == 6
