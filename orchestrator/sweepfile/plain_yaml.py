@@ -38,7 +38,6 @@ class YamlProblem(ValueError):
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(f"{where}: {message}")
-        self.where, self.message = where, message
 
 
 class _Loader(yaml.SafeLoader):

@@ -112,9 +112,9 @@ def _scheduler_keys() -> list[Schema]:
     return [
         {
             "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
-            "then": {"propertyNames": {"enum": ["name", *row.settings]}},
+            "then": {"propertyNames": {"enum": ["name", *settings]}},
         }
-        for name, row in SCHEDULERS.items()
+        for name, settings in SCHEDULERS.items()
     ]
 
 

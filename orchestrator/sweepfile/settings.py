@@ -41,13 +41,6 @@ class SearcherRow:
     adaptive: bool = False
 
 
-@dataclass(frozen=True)
-class SchedulerRow:
-    """One row of SCHEDULERS; `settings` are the keys that its section may have with `name`."""
-
-    settings: tuple[str, ...] = ()
-
-
 LISTED = "orchestrator.search.strategy:Listed"
 
 SEARCHERS: dict[str, SearcherRow] = {
@@ -57,7 +50,8 @@ SEARCHERS: dict[str, SearcherRow] = {
     "tpe": SearcherRow("orchestrator.search.learned:tpe", samples=True, adaptive=True),
 }
 
-SCHEDULERS: dict[str, SchedulerRow] = {"none": SchedulerRow(), "promotion": SchedulerRow(("grace", "factor"))}
+SCHEDULERS: dict[str, tuple[str, ...]] = {"none": (), "promotion": ("grace", "factor")}
+"""The keys that `scheduler` may have with each name."""
 
 
 def register_searcher(name: str, row: SearcherRow) -> None:
@@ -160,14 +154,9 @@ class SchedulerSettings(Settings):
     grace: float = Field(1.0, gt=0, description="Epochs until the first rung.")
     factor: float = Field(3.0, ge=2, le=16, description="Of so many rivals one continues.")
 
-    @property
-    def row(self) -> SchedulerRow:
-        """The row of SCHEDULERS for this name."""
-        return SCHEDULERS[self.name]
-
     @model_validator(mode="after")
     def _check_settings(self) -> SchedulerSettings:
-        settings = self.row.settings
+        settings = SCHEDULERS[self.name]
         strange = sorted(self.model_fields_set - {"name", *settings})
         if strange:
             allowed = f"its settings: {', '.join(settings)}" if settings else "it has no settings"
@@ -176,7 +165,7 @@ class SchedulerSettings(Settings):
 
     @model_serializer(mode="plain")
     def _write_settings(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: getattr(self, key) for key in self.row.settings}
+        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULERS[self.name]}
 
     @field_validator("name")
     @classmethod
