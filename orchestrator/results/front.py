@@ -64,7 +64,7 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
     The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
     """
     head, full = _best(summaries, HEAD), _best(summaries, FULL)
-    if head is None or full is None or not _better(full, head):
+    if head is None or full is None or head.tasks.keys() != full.tasks.keys() or not _better(full, head):
         return list(summaries)
     low = {task: value.mean for task, value in head.tasks.items()}
     wide = {task: full.tasks[task].mean - value for task, value in low.items()}
@@ -72,7 +72,8 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
         return list(summaries)
     scaled_summaries = []
     for summary in summaries:
-        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in summary.scores.items()}
+        scores = [(key, score) for key, score in summary.scores.items() if key[0] in low]  # one added later may have more tasks
+        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in scores}
         scaled_summaries.append(replace(summary, metrics=summary.metrics | {NORMALIZED: suite_interval(scaled, low)}))
     return scaled_summaries
 

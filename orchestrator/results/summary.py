@@ -136,21 +136,22 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
 
 
 def _counted(groups: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
-    """Returns the trials by which each configuration is judged: its first ones, and of those that were added later each seed,
-    or new task, that has ended in all configurations and finished in this one."""
+    """Returns the trials by which each configuration is judged: its first ones, and of those that were added later each task
+    that has ended in all configurations, and each seed that has, too, and finished in this one."""
     first = {name: min(entry.wave for entry in group) for name, group in groups.items()}
-    tasks = {name: {entry.trial.task for entry in group if entry.wave == first[name]} for name, group in groups.items()}
-    added: dict[tuple[str, tuple[int, str, int | None]], list[Entry]] = {}
+    latest_first = [(name, sorted(group, key=lambda entry: -entry.wave)) for name, group in groups.items()]
+    began = {(name, entry.trial.task): entry.wave for name, group in latest_first for entry in group}
+    added: dict[tuple[str, tuple[int, str | int]], list[Entry]] = {}
     for name, group in groups.items():
         for entry in group:
             if entry.wave > first[name]:
-                known = entry.trial.task in tasks[name]
-                part = (entry.wave, *(("", entry.trial.seed) if known else (entry.trial.task, None)))
+                new_task = began[name, entry.trial.task] == entry.wave
+                part = entry.wave, entry.trial.task if new_task else entry.trial.seed
                 added.setdefault((name, part), []).append(entry)
     open_parts = {part for (_, part), entries in added.items() if not all(entry.ended for entry in entries)}
     counted = {name: [entry for entry in group if entry.wave == first[name]] for name, group in groups.items()}
     for (name, part), entries in added.items():
-        if part not in open_parts and all(entry.finished for entry in entries):
+        if part not in open_parts and (isinstance(part[1], str) or all(entry.finished for entry in entries)):
             counted[name] += entries
     for name, entries in counted.items():
         if all(entry.ended and entry.trial.added for entry in entries):  # a whole configuration was added

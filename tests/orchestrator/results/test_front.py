@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from scipy.stats import binomtest
 
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
-from orchestrator.results.front import above_guessing, axes, judge
+from orchestrator.results.front import above_guessing, axes, judge, mark_front
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.sweepfile.settings import Objectives
+from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=12)
@@ -106,3 +107,42 @@ def test_where_random_guessing_is_not_known_nothing_is_denied() -> None:
     entries = [Entry(Trial("a", "a", "LoRA r1", "lora", "toy", 0, "honest", {}), unknown)]
     assert above_guessing(summarize_entries(entries))
     assert not above_guessing(sweep_of(np.array([[100, 101]]), 200, 2))
+
+
+def trial_on(task: str, method: str, score: float | None, seed: int = 0, wave: int = 1) -> Entry:
+    """A trial that has ended; without a score it failed."""
+    key = f"{task} {method} {seed}"
+    metrics = {} if score is None else {"score": score, "search_score": score}
+    result = TrialResult(key, "failed" if score is None else "finished", metrics, {"trainable_parameters": len(method)})
+    return Entry(Trial(key, method, method, method, task, seed, "honest", {}), result, "ended", wave=wave)
+
+
+@pytest.mark.parametrize("fails", ["head", "lora", "full"])
+def test_a_task_added_later_counts_with_its_failures(fails: str) -> None:
+    """Who fails on a hard task is no rival of those that have its score."""
+    first = {"head": 60.0, "lora": 80.0, "full": 90.0}
+    entries = [trial_on("easy", method, score + seed, seed) for method, score in first.items() for seed in range(3)]
+    added = [
+        trial_on("hard", method, None if (method, seed) == (fails, 0) else score - 40 + seed, seed, 2)
+        for method, score in first.items()
+        for seed in range(3)
+    ]
+    before, *after = (mark_front(summarize_entries(rows), DEFAULT_OBJECTIVES) for rows in (entries, [*entries, *added]))
+    assert all(row.complete for row in before)
+    assert {row.method: (row.complete, [*row.tasks]) for row in after[0]} == {
+        method: (method != fails, ["easy", "hard"]) for method in first
+    }
+    lost = [trial_on(task, "lora", None if task == "hard" else 80.0, 3, 3) for task in ("easy", "hard")]
+    added = [replace(entry, result=trial_on("hard", entry.trial.method, 40.0).result) for entry in added]
+    seeded = {row.method: row for row in summarize_entries([*entries, *added, *lost])}
+    assert (seeded["lora"].complete, seeded["lora"].lost) == (True, (3,)), "a seed added after the task"
+
+
+def test_a_configuration_with_a_task_more_has_its_normalized_mean_on_the_tasks_of_all() -> None:
+    """It was added with the task, on which the others have not ended."""
+    first = {"head": 60.0, "full": 90.0}
+    entries = [trial_on("easy", method, score + seed, seed) for method, score in first.items() for seed in (0, 1)]
+    entries += [trial_on(task, "lora", 75.0 + seed, seed, 2) for task in ("easy", "hard") for seed in (0, 1)]
+    entries += [replace(trial_on("hard", "head", None, wave=2), result=None, phase="waiting")]
+    (lora,) = (row for row in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if row.method == "lora")
+    assert lora.value("normalized") == pytest.approx(50)
