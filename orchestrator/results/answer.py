@@ -215,7 +215,9 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
     if not above_guessing(complete):
         return _nothing(complete, best, state, scope)
     idle = {summary.configuration for summary in not_shown_to_beat_head(summaries)}
-    head = next((summary for summary in complete if summary.method == HEAD), None)
+    # All seeds together may say that the head alone is not enough where the pairs of few show no difference.
+    may = (row for row in complete if row.method == HEAD and row.counts.get(P_ENOUGH, 1.0) > 1 - state.sweep.enough.sure)
+    head = next(may, None)
     if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
         return _head_alone(complete, head, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):

@@ -13,7 +13,7 @@ from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer, answer_of, find_answer
-from orchestrator.results.front import mark_front
+from orchestrator.results.front import mark_front, not_shown_to_beat_head
 from orchestrator.results.intervals import interval
 from orchestrator.results.luck import helps_most
 from orchestrator.results.summary import Summary
@@ -158,6 +158,16 @@ def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
     level = [made(f"c{size}", size, around(52, 0.5), examples=277, chance=52.7) for size in (1_000, 8_000)]
     with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
         pick("enough", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
+
+
+def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> None:
+    """Each difference of two seeds has an interval with zero in it; all seeds together show how seeds spread."""
+    adapters = [made(f"r{place}", 1_000 * place, [85.2 + place / 50, 84.5 - place / 50]) for place in range(1, 6)]
+    head = made("Head alone", 0, [80.0, 80.6], "head")
+    judged = mark_front([head, *adapters], DEFAULT_OBJECTIVES)
+    assert len(not_shown_to_beat_head(judged)) == len(adapters)
+    assert judged[0].counts["p_enough"] < 0.1
+    assert answered(head, *adapters).kind == "unsure"
 
 
 def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
