@@ -190,11 +190,11 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
 
 def find_falls(complete: Sequence[Summary], least: float) -> tuple[dict[str, list[float]], int]:
     """Returns, by configuration, by how many points a seed is far behind the mean of the configuration's other seeds, where
-    that is more than `least`; and the number of all seeds."""
+    that is more than `least`; and how many seeds have others."""
     falls = list[tuple[str, float]]()
-    for summary in (row for row in complete if not _is_base(row)):
+    for summary in (row for row in complete if row.score.n > 1 and not _is_base(row)):
         seeds = [*by_seed(summary.scores, summary.tasks).values()]
-        falls += [(summary.configuration, (sum(seeds) - score) / max(len(seeds) - 1, 1) - score) for score in seeds]
+        falls += [(summary.configuration, (sum(seeds) - score) / (len(seeds) - 1) - score) for score in seeds]
     usual = median([abs(fall) for _, fall in falls] or [0.0]) / 0.67  # a standard deviation, whatever a few seeds did
     far = dict[str, list[float]]()
     for name, fall in falls:

@@ -233,6 +233,8 @@ def test_a_seed_that_fell_is_named_with_what_few_seeds_cannot_show() -> None:
     sentence = "1 of 20 seeds fell by 8 points; 5 seeds of lora r2 cannot show that it will not."
     assert sentence in answered(*fallen, rule=Enough(within=2)).verdict
     assert "fell by" not in answered(*STEEP).verdict
+    single = made("r9", 500, [20.0])
+    assert sentence in answered(single, *fallen, rule=Enough(within=2)).verdict, "one seed cannot fall behind others"
     base = made("Base model", 0, [60.0] * 5, "head")
     base = replace(base, counts=base.counts | {"head_parameters": 0.0})
     assert sentence in answered(base, *fallen, rule=Enough(within=2)).verdict, "no seed of what is not trained is counted"
