@@ -252,7 +252,7 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
     known_scores, counts = ~np.isnan(table), (~np.isnan(table)).sum(axis=1)
     residuals = table - np.nanmean(table, axis=1, keepdims=True)
     rows, columns = np.nonzero(known_scores)
-    effects = np.eye(len(seeds))[columns][:, known_scores.sum(axis=0) >= 3]
+    effects = (columns[:, None] == np.flatnonzero(known_scores.sum(axis=0) >= 3)).astype(float)
     effects -= (
         (np.stack([np.bincount(rows, column) for column in effects.T]).T / counts[:, None])[rows] if effects.size else 0.0
     )
@@ -260,7 +260,11 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
     basis = basis[:, lengths > 1e-9]
     unexplained = residuals[known_scores] - basis @ (basis.T @ residuals[known_scores])
     freedom = np.bincount(rows, 1 - 1 / counts[rows] - (basis**2).sum(axis=1))
-    variances, degrees = moderate(np.bincount(rows, unexplained**2) / freedom, freedom)
+    # The effects of seeds explain all of a configuration that alone has seeds of two groups: it has the variance of the others.
+    own = freedom > 1e-9
+    moderated, sure = moderate(np.bincount(rows, unexplained**2)[own] / freedom[own], freedom[own])
+    variances, degrees = np.full(len(table), moderated.mean()), np.full(len(table), max(1.0, (sure - freedom[own]).max()))
+    variances[own], degrees[own] = moderated, sure
     every = table[:, known_scores.all(axis=0)]
     if len(table) < 3 or every.shape[1] < 2:
         return variances, degrees, 0.0

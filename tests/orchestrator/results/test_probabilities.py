@@ -281,6 +281,20 @@ def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:
     assert false / 400 < 0.08
 
 
+def test_a_configuration_that_alone_has_seeds_of_two_groups_has_the_spread_of_the_others() -> None:
+    """The effects of the four seeds explain both of its scores, which therefore say nothing of how seeds spread."""
+    random = np.random.default_rng(4)
+    rows = [
+        made(f"{'ab'[group]}{place}", {("t", seed): 80 + random.normal(0, 0.5) for seed in (group, group + 2)}, 100.0 * place)
+        for group in (0, 1)
+        for place in (1, 2, 3)
+    ]
+    *others, bridge = with_probabilities([*rows, made("bridge", {("t", 0): 80.1, ("t", 1): 79.9}, 90)], DEFAULT_OBJECTIVES)
+    assert all(math.isfinite(row.score.half) and row.score.half > 0 for row in (*others, bridge))
+    assert sum(row.counts[P_ENOUGH] for row in others) > 3
+    assert bridge.counts[P_ENOUGH] > 0.3
+
+
 def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
     """It would widen the spread around the trend, and the best by luck would be less likely to be equalled."""
     random = np.random.default_rng(1)
