@@ -40,7 +40,7 @@ COMMANDS = 4
 
 @dataclass(frozen=True)
 class Call:
-    """What a caller says of a table's columns. A text names one, or several with commas between."""
+    """What a caller says of a table's columns. A text names one; `seed`, `by` and `ignore` also several, with commas."""
 
     score: str | None = None
     minimize: bool | None = None
@@ -146,6 +146,9 @@ def read_columns(rows: Rows, call: Call) -> Columns:
     columns.leave(columns.named(call.ignore), "--ignore")
     columns.leave([column for column in columns.free if not any(map(has_value, column.cells))], "empty")
     said = {part: columns.named(getattr(call, part, None)) for part in PARTS}
+    for part in ("score", "size", "task"):
+        if len(said[part]) > 1:
+            raise DataError(f"--{part} names one column, got {names_of(said[part])}; name one, or join them in the file")
     columns.parts = {part: fit for part, fit in said.items() if fit} | {"settings": columns.named(call.by)}
     metrics = {column.plain: column for column in columns.free if column.metric in HIGHER + LOWER and not column.declared}
     trained = [column for column in metrics.values() if column.trained or f"val_{column.plain}" in metrics]

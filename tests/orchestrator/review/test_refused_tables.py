@@ -55,6 +55,9 @@ def test_a_file_without_a_score_or_a_named_column_is_refused(tmp_path: Path) -> 
         read_table(file)
     with pytest.raises(ValueError, match="no column 'acc'; the columns are: rank, seed"):
         read_table(file, Call(score="acc"))
+    for part in ("score", "size", "task"):
+        with pytest.raises(DataError, match=f"--{part} names one column, got rank,seed; name one"):
+            read_table(file, Call(**{part: "rank,seed"}))
 
 
 def refusal(tmp_path: Path, lines: str, call: Call | None = None) -> str:
