@@ -77,10 +77,10 @@ def has_value(cell: Any) -> bool:
 
 
 def normal(cell: Any) -> Any:
-    """Returns a cell as it is compared with others: numbers as numbers, text without outer blanks, None if it is empty."""
+    """Returns a cell as it is compared with others: finite numbers as such, text without outer blanks, None if it is empty."""
     if not has_value(cell):
         return None
-    if isinstance(cell, int | float) and not isinstance(cell, bool):
+    if isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < np.inf:
         return cell
     written = text(cell).strip()
     try:

@@ -200,12 +200,13 @@ def _direction(columns: Columns, call: Call, score: Column) -> bool | None:
 
 def _check_cells(columns: Columns, rows: Rows) -> None:
     """Finds the rows that have finished. Raises DataError for a status that is not known, and for a cell of a finished row that
-    is no score, size, seed or number of examples."""
+    is no score, size, seed, number of examples or task."""
     allowed = {
-        "score": ("a number, or `failed` in a column called status", lambda value: abs(value) < 1e9),
-        "size": ("a number from 0, without signs between its digits", lambda value: value >= 0),
-        "seed": ("a whole number", lambda value: value == value // 1),
-        "examples": ("a whole number from 2", lambda value: value == value // 1 and value > 1),
+        "score": ("a number, or `failed` in a column called status", lambda column: abs(column.numbers) < 1e9),
+        "size": ("a number from 0, without signs between its digits", lambda column: column.numbers >= 0),
+        "seed": ("a whole number", lambda column: column.numbers % 1 == 0),
+        "examples": ("a whole number from 2", lambda column: (column.numbers % 1 == 0) & (column.numbers > 1)),
+        "task": ("the name of its task", lambda column: column.known),
     }
     columns.finished = np.ones(len(rows), bool)
     for column in columns.parts["status"]:
@@ -216,9 +217,7 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
         columns.finished = np.isin(codes, [at for at, state in enumerate(states) if state in FINISHED])
     for part, (expected, fits) in allowed.items():
         for column in columns.parts[part]:
-            codes, values = column.coded
-            wrong = [at for at, value in enumerate(values) if isinstance(value, str) or value is None or not fits(value)]
-            for row in np.flatnonzero(columns.finished & np.isin(codes, wrong)).tolist():
+            for row in np.flatnonzero(columns.finished & ~fits(column)).tolist():
                 got = f"got {column.cells[row]!r}" if has_value(column.cells[row]) else "it is empty"
                 raise DataError(f"{rows.place(row)}: {column.name}: {got}; {expected}")
 

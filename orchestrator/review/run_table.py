@@ -164,8 +164,9 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int
     equal = joined(seeds or same, every)
     repeat = (joined(run, every) if run else every) if call.independent else equal if seeds else equal * 0
     parts = np.array([joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat])
-    settings, seeded = ([column.known for column in columns.parts[part]] for part in ("settings", "seed"))
-    usable = columns.finished | (np.any(settings or [~columns.finished], axis=0) & np.all(seeded or [every >= 0], axis=0))
+    settings = [column.known for column in columns.parts["settings"]] or [~columns.finished]
+    named = [every >= 0, *(column.numbers % 1 == 0 for column in seeds), *(column.known for column in columns.parts["task"])]
+    usable = columns.finished | (np.any(settings, axis=0) & np.all(named, axis=0))
     key = np.unique(parts, axis=1, return_inverse=True)[1].ravel()
     order = np.lexsort((every, ~columns.finished, key))
     order = order[usable[order]]
@@ -179,7 +180,7 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int
     left = {
         "attempts of finished trainings": (again & ~twins).sum(),
         "rows of a training that is there": twins.sum(),
-        "failed rows without settings or seed": (~usable).sum(),
+        "failed rows without settings, seed or task": (~usable).sum(),
     }
     return np.sort(order[~again]), parts, [f"Left out: {count} {what}" for what, count in left.items() if count]
 
@@ -269,6 +270,7 @@ def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict
                 else f"{title.replace('_', ' ')} {text(float(f'{value:.{digits}g}') if isinstance(value, float) else value)}"
                 for title, value in values.items()
             )
+            or "none"
             for key, values in settings.items()
         }
         if len({*labels.values()}) == len(labels):
@@ -287,22 +289,23 @@ def _entries(
     settings, labels = _labels(columns, of)
     ids = {key: hashlib.sha256(repr(values).encode()).hexdigest()[:10] for key, values in settings.items()}
     (score,), entries, lengths = columns.parts["score"], list[Entry](), dict[tuple[str, float], str]()
-    size, task, examples, answers, status, seconds = map(
-        columns.part, ("size", "task", "examples", "answers", "status", "seconds")
+    task, examples, answers, status = map(columns.part, ("task", "examples", "answers", "status"))
+    sizes, times = (
+        np.nan_to_num(column.numbers).tolist() if (column := columns.part(part)) else [0.0] * len(rows)
+        for part in ("size", "seconds")
     )
     seeds = columns.parts["seed"] if len(trainings[0]) < LARGE else []
     for row, key, _, number, points in zip(*(values.tolist() for values in trainings), strict=True):
         seed = int(seeds[0].cell(row)) if len(seeds) == 1 else number
         trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
-        counts = {SIZE: float(size.cell(row) or 0) if size else 0.0}
+        counts = {SIZE: sizes[row]}
         if columns.finished[row]:
-            time = seconds.cell(row) if seconds else None
             known = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
             if answers and answers.cell(row):
                 known = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
                 lengths.setdefault((trial.task, known[EXAMPLES]), str(answers.cell(row)))
             result = TrialResult(
-                trial.key, "finished", {"score": points}, counts, seconds=float(time or 0), facts={**facts, **known}
+                trial.key, "finished", {"score": points}, counts, seconds=times[row], facts={**facts, **known}
             )
         else:
             state = str(status.cell(row) if status else "")

@@ -36,12 +36,13 @@ from tests.orchestrator.review.test_run_table import (
         (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
         (6, {"seed": ""}, "seed: it is empty"),
         (7, {"params": "many"}, "params: got 'many'; a number"),
+        (9, {"task": ""}, "task: it is empty; the name of its task"),
         (8, {"rank": 2, "seed": 1, "params": 200}, "line 8 and line 6 have equal settings and seed"),
         (3, {"params": "", "rank": 99}, "params: it is empty"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(line: int, changes: Mapping[str, Any], said: str, tmp_path: Path, cli: Cli) -> None:
-    rows = plain_rows()
+    rows = plain_rows(task="toy")
     rows[line - 2] |= changes
     options = ["--score", "accuracy", "--size", "params"]
     printed = " ".join(cli("judge", str(write(tmp_path / "bad.csv", rows)), *options, status=2).err.split())

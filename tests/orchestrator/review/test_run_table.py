@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_attempts_and_rows_exported_again_are_no_trainings(tmp_path: Path) -> No
     assert table.lacks[:3] == [
         "Left out: 2 attempts of finished trainings",
         "Left out: 12 rows of a training that is there",
-        "Left out: 1 failed rows without settings or seed",
+        "Left out: 1 failed rows without settings, seed or task",
     ]
 
 
@@ -167,6 +168,27 @@ def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
     (tmp_path / "a0.csv").write_text("correct\n" + "1\n" * 600)
     with pytest.raises(DataError, match=r"is 100\.00, its score"):
         read_table(tmp_path / "runs.csv")
+
+
+def test_what_unfinished_rows_and_times_hold_breaks_nothing(tmp_path: Path) -> None:
+    rows = [row | {"task": "a", "status": "finished", "train_time": "0:12:30"} for row in plain_rows()]
+    lost = [{"accuracy": math.inf, "params": "n/a"}, {"seed": "NA"}, {"task": ""}]
+    table = judge_table(pd.DataFrame([*rows, *({**rows[0], "seed": 7, "status": "failed", **cells} for cells in lost)]))
+    found = {row.label: (row.planned, row.finished) for row in table.record.summaries}
+    assert found == {"rank 1": (4, 3), "rank 2": (3, 3), "rank 4": (3, 3), "rank 8": (3, 3)}
+    assert all(math.isnan(row.value("seconds")) for row in table.record.summaries)
+    assert "Left out: 2 failed rows without settings, seed or task" in table.lacks
+    with pytest.raises(DataError, match="params: got inf; a number from 0"):
+        judge_table(pd.DataFrame(plain_rows(params=math.inf)))
+
+
+def test_a_configuration_without_any_setting_is_called_none(tmp_path: Path) -> None:
+    rows = [
+        {"adapter": "lora" if r > 1 else "none", "seed": s, "accuracy": v / 100, "params": r}
+        for r, s, v in trainings()
+        if r < 3
+    ]
+    assert [row.label for row in read_table(write(tmp_path / "none.csv", rows)).record.summaries] == ["none", "lora"]
 
 
 def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, sweep: PastSweep) -> None:
