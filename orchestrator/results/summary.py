@@ -224,14 +224,15 @@ def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning) -> Summar
             for entry, result in finished
             if result.facts.get(CREDITS) and first.is_reported
         },
-        graded={task: graded_rows(result.facts) for task, result in reported},
+        graded={task: graded_rows(result) for task, result in reported},
     )
 
 
-def graded_rows(facts: Mapping[str, Any]) -> float:
-    """Returns how many scored examples are each right or wrong, from a result's facts; infinity if they have values."""
-    row = METRICS.get(str(facts.get(METRIC)))
-    return float(facts.get(EXAMPLES, math.inf)) if row is None or row.graded else math.inf
+def graded_rows(result: TrialResult) -> float:
+    """Returns how many scored examples are each right or wrong; infinity if they have values."""
+    row = METRICS.get(metric := str(result.facts.get(METRIC)))
+    values = f"{metric}_error" in result.metrics if row is None else not row.graded
+    return math.inf if values else float(result.facts.get(EXAMPLES, math.inf))
 
 
 def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -301,12 +301,12 @@ def _entries(
         counts = {SIZE: sizes[row]}
         if columns.finished[row]:
             known = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
+            metrics = {"score": points}
             if answers and answers.cell(row):
-                known = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
+                known, error = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
+                metrics |= {} if score.metric in SHARES else {f"{facts[METRIC]}_error": error}
                 lengths.setdefault((trial.task, known[EXAMPLES]), str(answers.cell(row)))
-            result = TrialResult(
-                trial.key, "finished", {"score": points}, counts, seconds=times[row], facts={**facts, **known}
-            )
+            result = TrialResult(trial.key, "finished", metrics, counts, seconds=times[row], facts={**facts, **known})
         else:
             state = str(status.cell(row) if status else "")
             ended: Status = "stopped" if state_of(state) in STOPPED else "failed"
@@ -322,8 +322,8 @@ def _entries(
     return sorted(entries, key=lambda entry: (entry.result.counts[SIZE] if entry.result else 0.0, entry.trial.label))
 
 
-def _answers(place: str, file: Path, factor: float, score: float) -> dict[str, Any]:
-    """Returns what a file with the score of each example says of the luck of `score` with the examples."""
+def _answers(place: str, file: Path, factor: float, score: float) -> tuple[dict[str, Any], float]:
+    """Returns what a file with the score of each example says of the luck of `score` with them, and the mean's error."""
     rows = read_rows(file)
     name = next(iter(rows.columns)) if len(rows.columns) == 1 else "correct"
     if not all(is_number(str(cell)) for cell in rows.column(name)):
@@ -334,7 +334,8 @@ def _answers(place: str, file: Path, factor: float, score: float) -> dict[str, A
         raise DataError(
             f"{place}: the mean of {file} is {values.mean():.2f}, its score {score:.2f}: is it of another training?"
         )
-    return {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
+    known = {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
+    return known, float(values.std()) / math.sqrt(len(values))
 
 
 def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
+from orchestrator.plan.trial import TrialResult
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
@@ -53,6 +54,10 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
 
 
+def scored_by(metric: str, rows: int) -> TrialResult:
+    return TrialResult("a", "finished", facts={"metric": metric, "reported_examples": rows})
+
+
 @pytest.mark.parametrize("rows", [60, 400])
 @pytest.mark.parametrize("differ", [0, 1, 7])
 def test_a_comparison_has_the_interval_of_an_audit(rows: int, differ: int) -> None:
@@ -61,7 +66,7 @@ def test_a_comparison_has_the_interval_of_an_audit(rows: int, differ: int) -> No
     second = np.arange(rows) >= differ
     audited = compare_answers(Answers("accuracy", (labels, labels)), Answers("accuracy", (second.astype(float), labels)))
     credits = [credits_by_key(answers) for answers in (second, labels == 1)]
-    reach = difference(*credits, {"a": graded_rows({"metric": "accuracy", "reported_examples": rows})})
+    reach = difference(*credits, {"a": graded_rows(scored_by("accuracy", rows))})
     scores = [{("a", 0): 100 * answers.mean()} for answers in (second, labels)]
     gap = compare(*scores, reach).difference
     assert (gap.low, gap.high) == pytest.approx((audited.low, audited.high), rel=0.1, abs=0.02)
@@ -76,9 +81,7 @@ def test_equal_values_are_of_equal_models() -> None:
     answers = Answers("pearson", (values, values % 7))
     gap = compare_answers(answers, answers)
     assert (gap.low, gap.high) == (0, 0)
-    assert [graded_rows({"metric": metric, "reported_examples": 50}) for metric in ("pearson", "likelihood", "f1")] == [
-        math.inf, math.inf, 50,
-    ]  # fmt: skip
+    assert [graded_rows(scored_by(metric, 50)) for metric in ("pearson", "likelihood", "f1")] == [math.inf, math.inf, 50]
 
 
 SLOW = [pytest.param(metric, marks=pytest.mark.slow) for metric in ("f1", "macro_f1", "spearman")]

@@ -170,6 +170,16 @@ def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
         read_table(tmp_path / "runs.csv")
 
 
+def test_losses_by_example_have_the_error_of_their_mean(tmp_path: Path) -> None:
+    """A loss is no share of right rows, and equal ones are of equal models."""
+    losses = np.random.default_rng(5).exponential(0.4, 600)
+    (tmp_path / "losses.csv").write_text("loss\n" + "\n".join(map(str, losses)))
+    (tmp_path / "runs.csv").write_text(f"rank,seed,eval_loss,answers\n1,0,{losses.mean():.6f},losses.csv\n")
+    (summary,) = read_table(tmp_path / "runs.csv").record.summaries
+    assert summary.sampling == pytest.approx((1.96 * 100 * losses.std() / math.sqrt(600),) * 2)
+    assert summary.graded == {"task": math.inf}
+
+
 def test_what_unfinished_rows_and_times_hold_breaks_nothing(tmp_path: Path) -> None:
     rows = [row | {"task": "a", "status": "finished", "train_time": "0:12:30"} for row in plain_rows()]
     lost = [{"accuracy": math.inf, "params": "n/a"}, {"seed": "NA"}, {"task": ""}]
