@@ -55,7 +55,7 @@ def read_trials(rows: Rows) -> list[Entry]:
         cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}
         try:
             entry = _entry(cells)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{rows.place(place)}: it is no trial of a sweep ({error})") from error
         if entries.setdefault(entry.key, entry) != entry:
             raise DataError(f"{rows.place(place)}: the trial {entry.key} is there with another result")
@@ -75,14 +75,14 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
     why = Why("source", cells["serves"]) if "serves" in cells else why
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
     trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
-    return Entry(trial, TrialResult.from_json(fields), "ended", begun=True)
+    return Entry(trial, TrialResult.from_json(fields), "ended", begun=True, wave=int(cells.get("wave", 0)))
 
 
 def cells_of(entry: Entry, result: TrialResult) -> dict[str, Any]:
     """Returns the values of a trial that has ended by the names of their columns."""
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
     trial = entry.trial
-    cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"tunes": trial.group}
+    cells = {name: getattr(trial, name) for name in OF_TRIAL} | {"wave": entry.wave, "tunes": trial.group}
     cells |= {name: getattr(result, name) for name in OF_RESULT}
     cells |= {name: reason for name in ("transferred", "added", "serves") if (reason := getattr(trial, name))}
     groups = {"parameter": entry.trial.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}

@@ -116,13 +116,16 @@ def test_an_exported_sweep_has_the_same_answer(tmp_path: Path, sweep: PastSweep)
     assert frame.answer.text == table.record.answer.text
 
 
-def test_an_exported_sweep_has_its_failures(tmp_path: Path, sweep: PastSweep) -> None:
+@pytest.mark.parametrize("wave", [1, 2])
+def test_an_exported_sweep_has_its_failures(wave: int, tmp_path: Path, sweep: PastSweep) -> None:
+    """A seed that was added later does not make its configuration incomplete."""
     lost = next(iter(sweep.state.entries.values()))
-    failed = replace(lost, result=TrialResult(lost.key, "failed", error="the loss is not finite", steps=7))
+    failed = replace(lost, result=TrialResult(lost.key, "failed", error="the loss is not finite", steps=7), wave=wave)
     sweep = PastSweep(replace(sweep.state, entries=sweep.state.entries | {lost.key: failed}), "", None, sweep.fetch)
     write_trials(sweep.entries, tmp_path / "trials.csv")
     summaries = read_table(tmp_path / "trials.csv").record.summaries
     assert [flat_cells(row) for row in summaries] == [flat_cells(row) for row in sweep.summaries]
+    assert all(row.complete for row in summaries) == (wave > 1)
     assert next(row for row in summaries if row.failed).reasons == ("the loss is not finite",)
 
 
