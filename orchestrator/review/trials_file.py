@@ -17,6 +17,7 @@ from pydantic import Field
 from craft.results import METRIC, POSITIVE
 from craft.scoring.predictions import CREDITS, SEARCH_CREDITS
 from craft.tasks.files import DataError, Rows
+from craft.words import printable
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
@@ -98,10 +99,12 @@ def _written(value: Any) -> str:
 
 
 def _read(cell: Any) -> Any:
+    """Returns what a cell holds, text with escapes of what is not seen: a terminal shows labels of strangers."""
     try:
-        return json.loads(cell) if isinstance(cell, str) else cell
+        value = json.loads(cell) if isinstance(cell, str) else cell
     except ValueError:
-        return cell
+        value = cell
+    return "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
 
 
 class ExportReport(Report):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 
 from craft.tasks.files import DataError
 from orchestrator.commands.app import main
+from orchestrator.plan.trial import TrialResult
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import read_table
+from orchestrator.review.trials_file import write_trials
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.review.test_run_table import (
     LEVELS,
@@ -146,6 +149,23 @@ def test_cells_of_a_strangers_table_are_no_commands_of_the_terminal(tmp_path: Pa
         out = "".join(capsys.readouterr())
         assert "\x1b" not in out
         assert "\x07" not in out
+
+
+def test_texts_of_a_strangers_trials_are_no_commands_of_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = "\x1b]0;owned\x07"
+    entries = [
+        replace(entry, trial=replace(entry.trial, label=bad + entry.trial.label, task=f"t{bad}"))
+        for entry in past(tmp_path).entries
+    ]
+    failed = replace(entries[0], result=TrialResult(entries[0].key, "failed", error=bad))
+    write_trials([failed, *entries[1:]], tmp_path / "trials.csv")
+    main(["judge", str(tmp_path / "trials.csv")])
+    out = "".join(capsys.readouterr())
+    assert "owned" in out
+    assert "\x1b" not in out
+    assert "\x07" not in out
 
 
 def test_runs_that_only_a_name_distinguishes_are_judged_by_it(tmp_path: Path) -> None:
