@@ -186,7 +186,7 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
 def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) -> Answer:
     """Returns the answer with a proposal, and the command that runs it if the sweep's file may have these changes."""
     if not takes(state, changes):
-        return replace(reply, proposal=proposal, command="", changes={})
+        return replace(reply, proposal=f"{proposal.rstrip(':.')}.", command="", changes={})
     # A sweep that continues until it is answered needs no setting to do so.
     changes = {key: value for key, value in changes.items() if (key, state.sweep.search.until) != ("search.until", value)}
     folder = state.sweep.folder.absolute()

@@ -141,6 +141,13 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
+def test_a_proposal_without_a_command_ends_as_a_sentence_does() -> None:
+    rows = mark_front([made("Head alone", 0, around(80), "head"), made("small", 1_000, around(79))], DEFAULT_OBJECTIVES)
+    answer = find_answer(rows, state_of({"seeds": [0, 1, 2]}, again=""))
+    assert answer.proposal.startswith("Next: run a lower and a higher rate")
+    assert answer.text.endswith(").")
+
+
 @pytest.mark.parametrize("method", ["craft", "craft_star"])
 def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one(method: str) -> None:
     growing = [
