@@ -62,9 +62,9 @@ class Comparison:
 
     @property
     def over(self) -> str:
-        if self.difference.n == 1:
-            return "over examples alone, as if every seed had this score"
         chosen = ", tuning included" if self.choice else ""
+        if self.difference.n == 1:
+            return "" if self.luck is None else f"over examples alone{chosen}, as if every seed had this score"
         return f"on {'these' if self.luck is None else 'new'} examples{chosen}"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:

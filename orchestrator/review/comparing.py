@@ -256,7 +256,7 @@ class CompareReport(Report):
         description="The side whose metric is shown to be higher: the interval is on one side of 0. Null where no difference "
         "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
     )
-    over: str = Field(description="What the interval is over, in words.")
+    over: str = Field(description="What the interval is over, in words. Empty without an interval.")
     tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval that it has there.")
     p_value: Number = Field(description="Two-sided p-value of a paired t test over the seeds. Null with one seed.")
     sentence: str = Field(description="The verdict, in words.")

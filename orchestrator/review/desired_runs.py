@@ -212,7 +212,7 @@ class DesiredRuns:
 
 def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Returns the family of each configuration: those that it was cut from, and the candidates among which its settings were
-    chosen. A summary depends on its family alone."""
+    chosen. A summary depends on its family alone, whereas the front counts an added seed once it has ended in all families."""
     families = {}
     for configuration, (first, *_) in groups.items():
         source = entries.get(first.trial.training, first)

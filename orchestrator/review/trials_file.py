@@ -1,5 +1,5 @@
-"""What `export` writes: `trials.csv`, a line for each finished trial with its parameters, scores and costs, and no path, to
-publish or to keep in a repository.
+"""What `export` writes: `trials.csv`, a line for each trial that has ended with its parameters, scores and costs, and no path,
+to publish or to keep in a repository.
 
 Columns are named `parameter.NAME`, `metric.NAME`, `count.NAME` and `fact.NAME`. A cell holds text, or JSON; an empty one,
 nothing.
@@ -108,9 +108,9 @@ def _read(cell: Any) -> Any:
 
 
 class ExportReport(Report):
-    """The table of a sweep's finished trials."""
+    """The table of a sweep's trials that have ended."""
 
     report: Literal["export"] = Field("export", description="The kind of this report.")
     sweep: str = Field(description="The sweep's name.")
     path: str = Field(description="The CSV. `craft-sweeps judge` reads it.")
-    trials: int = Field(description="The number of its lines, one for each finished trial.")
+    trials: int = Field(description="The number of its lines, one for each trial that has ended.")

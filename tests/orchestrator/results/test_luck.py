@@ -196,6 +196,8 @@ def test_a_comparison_says_what_its_interval_is_over(
     gap = compare(first, dict.fromkeys(first, 80.0), reach)
     assert said in gap.sentence("A", "B")
     assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
+    assert bool(gap.over) == math.isfinite(half)
+    assert (", tuning included" in compare(first, dict.fromkeys(first, 80.0), reach, 1.0).over) == bool(gap.over)
     assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)
 
 
