@@ -97,9 +97,9 @@ def test_a_sweep_uses_them(tmp_path: Path) -> None:
 
     # A process that reads the record runs nothing of it, and still knows of what kind the score is.
     reader = (
-        "import sys, json; from orchestrator.record.events import Event; from orchestrator.results.intervals import is_signed\n"
+        "import sys, json; from orchestrator.record.events import Event; from craft.tasks.metrics import METRICS\n"
         "event = Event.from_json(sys.stdin.read()); sweep = event.settings\n"
-        "print(sweep.search.algorithm, is_signed('kappa'), 'kappa' in sys.modules, 'cheapest' in sys.modules)"
+        "print(sweep.search.algorithm, METRICS['kappa'].signed, 'kappa' in sys.modules, 'cheapest' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(

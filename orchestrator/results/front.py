@@ -21,7 +21,6 @@ from orchestrator.results.intervals import by_seed, compare, suite_interval
 from orchestrator.results.metrics import EXPECTED, NORMALIZED, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES
 from orchestrator.sweepfile.settings import Direction, Enough, Objectives
 
 Points = NDArray[np.float64]
@@ -204,7 +203,7 @@ def axes(objectives: Objectives) -> tuple[str, str]:
     A single objective is drawn against trainable parameters.
     """
     names = list(objectives)
-    return names[-1] if len(names) > 1 else "trainable_parameters", names[0]
+    return names[-1] if len(names) > 1 else SIZE, names[0]
 
 
 def pareto_front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:

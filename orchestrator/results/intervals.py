@@ -8,7 +8,6 @@ of zero width. Where a sweep is judged it has that of the scored examples (`samp
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -91,13 +90,15 @@ class Comparison:
 
 def interval(values: Iterable[float]) -> Interval:
     """Computes mean and Student's 95 % interval of independent values. A NaN among them makes all of the result NaN."""
+    from scipy.special import stdtrit
+
     sample = np.asarray(list(values), dtype=float)
     if not sample.size:
         return Interval(math.nan, math.nan, math.nan, 0)
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean, math.nan, math.nan, 1)
-    half = _t_quantile(sample.size - 1) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    half = float(stdtrit(sample.size - 1, 0.975)) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
     return Interval(mean, mean - half, mean + half, int(sample.size))
 
 
@@ -197,15 +198,3 @@ def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = 
         low, high = ((center + side * half) / (1 + extra) for side in (-1, 1))
         ends = least + (1 - least) * low, least + (1 - least) * high
     return 100 * max(0.0, score - ends[0]), 100 * max(0.0, ends[1] - score)
-
-
-def is_signed(metric: str) -> bool:
-    """Returns whether a metric goes from -100 to 100."""
-    return metric in METRICS and METRICS[metric].signed
-
-
-@functools.cache
-def _t_quantile(freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))

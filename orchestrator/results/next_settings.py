@@ -14,6 +14,7 @@ from orchestrator.plan.configuration import text
 from orchestrator.plan.planner import Planner
 from orchestrator.record.state import State
 from orchestrator.results.summary import Summary
+from orchestrator.results.tuning import number_of
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
@@ -101,7 +102,7 @@ def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
     """Returns the rates that the configuration's block tries, as text, and the settings that add one on both sides; no settings
     where its block is not known."""
     place, block = _block_of(sweep, summary)
-    rates = [rate for value in _values(block.get(RATE, _rate(summary))) if math.isfinite(rate := _number(value))]
+    rates = [rate for value in _values(block.get(RATE, _rate(summary))) if math.isfinite(rate := number_of(value))]
     if not rates or not block:
         return ", ".join(f"{rate:g}" for rate in rates), {}
     ordered = sorted(rates)
@@ -140,14 +141,7 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 def _rate(summary: Summary) -> float:
-    return _number(summary.parameters.get(RATE))
-
-
-def _number(value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
+    return number_of(summary.parameters.get(RATE))
 
 
 def _round(rate: float) -> float:

@@ -24,6 +24,7 @@ from orchestrator.plan.work import more_rows
 from orchestrator.record.state import State
 from orchestrator.results.front import SEEDS
 from orchestrator.results.luck import luck
+from orchestrator.results.metrics import SIZE
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
@@ -119,7 +120,7 @@ def foresee(members: Members, complete: Sequence[Summary], rows: float, source: 
         return None
 
     def distance(member: Configuration, row: Summary) -> tuple[bool, bool, float]:
-        sizes = (max(size, 1.0) for size in (member.counts.trainable_parameters, row.value("trainable_parameters")))
+        sizes = (max(size, 1.0) for size in (member.counts.trainable_parameters, row.value(SIZE)))
         return row.configuration != member.id, row.method != member.method, abs(np.subtract(*np.log([*sizes])))
 
     at = [min(range(len(complete)), key=lambda place: distance(member, complete[place])) for _, member in members]

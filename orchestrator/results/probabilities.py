@@ -220,7 +220,7 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
         variances,
         degrees,
         seeds,
-        np.nan_to_num([summary.value("trainable_parameters") for summary in complete]),
+        np.nan_to_num([summary.value(SIZE) for summary in complete]),
         np.array([summary.tuning.luck for summary in complete]) + (luck(complete) or 0.0),
         1.0 if objectives["score"] == "maximize" else -1.0,
         within,

@@ -24,7 +24,7 @@ from craft.scoring.predictions import CREDITS, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry, by_configuration
-from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
+from orchestrator.results.intervals import Interval, Scores, interval, sampling_reach, suite_interval
 from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, tunings_of
 
@@ -236,7 +236,8 @@ def graded_rows(result: TrialResult) -> float:
 
 
 def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    ends = [fact.get(RANGE) or (-100.0 if is_signed(str(fact.get(METRIC))) else 0.0, 100.0) for fact in facts] or [(0.0, 100.0)]
+    known = [(fact.get(RANGE), METRICS.get(str(fact.get(METRIC)))) for fact in facts]
+    ends = [ends or (-100.0 if row and row.signed else 0.0, 100.0) for ends, row in known] or [(0.0, 100.0)]
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 

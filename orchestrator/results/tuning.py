@@ -229,15 +229,16 @@ def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Chosen) 
     at_end: dict[str, list[str]] = {}
     for task, rows in candidates.items():
         for name in varied(rows):
-            values = {value for row in rows if (value := _number(row.get(name))) is not None}
+            values = {value for row in rows if math.isfinite(value := number_of(row.get(name)))}
             for word, end in (("lowest", min), ("highest", max)):
-                if len(values) >= 3 and task in chosen and _number(chosen[task].get(name)) == end(values):
+                if len(values) >= 3 and task in chosen and number_of(chosen[task].get(name)) == end(values):
                     at_end.setdefault(f"{word} {name}", []).append(task.rsplit("/", 1)[-1])
     return tuple(end if len(tasks) == len(chosen) else f"{end} on {', '.join(tasks)}" for end, tasks in at_end.items())
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float:
+    """Returns a setting as a number, NaN if it is none."""
     try:
-        return None if isinstance(value, bool) else float(value)
+        return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        return None
+        return math.nan

@@ -22,11 +22,11 @@ from rich.console import Console
 
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.luck import difference, luck_of_both
-from orchestrator.results.metrics import SIZE, sized
+from orchestrator.results.metrics import SIZE, full_label, sized
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.front_tables import full_label, metric_column
+from orchestrator.review.front_tables import metric_column
 from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.mistakes import NothingMeets

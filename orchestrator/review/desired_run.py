@@ -177,7 +177,7 @@ def desired_configuration(
     numbers: dict[str, float] = {}
     if status != "running":
         cells, error = flat_cells(summary), "; ".join(summary.reasons)
-        numbers = {name: float(value) for name, value in cells.items() if _is_number(value)}
+        numbers = {name: float(value) for name, value in cells.items() if not isinstance(value, bool | str)}
         texts = {name for name, row in COLUMNS.items() if not row.is_number} | cells.keys() - numbers.keys()
         facts = {f"{names.PREFIX}{name}": text(cells.get(name, "")) for name in texts - {"reasons"}}
         tags = facts | tags | {names.ERROR: error}
@@ -291,7 +291,3 @@ def _final_metrics(entry: Entry, result: TrialResult) -> dict[str, float]:
         # MLflow shows only the last value of a metric; this one belongs to the weights that were kept.
         metrics["best_search_score"] = result.metrics["search_score"]
     return metrics
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -19,7 +19,7 @@ from typing import Any
 from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from orchestrator.record.state import Entry, State
-from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
+from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.desired_run import (
     Verdict,
@@ -36,7 +36,7 @@ from orchestrator.tools.markup import plain
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.desired import CONFIGURATION_KIND, KINDS, SWEEP_KIND, TRIAL_KIND, DesiredRun, Place
 
-SCORE, SIZE = "score", "trainable_parameters"
+SCORE = "score"
 
 SCATTER = {"type": "SCATTER", "xaxis": {"key": SIZE, "type": "METRIC"}, "yaxis": {"key": SCORE, "type": "METRIC"}}
 

@@ -29,11 +29,11 @@ from orchestrator.results.metrics import (
     Column,
     column_of,
     flat_cells,
+    full_label,
     heading,
     label_of,
     number,
 )
-from orchestrator.results.metrics import full_label as full_label
 from orchestrator.results.summary import Summary, metric_among
 from orchestrator.sweepfile.settings import Enough, Objectives
 from orchestrator.sweepfile.sweep import Sweep
@@ -45,18 +45,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-WITHIN = Enough().within
+WITHIN, TASKS, ROWS = Enough().within, 8, 40
 
 
-def terminal_table(
-    summaries: Sequence[Summary], objectives: Objectives, title: str = "", within: float = WITHIN, tasks_shown: int = 8
-) -> Table:
+def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", within: float = WITHIN) -> Table:
     """Returns a rich table under its legend: front rows marked and bright, dominated ones dimmed; a column for each task if
-    there are at most `tasks_shown`."""
+    there are at most TASKS."""
     from rich.table import Table
     from rich.text import Text
 
-    tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
+    tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= TASKS else []
     above = "\n".join(filter(None, (title, legend(summaries, objectives, within))))
     table = Table(
         title=Text(above, "table.title") if above else None, title_justify="left", header_style="bold", pad_edge=False
@@ -84,16 +82,16 @@ def show_front(summaries: Sequence[Summary], sweep: Sweep, answer: Answer, title
     console.print(answer.text, markup=False, soft_wrap=True, style="bold")
 
 
-def markdown(summaries: Sequence[Summary], objectives: Objectives, within: float = WITHIN, limit: int = 40) -> str:
-    """Returns a Markdown table for the description of the sweep's run: front rows first, at most `limit` rows."""
+def markdown(summaries: Sequence[Summary], objectives: Objectives, within: float = WITHIN) -> str:
+    """Returns a Markdown table for the description of the sweep's run: front rows first, at most ROWS rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
     columns = front_columns(summaries, objectives, tasks)
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
-    cells = [[column.label for column in columns], *([column.text(row) for column in columns] for row in rows[:limit])]
+    cells = [[column.label for column in columns], *([column.text(row) for column in columns] for row in rows[:ROWS])]
     lines = ["| " + " | ".join(map(plain, row)) + " |" for row in cells]
     lines.insert(1, "| " + " | ".join("---" for _ in columns) + " |")
-    if len(rows) > limit:
-        lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
+    if len(rows) > ROWS:
+        lines.append(f"\n{len(rows) - ROWS} more configurations are in `{FRONT_CSV}`.")
     above = f"{plain(says)}\n\n" if (says := legend(summaries, objectives, within)) else ""
     return above + "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from craft.words import list_some, nearest, plural, points
 from orchestrator.results.answer import REASONS, Answer
 from orchestrator.results.front import SEEDS, above_guessing, enough_of, knee
-from orchestrator.results.metrics import P_ENOUGH, label_of, number
+from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label, label_of, number
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.front_tables import describe_trials, full_label
+from orchestrator.review.front_tables import describe_trials
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import Enough, Objectives
 
-SEARCH, SIZE = "search_score", "trainable_parameters"
+SEARCH = "search_score"
 RULES = ("answer", "enough", "knee", "best", "smallest-within:1", "under:70000")
 
 
