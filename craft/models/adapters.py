@@ -31,11 +31,9 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 LONGEST, LARGEST = 16 * 2**20, 1e9
 """The most bytes of a configuration, and its largest number."""
 PATTERN_SECONDS = 5.0
-_PATTERNS = ("modules", "pattern", "target")
-"""Parts of the names of fields whose texts PEFT reads as regular expressions."""
-_RANKS = ("r", "init_r", "target_r", "rank_pattern")
-_FREE_RANKS = ("LOKR",)
-"""Types whose rank may be larger than any weight."""
+_PATTERNS = ("modules", "pattern", "target", "projection_map")
+"""Parts of the names of fields whose texts are read as regular expressions."""
+_RANKS = ("r", "init_r", "target_r", "rank_pattern", "bottleneck", "groups", "order")
 _WRAPPERS = ("modules_to_save", "original_module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Parts of names in a training state that are in no saved adapter."""
 _MATCH = r"""
@@ -179,15 +177,19 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
 
 
 def check_ranks(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises ValueError if the configuration has a larger rank than any stored weight: PEFT would allocate it first."""
-    largest = max((size for shape in shapes.values() for size in shape), default=LARGEST)
-    for name in _RANKS if config["peft_type"] not in _FREE_RANKS else ():
+    """Raises ValueError if the configuration has a larger rank than the stored weights: PEFT would allocate it first."""
+    kind, largest = config["peft_type"], max((size for shape in shapes.values() for size in shape), default=LARGEST)
+    most: dict[str, float] = {"groups": len(shapes), "order": max(map(len, shapes.values()), default=0)}
+    if kind == "LORETTA":  # its weights have the factors of the bottleneck as sizes, three at most
+        most["bottleneck"] = largest**3
+    declared = PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)].__dataclass_fields__
+    for name in [name for name in _RANKS if name in declared and kind != "LOKR"]:  # its rank may exceed every weight
         value = config.get(name) or 0
         rank = max(value.values()) if isinstance(value, dict) else value
-        if rank > largest:
+        if rank > most.get(name, largest):
             raise ValueError(
-                f"{folder / CONFIG_FILE}: {name} says rank {rank:,}, and no weight in {WEIGHTS_FILE} is so large: one of the "
-                "two files is of another adapter"
+                f"{folder / CONFIG_FILE}: {name} is {rank:,}, which is more than {WEIGHTS_FILE} holds: one of the two files is "
+                "of another adapter"
             )
 
 
@@ -212,7 +214,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for item in value:
+        for item in (*value, *(value.values() if isinstance(value, dict) else ())):
             yield from _texts(item)
 
 
