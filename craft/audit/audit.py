@@ -29,7 +29,7 @@ from craft.models.loading import load_model
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import PREDICTIONS_FILE, read_file
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
-from craft.spec import BUDGET, RECOVERY
+from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.metrics import CLOZE, METRICS, decide, sides_of
@@ -134,12 +134,11 @@ class _Auditor:
         return Audit(
             adapter, self._metric, len(uncut), changes.parameters, uncut.score(), without.score(), tuple(sizes),
             within, sure, self._data.train is not None, changes.shares(), tuple(lines), self._form,
-            _helps(uncut, without, within), self._count_seen(),
+            _helps(uncut, without, within), self._count_seen(adapter.run),
         )  # fmt: skip
 
-    def _count_seen(self) -> int:
+    def _count_seen(self, run: RunSpec | None) -> int:
         """Counts the rows that the adapter's own run trained on, if that and its data are here."""
-        run = self._folder.run
         with suppress(ValueError, OSError):
             if run is not None and (run.data.root or run.task.startswith(("toy/", "custom/"))):
                 task = find_task(run.task, run.data)

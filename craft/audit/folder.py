@@ -70,9 +70,9 @@ class Folder:
 
     @property
     def moves_base(self) -> bool:
-        """Whether loading the adapter subtracts its start from the base's weights (PiSSA, OLoRA, CorDA)."""
+        """Whether loading the adapter subtracts its start from the base's weights (PiSSA, OLoRA, CorDA, MiLoRA)."""
         start = self.config.get("init_lora_weights")
-        return isinstance(start, str) and start.lower() not in STAYS
+        return self.peft_type == "MILORA" or (isinstance(start, str) and start.lower() not in STAYS)
 
     @property
     def words(self) -> int | None:

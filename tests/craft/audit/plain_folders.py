@@ -9,6 +9,8 @@ import peft
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from craft.tuners.low_rank import MiloraConfig
+
 BOTH = ["query", "value"]
 CONFIGS = {
     "lora": peft.LoraConfig(r=4, target_modules=BOTH),
@@ -23,6 +25,7 @@ CONFIGS = {
     "adalora": peft.AdaLoraConfig(init_r=4, target_r=2, total_step=10, target_modules=BOTH),
     "pissa": peft.LoraConfig(r=4, init_lora_weights="pissa", target_modules=BOTH),
     "olora": peft.LoraConfig(r=4, init_lora_weights="olora", target_modules=BOTH),
+    "milora": MiloraConfig(r=4, target_modules=BOTH),
 }
 
 

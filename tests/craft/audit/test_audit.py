@@ -97,7 +97,7 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("helpful")
-@pytest.mark.parametrize("name", ["pissa", pytest.param("olora", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["pissa", "milora", pytest.param("olora", marks=pytest.mark.slow)])
 def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """Its sizes are of the base as it is stored, whose score it has without its change."""
     model = saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
@@ -170,9 +170,9 @@ def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
     assert unchanged == {name for name in cut if "classifier" in name}, "the task head stays, nothing was cut off it"
 
 
-def own_adapter(base: str, folder: Path) -> RunSpec:
+def own_adapter(base: str, folder: Path, name: str = "lora") -> RunSpec:
     """An adapter with the record of its run on 60 rows, scored on 30; returns the run."""
-    saved(base, CONFIGS["lora"], folder)
+    saved(base, CONFIGS[name], folder)
     training = TrainingSettings(train_examples=60, eval_examples=30, max_length=24)
     spec = RunSpec(model=base, task="toy/sentiment", method="lora", training=training)
     fingerprint = splits_of(spec, find_task(spec.task, spec.data)).fingerprint
@@ -181,9 +181,10 @@ def own_adapter(base: str, folder: Path) -> RunSpec:
     return spec
 
 
-def test_an_adapter_of_a_sweep_is_scored_on_the_rows_that_the_sweep_reports(tiny_bert: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["lora", "pissa"])
+def test_an_adapter_of_a_sweep_is_scored_on_the_rows_that_the_sweep_reports(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """The same rows from a file give the same score; rows of its training among them are a doubt."""
-    spec = own_adapter(tiny_bert, tmp_path / "own")
+    spec = own_adapter(tiny_bert, tmp_path / "own", name)
     splits = splits_of(spec, find_task(spec.task, spec.data))
     names = ("negative", "positive")
     held, learnt = (
