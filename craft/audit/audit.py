@@ -148,16 +148,16 @@ class _Auditor:
 
     def _read_changes(self) -> tuple[Any, Changes]:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
-        model, stored, task = self._load(self._folder), self._folder.moves_base, self._task
-        pad = self._tokenizer.pad_token_id
-        base = load_model(Base(self._folder.base, task.kind, task.labels, pad_token_id=pad)) if stored else None
+        folder, task, pad = self._folder, self._task, self._tokenizer.pad_token_id
+        model, stored = self._load(folder), folder.moves_base
+        base = load_model(Base(folder.base, task.kind, task.labels, folder.revision, pad_token_id=pad)) if stored else None
         changes = changes_of(model, base)
-        if (cut := self._folder.cut) is not None:  # of low-rank matrices the model has the products
+        if (cut := folder.cut) is not None:  # of low-rank matrices the model has the products
             changes = replace(changes, parameters=min(cut[1], changes.parameters))
-        if self._folder.peft_type == CRAFT:
-            self._whole, self._cut_model = self._folder, model
+        if folder.peft_type == CRAFT:
+            self._cut_model = model
             return model, changes
-        self._whole = write_lora(self._folder, changes, self._scratch / "whole")
+        self._whole = write_lora(folder, changes, self._scratch / "whole")
         self._cut_model = self._load(self._whole)
         check_change(model, self._cut_model)
         if not stored:

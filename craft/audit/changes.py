@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,7 @@ def write_lora(folder: Folder, changes: Changes, to: Path, *, equal_ranks: bool 
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": folder.config.get("base_model_name_or_path") or folder.base,
+        "revision": folder.config.get("revision"),
         **write_products(tensors, changes.spectra, sizes, torch.float32),
         "target_modules": sorted(sizes),
         "modules_to_save": folder.config.get("modules_to_save"),
@@ -188,7 +189,7 @@ def write_adapter(folder: Folder, weights: dict[str, torch.Tensor], config: dict
         (aside / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
     write_folder(to, fill)
-    return Folder(to, config, {name: tuple(weight.shape) for name, weight in weights.items()}, folder.base)
+    return replace(folder, path=to, config=config, shapes={name: tuple(weight.shape) for name, weight in weights.items()})
 
 
 def copy_texts(folder: Path, to: Path) -> None:

@@ -24,7 +24,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.files import read_rows
 from craft.tasks.task import Kind, Task
-from craft.trainer.adapter_folder import read_record
+from craft.trainer.adapter_folder import read_record, refuse_other_model
 from craft.words import format_bytes
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Folder:
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     base: str
+    revision: str | None = None
 
     @property
     def peft_type(self) -> str:
@@ -83,7 +84,8 @@ class Folder:
     def run(self) -> RunSpec | None:
         """The run of this package that trained it, on the base that is here; None if none did."""
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return RunSpec.model_validate(read_record(self.path)["spec"]).model_copy(update={"model": self.base})
+            spec = RunSpec.model_validate(read_record(self.path)["spec"])
+            return spec.model_copy(update={"model": self.base, "revision": self.revision})
         return None
 
     @property
@@ -99,7 +101,7 @@ class Folder:
         names = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
         has_tokenizer = (self.path / "tokenizer_config.json").is_file() and any((self.path / name).is_file() for name in names)
         if not has_tokenizer:
-            return load_tokenizer(self.base)
+            return load_tokenizer(self.base, revision=self.revision)
         try:
             for name in (*names, "tokenizer_config.json"):
                 if (self.path / name).is_file() and (self.path / name).stat().st_size > VOCABULARY:
@@ -111,7 +113,7 @@ class Folder:
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
-        model = load_model(Base(self.base, kind, labels, pad_token_id=pad_token_id))
+        model = load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id))
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
                 model.resize_token_embeddings(self.words)
@@ -150,7 +152,11 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
     if not model or len(str(model)) > LONGEST_NAME:
         raise ValueError(f"{path / CONFIG_FILE} names no base model; give it as --base")
     _refuse_quantized(path, str(model))
-    return Folder(path, config, shapes, str(model))
+    named = model == config.get("base_model_name_or_path")
+    folder = Folder(path, config, shapes, str(model), config.get("revision") if named else None)
+    if folder.run is not None:
+        refuse_other_model(folder.base, read_record(path))
+    return folder
 
 
 def _described(path: Path) -> str:
@@ -259,6 +265,7 @@ def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
         training = training.without_head()
     spec = RunSpec(
         model=folder.base,
+        revision=folder.revision,
         task=f"custom/{NAME}",
         method="craft" if folder.peft_type == CRAFT else "lora",
         training=training,

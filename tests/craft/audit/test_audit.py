@@ -23,6 +23,7 @@ from craft.audit.verdict import Answers, Audit, Size, compare_answers
 from craft.models import Base
 from craft.models.adapters import WEIGHTS_FILE
 from craft.models.loading import load_model
+from craft.results import MODEL_DIGEST
 from craft.scoring.scorer import splits_of
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -214,9 +215,28 @@ def test_an_adapter_is_read_as_it_was_trained(tiny_bert: str, tmp_path: Path) ->
     assert [as_trained(own, data).max_length for data in (plain, replace(plain, max_length=99))] == [24, 99]
     with pytest.raises(ValueError, match="go with --data"):
         audit_adapter(tmp_path / "own", Data(label="label"))
+    record = json.loads((tmp_path / "own" / "run.json").read_text())
+    (tmp_path / "own" / "run.json").write_text(json.dumps(record | {"facts": {MODEL_DIGEST: "0" * 64}}))
+    with pytest.raises(ValueError, match="Give the model that it was trained on as the base"):
+        audit_adapter(tmp_path / "own", Data())
     (tmp_path / "own" / "run.json").unlink()
     with pytest.raises(ValueError, match="name the held-out rows by --data"):
         audit_adapter(tmp_path / "own", Data())
+
+
+def test_the_base_has_the_revision_that_the_adapter_names(
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tiny_bert, CONFIGS["pissa"], tmp_path / "whole")
+    model.peft_config["default"].revision = "v1"
+    model.save_pretrained(tmp_path / "whole")
+    read = list[Base]()
+    for place in ("audit", "folder"):
+        monkeypatch.setattr(f"craft.audit.{place}.load_model", lambda base: read.append(base) or load_model(base))
+    audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
+    assert {base.revision for base in read} == {audit.folder.revision} == {"v1"}
+    elsewhere = shutil.copytree(tiny_bert, tmp_path / "elsewhere")
+    assert read_folder(tmp_path / "whole", str(elsewhere)).revision is None
 
 
 def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 400) -> Audit:
