@@ -29,6 +29,7 @@ from craft.models.loading import load_model
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import PREDICTIONS_FILE, read_file
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
+from craft.scoring.words import read_column
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import check_texts
@@ -240,7 +241,7 @@ class _Auditor:
             return Answers(primary, sides_of(self._task, primary, *sides))
         (file,) = (place / PREDICTIONS_FOLDER).glob("reported.jsonl*")
         lines = read_file(file)
-        return Answers(primary, tuple(np.array([line[column] for line in lines]) for column in METRICS[primary].reads))
+        return Answers(primary, tuple(read_column(lines, name) for name in METRICS[primary].reads))
 
     def _check_order(self, uncut: Answers) -> None:
         """Raises ValueError if another order of the labels fits the head far better."""

@@ -219,12 +219,12 @@ class WordScorer:
         """Computes the accuracies of questions; of instructions the task's metric and all that need no more than is there."""
         if self._questions:
             return commonsense.score(groups, *([line[name] for line in predictions] for name in ("answer", "label")))
-        sums, tokens = (_column(predictions, name) for name in METRICS["likelihood"].reads)
+        sums, tokens = (read_column(predictions, name) for name in METRICS["likelihood"].reads)
         loss = -sums.sum() / tokens.sum()
         # A ratio's error, by how far each response's sum is from the mean's.
         squares, rows = float(np.square(sums + loss * tokens).sum()), len(predictions)
         values = {
-            name: 100 * metric.compute(*(_column(predictions, column) for column in metric.reads))
+            name: 100 * metric.compute(*(read_column(predictions, column) for column in metric.reads))
             for name, metric in METRICS.items()
             if metric is self._metric
             or (name in self._task.metrics and not metric.package and {*metric.reads} <= predictions[0].keys())
@@ -239,7 +239,7 @@ class WordScorer:
     def _credits(self, predictions: Sequence[Prediction], groups: Sequence[str], name: str) -> dict[str, str]:
         """Returns the fact `name`; of questions that of the mean over groups of the share of right answers."""
         if not self._questions:
-            sides = [_column(predictions, column) for column in self._metric.reads] if self._metric.credits else []
+            sides = [read_column(predictions, column) for column in self._metric.reads] if self._metric.credits else []
 
             def score(rows: NDArray[np.bool_]) -> float:
                 return 100 * self._metric.compute(*(side[rows] for side in sides))
@@ -258,6 +258,7 @@ def _mark(cut: bool) -> dict[str, bool]:
     return {"cut": True} if cut else {}
 
 
-def _column(predictions: Sequence[Prediction], name: str) -> NDArray[Any]:
+def read_column(predictions: Sequence[Prediction], name: str) -> NDArray[Any]:
+    """Returns a column of predictions: texts without blanks around them, or float64."""
     cells = [prediction[name] for prediction in predictions]
     return np.array([cell.strip() if isinstance(cell, str) else float(cell) for cell in cells])

@@ -66,6 +66,14 @@ def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_p
         audit_adapter(tmp_path / "whole", Data(data.held_out))
 
 
+def test_blanks_around_an_answer_count_for_nothing(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    yes = AutoTokenizer.from_pretrained(tiny_llama)("yes", add_special_tokens=False)["input_ids"]
+    monkeypatch.setattr("craft.scoring.words.generate", lambda _model, _tokenizer, prompts, *_: [yes] * len(prompts))
+    data = _data(tmp_path, [(ask, " yes ") for ask, _ in PAIRS], metric="exact_match", plain=True)
+    assert audit_adapter(tmp_path / "whole", data).score == 100
+
+
 @pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str, tmp_path: Path) -> None:
     pairs = [(f"number {at}: ", "odd" if at % 2 else "even") for at in range(24)]
