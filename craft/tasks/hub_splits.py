@@ -15,13 +15,17 @@ def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Row
     Raises:
         DataUnavailable: it is not there, or not in the cache and the hub cannot be asked. `advice` is another way out.
     """
-    from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
+    from datasets import ClassLabel, Dataset, DatasetDict, ReadInstruction, concatenate_datasets, load_dataset, load_from_disk
 
     place = Path(source.path).expanduser()
+    split, part, _ = source.split.partition("[")
     try:
         if (place / "state.json").is_file() or (place / "dataset_dict.json").is_file():  # what `save_to_disk` writes
             stored = load_from_disk(str(place))
-            loaded = stored[source.split] if isinstance(stored, DatasetDict) else stored
+            loaded = stored[split] if isinstance(stored, DatasetDict) else stored
+            if part:
+                pieces = ReadInstruction.from_spec(source.split).to_absolute({split: len(loaded)})
+                loaded = concatenate_datasets([loaded.select(range(piece.from_, piece.to)) for piece in pieces])
         else:
             path = str(place) if place.is_dir() else source.path
             loaded = load_dataset(path, source.name, split=source.split, revision=source.revision)

@@ -234,7 +234,8 @@ def test_a_split_gives_the_rows_of_a_file(tmp_path: Path, kind: str) -> None:
     assert read[0].train["text"][:] == read[1].train["text"][:]
 
 
-def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["saved", "arrow", "parquet"])
+def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path, kind: str) -> None:
     hidden = datasets.Dataset.from_dict({"body": TEXTS, "queue": [-1] * 60}, features=FEATURES)
     datasets.DatasetDict({"train": ROWS, "test": hidden}).save_to_disk(str(tmp_path / "set"))
     own: dict[str, Any] = {"text": "body", "label": "queue", "train": {"path": str(tmp_path / "set")}}
@@ -243,11 +244,12 @@ def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path) -> None:
     task = find_task("custom/letters", data)
     with pytest.raises(ValueError, match="set test, row 1: column 'queue' holds nothing"):
         load_splits(task, data)
-    write_dataset(tmp_path / "files", "parquet")
-    own |= {"train": {"path": str(tmp_path / "files"), "split": "train[:30]"}, "validation": None}
+    whole = write_dataset(tmp_path / "files", kind)["train"]
+    own |= {"train": whole | {"split": "train[:50%]"}, "validation": whole | {"split": "train[-20:-10]+train[-10:]"}}
     data = DataSettings.model_validate({"custom": {"letters": own}})
     splits = load_splits(find_task("custom/letters", data), data)
-    assert len(splits.train) + len(splits.search) + len(splits.reported[""]) == 30
+    assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
+    assert splits.reported[""]["text"][:] == TEXTS[-20:]
 
 
 def test_a_hub_that_is_away_is_named_with_what_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
