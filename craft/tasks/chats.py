@@ -88,7 +88,7 @@ def read_row(rows: Rows, settings: CustomTask, row: int) -> Iterator[Example]:
         return
     place, chat = f"{rows.place(row)}: column {settings.messages!r}", cells[settings.messages]
     options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
-    if rows.source.endswith(".parquet"):  # its records have every key that any record has
+    if not rows.source.lower().endswith((".json", ".jsonl")):  # Arrow's records have every key that any record has
         chat, options = _without_nulls(chat), _without_nulls(options)
     options = {name: _read_option(cell, f"{rows.place(row)}: column {name!r}") for name, cell in options.items() if cell}
     options = {name: option for name, option in options.items() if option}

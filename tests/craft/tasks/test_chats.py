@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -27,7 +28,8 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.chats import ChatForm, control_tokens, to_dataset
 from craft.tasks.custom import check_texts
-from craft.tasks.files import DataError, read_rows
+from craft.tasks.files import DataError
+from craft.tasks.hub_splits import read_source
 from craft.tasks.prompts import PROMPTS, encode
 from craft.tasks.splits import load_splits
 
@@ -190,7 +192,7 @@ def form(tiny_llama: str) -> Callable[..., ChatForm]:
 def taught(form: ChatForm, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
     data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
     check_texts(data, form.tokenizer, form.settings)
-    split = to_dataset(read_rows(data.train), data)
+    split = to_dataset(read_source(data.train), data)
     return list(zip(*form.texts(split[: len(split) // 2])[:2], strict=True))
 
 
@@ -294,12 +296,20 @@ def test_what_a_model_would_not_read_is_refused_with_its_line(
         check_texts(data, made.tokenizer, made.settings)
 
 
-def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., ChatForm], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["chat.parquet", "CHAT.PARQUET", "saved"])
+def test_chats_of_arrow_have_no_nulls_of_their_neighbours(
+    form: Callable[..., ChatForm], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = {"type": "function", "function": {"name": "time", "arguments": {"zone": "CET"}}}
     table = pyarrow.table({"talk": [USED, reply("", tool_calls=[other])]})
-    pyarrow.parquet.write_table(table, tmp_path / "chat.parquet")
-    given = CustomTask(kind="generation", train=str(tmp_path / "chat.parquet"), messages="talk")
-    split = to_dataset(read_rows(given.train), given)
+    pyarrow.parquet.write_table(table, tmp_path / name)
+    train: Any = str(tmp_path / name)
+    if name == "saved":
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        datasets.Dataset.from_parquet(train).save_to_disk(str(tmp_path / "set"))
+        train = {"path": str(tmp_path / "set")}
+    given = CustomTask(kind="generation", train=train, messages="talk")
+    split = to_dataset(read_source(given.train), given)
     assert form(TOOL_TEMPLATE).texts(split[:]).responses == [
         '<call>weather {"city": "Oslo"}</call><end>',
         '<call>time {"zone": "CET"}</call><end>',
