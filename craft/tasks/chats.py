@@ -196,10 +196,6 @@ class ChatForm:
     def templated(self) -> bool:
         return bool(self.tokenizer.chat_template) and self.settings.prompt != "none"
 
-    def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
-        """Writes what comes before the response to the turns in `text`."""
-        return self._ask(_example(text, "", extras), training)
-
     def texts(self, rows: Mapping[str, Sequence[str]]) -> Texts:
         """Returns the texts of rows, the template's end of a turn with the response. Raises ValueError if the template refuses
         a chat, or leaves something of a reply out."""
@@ -217,7 +213,7 @@ class ChatForm:
         return every
 
     def notes(self, rows: Mapping[str, Sequence[str]]) -> list[str]:
-        if not self.templated or self.texts(rows).asked[0] == self.prompt(rows["text"][0], rows["extras"][0]):
+        if not self.templated or self.texts(rows).asked[0] == self._ask(_example(rows["text"][0], "", rows["extras"][0])):
             return []
         return ["the chat template begins an answer in another way than it writes a reply: answers begin as replies do"]
 

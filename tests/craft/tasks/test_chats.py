@@ -49,6 +49,11 @@ def data_of(folder: Path, rows: list[dict[str, Any]], **block: Any) -> DataSetti
     return DataSettings(custom={"chat": CustomTask(kind="generation", train=str(folder / "chat.jsonl"), **block)})
 
 
+def prompt(form: ChatForm, *said: str, text: str | None = None) -> str:
+    rows = {"text": [text or json.dumps(turns(*said))], "response": ["a"], "extras": ["{}"]}
+    return form.texts(rows).asked[0]
+
+
 def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) -> None:
     chats = [turns(f"q{n}", f"a{n}", f"and {n}?", f"also {n}") for n in range(40)]
     chats[7][1] |= {"tool_calls": [CALL]}
@@ -107,7 +112,7 @@ def test_an_instruction_may_have_an_input(tmp_path: Path, tiny_llama: str) -> No
     assert sorted(json.loads(text)[0]["content"] for text in texts)[:2] == ["Translate.", "Translate.\n\nword 1"]
     form = ChatForm(AutoTokenizer.from_pretrained(tiny_llama), GenerationSettings())
     expected = PROMPTS["alpaca"].for_evaluation
-    written = {form.prompt(text) for text in texts}
+    written = {prompt(form, text=text) for text in texts}
     assert written == {expected("Translate."), *(expected("Translate.", f"word {n}") for n in range(1, 30))}
 
 
@@ -147,14 +152,15 @@ def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_resp
 def test_without_a_template_questions_take_the_settings_and_chats_are_refused(tiny_llama: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     form = ChatForm(tokenizer, GenerationSettings(prompt="llm_adapters"))
-    assert form.prompt(json.dumps(turns("q"))) == PROMPTS["llm_adapters"].for_evaluation("q")
-    assert form.prompt(json.dumps(turns("q")), training=True) == PROMPTS["llm_adapters"].for_training("q")
-    assert ChatForm(tokenizer, GenerationSettings(prompt="none")).prompt(json.dumps(turns("q"))) == "q"
+    texts = form.texts({"text": [json.dumps(turns("q"))], "response": ["a"], "extras": ["{}"]})
+    assert texts.asked == [PROMPTS["llm_adapters"].for_evaluation("q")]
+    assert texts.contexts == [PROMPTS["llm_adapters"].for_training("q")]
+    assert prompt(ChatForm(tokenizer, GenerationSettings(prompt="none")), "q") == "q"
     with pytest.raises(ValueError, match="has no chat template"):
-        form.prompt(json.dumps(turns("q", "a", "more")))
+        prompt(form, "q", "a", "more")
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ValueError, match="refuses a chat: roles must alternate"):
-        form.prompt(json.dumps(turns("q")))
+        prompt(form, "q")
 
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
@@ -319,7 +325,7 @@ def test_chats_of_arrow_have_no_nulls_of_their_neighbours(
 @pytest.mark.parametrize("expression", ["strftime_now('%d %b %Y')", "date_string"])
 def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., ChatForm], tmp_path: Path, expression: str) -> None:
     template = f"[{{{{ {expression} }}}}]" + TEMPLATE
-    written = [form(template, **day).prompt(json.dumps(turns("q"))) for day in ({}, {"date": "2025-01-31"})]
+    written = [prompt(form(template, **day), "q") for day in ({}, {"date": "2025-01-31"})]
     assert [text[:13] for text in written] == ["[26 Jul 2024]", "[31 Jan 2025]"]
     data = data_of(tmp_path, [{"talk": turns("q", "a")}] * 2, messages="talk").model_dump()
     runs = [
@@ -329,7 +335,7 @@ def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., ChatFor
     assert runs[0].key != runs[1].key
     assert RunSpec.model_validate_json(runs[1].model_dump_json()).key == runs[1].key
     with pytest.raises(ValueError, match="cannot decide"):
-        form("{{ strftime_now(messages[0].content) }}").prompt(json.dumps(turns("q")))
+        prompt(form("{{ strftime_now(messages[0].content) }}"), "q")
 
 
 def test_a_control_token_in_a_text_is_refused(form: Callable[..., ChatForm], tmp_path: Path) -> None:
