@@ -62,6 +62,8 @@ class WordScorer:
         self._chooses = self._settings.score == CLOZE if self._questions else task.primary == CLOZE
         self._writes = not self._chooses if self._questions else "output" in self._metric.reads
         self._positions = positions(tokenizer, model)
+        if self._writes and (most := self._settings.max_new_tokens) >= self._positions:
+            raise ValueError(f"max_new_tokens {most}: prompt and answer have {self._positions} positions; give fewer")
         self._reported = {split_name(suffix): split for suffix, split in splits.reported.items()}
         length = longest_input(spec.training.max_length, tokenizer, model)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from craft.results import RunFailed
 from craft.scoring.predictions import read_predictions
 from craft.settings import DataSettings
 from craft.spec import RunSpec
@@ -64,6 +65,14 @@ def test_answers_are_compared_with_the_responses(tiny_llama: str, tmp_path: Path
     outputs, responses = ([row[name] for row in rows] for name in ("output", "response"))
     assert result.metrics["score"] == pytest.approx(metrics.CHRF().corpus_score(outputs, [responses]).score)
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
+
+
+def test_an_answer_as_long_as_the_models_positions_is_refused_before_the_training(tiny_llama: str, tmp_path: Path) -> None:
+    spec = spec_of(tiny_llama, tmp_path, "exact_match")
+    generation = spec.data.generation.model_copy(update={"max_new_tokens": 384})
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"generation": generation})})
+    with pytest.raises(RunFailed, match="max_new_tokens 384: prompt and answer have 384 positions"):
+        train_run(spec, tmp_path, report=lambda progress: pytest.fail("it trained"))
 
 
 def test_cloze_takes_the_likeliest_of_the_files_answers(tiny_llama: str, tmp_path: Path) -> None:
