@@ -78,6 +78,8 @@ class WordScorer:
         lost = f"{train.lost} of {train.lost + len(train)} training texts left out: no response within {length} tokens"
         self.notes, self.facts = [lost] if train.lost else [], dict[str, Any]()
         if self._questions:
+            for split in self._reported.values() if self._chooses else ():
+                self._form.options(split[:])  # what cannot be read is an error before the training, not after it
             self._search_texts = encoded("search", splits.search)
             self.facts["generation"] = self._settings.model_dump(mode="json")
             self.facts |= {"mixture": commonsense.mixture(spec.data).name, "tests": reported}
@@ -93,7 +95,7 @@ class WordScorer:
             collator = Collator(int(self._tokenizer.pad_token_id))
             loss["loss"] = mean_token_loss(model, self._search_texts, collator, self._batch_size)
             if not math.isfinite(loss["loss"]):
-                raise ValueError(f"the loss on the search split is {loss['loss']}")
+                raise ValueError(f"the loss on the search split is {loss['loss']}: training has diverged")
         predictions, groups = self._predict(model, split, "search"), self._groups(split)
         values, self.searched = self._metrics(predictions, groups) | loss, self._credits(predictions, groups, SEARCH_CREDITS)
         return {f"search_{name}": value for name, value in values.items()}

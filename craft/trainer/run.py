@@ -141,8 +141,6 @@ class Run:
             with self.scoring():
                 scores = self.scorer.search(self.model)
                 metrics = current().ask_first(lambda: scores)
-        except ValueError as error:
-            raise RunFailed(f"training diverged by step {loop.step}: {error}") from error
         except Leave:
             self._leave()
             raise
@@ -163,10 +161,13 @@ class Run:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Names the memory errors of scoring inside, and leaves no memory of its large batches taken."""
+        """Names the errors of scoring inside, and leaves no memory of its large batches taken."""
         named = name_memory_errors(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True)
-        with named, self.meter.phase("score"):
-            yield
+        try:
+            with named, self.meter.phase("score"):
+                yield
+        except ValueError as error:
+            raise RunFailed(f"scoring after step {self.loop.step} failed: {error}") from error
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
@@ -241,13 +242,10 @@ def finish(run: Run) -> RunResult:
     assert best.weights is not None, "a run ends with an evaluation"
     if best.step != steps:
         restore_trainable(run.model, best.weights)
-    try:
-        with run.scoring():
-            reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
-            forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
-            costs = run.meter.costs()
-    except ValueError as error:
-        raise RunFailed(f"training diverged: {error}") from error
+    with run.scoring():
+        reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
+        forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
+        costs = run.meter.costs()
     metrics = best.metrics | reported.metrics | forgotten
     describe = run.spec.row.describe
     if describe is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,18 @@ def test_texts_without_a_response_in_them_are_left_out_and_all_of_them_is_an_err
 ) -> None:
     with pytest.raises(RunFailed, match=r"none of 16 texts .* max_length 64"):
         train_run(words_spec(training={"max_length": 64}), tmp_path)
+
+
+def test_a_test_question_that_cannot_be_read_is_an_error_before_the_training(
+    words_spec: Callable[..., RunSpec], root: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(root, tmp_path / "data")
+    file = tmp_path / "data" / "commonsense" / "dataset" / "piqa" / "test.json"
+    file.write_text(file.read_text().replace("Solution2: 2", "2"))
+    spec = words_spec(generation={"tests": ["piqa"], "score": "cloze"})
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"root": str(tmp_path / "data")})})
+    with pytest.raises(RunFailed, match=r"^no question or no text of an option in"):
+        train_run(spec, tmp_path / "run", report=lambda progress: pytest.fail("it trained"))
 
 
 def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:

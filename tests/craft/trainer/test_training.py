@@ -130,6 +130,17 @@ def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_pa
     assert not (tmp_path / "adapter").exists()
 
 
+def test_an_error_while_scoring_is_not_called_a_divergence(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("odd rows")
+
+    monkeypatch.setattr(HeadScorer, "reported", refuse)
+    with pytest.raises(RunFailed, match=r"^scoring after step 1 failed: odd rows$"):
+        train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message", "kind"),
     [
