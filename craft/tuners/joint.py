@@ -247,8 +247,13 @@ class JointTuner(BaseTuner):
             del self.parts[adapter_name]
 
     def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> Any:
-        unwrap_heads(self.model)
-        model = super()._unload_and_optionally_merge(*args, **kwargs)
+        wrappers = unwrap_heads(self.model)
+        try:
+            model = super()._unload_and_optionally_merge(*args, **kwargs)
+        except BaseException:  # such as a refused merge, after which the adapter can still be saved
+            for name, wrapper in wrappers.items():
+                self.model.set_submodule(name, wrapper)
+            raise
         self._prepare_hook.remove()
         return model
 
@@ -264,8 +269,8 @@ def name_linear_layers(config: Any, model: nn.Module) -> None:
     _maybe_include_all_linear_layers(config, model)
 
 
-def unwrap_heads(model: nn.Module) -> None:
-    """Puts the trained head, and any other module of `modules_to_save`, in the place of PEFT's wrapper around it.
+def unwrap_heads(model: nn.Module) -> dict[str, Any]:
+    """Puts the trained head, and any other module of `modules_to_save`, in the place of PEFT's wrapper. Returns the wrappers.
 
     PEFT's unloading does so too. But its tuners other than LoRA then ask the head for a `weight` of its own, which a head of
     two layers (RoBERTa, MPNet, ELECTRA) does not have.
@@ -274,6 +279,7 @@ def unwrap_heads(model: nn.Module) -> None:
     for name, wrapper in wrappers.items():
         head = wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
         model.set_submodule(name, head)
+    return wrappers
 
 
 def parameter(*shape: int) -> nn.Parameter:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,20 @@ def test_a_deleted_adapter_is_gone_from_everything_that_held_it(kind: str, tiny_
     assert [name for _, name, mapping in held if "gone" in mapping] == []
     assert all("stays" in mapping for owner, _, mapping in held if isinstance(owner, BaseTunerLayer))
     assert {tuple(layer.active_adapters) for layer in layers_of(model).values()} == {("stays",)}
+
+
+@pytest.mark.parametrize("kind", ["craft", "lotr"])
+def test_a_refused_merge_leaves_the_trained_head(kind: str, tiny_model: TinyModel) -> None:
+    settings: Any = config() if kind == "craft" else LotrConfig(r=2, target_modules=["query"])
+    settings.task_type = "SEQ_CLS"
+    model = get_peft_model(tiny_model("bert", head="classifier"), settings)
+    for layer in layers_of(model).values() if kind == "craft" else ():
+        layer.quantization_backend = SimpleNamespace(backend_name="pretended")
+    before = get_peft_model_state_dict(model)
+    with pytest.raises(ValueError, match=r"(cannot be|are not) merged into"):
+        model.merge_and_unload()
+    assert get_peft_model_state_dict(model).keys() == before.keys()
+    assert any("classifier" in name for name in before)
 
 
 def dictionaries(model: Any) -> Iterator[tuple[Any, str, Any]]:
