@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from peft import NoMatchingPeftModuleError
@@ -166,8 +166,10 @@ class Stack(nn.Module):
         core = self.cores[index]
         return core if core.dtype == dtype and core.device == device else core.to(device, dtype)
 
-    def extra_repr(self) -> str:
-        return f"{self.name}: {self.shape} at ranks {self.ranks}"
+    def train(self, mode: bool = True) -> Self:
+        """Switches the mode, after which cores are computed again: a change of J through `.data` shows in no version."""
+        self._made_with = []
+        return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cores": None, "masks": None, "_made_with": [], "_casts": {}}

@@ -69,6 +69,11 @@ def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
     with torch.inference_mode():
         assert torch.equal(hidden(model), second)
     close(hidden(model), second, 1e-6)
+    with torch.no_grad():  # an average of weights is put in through .data, which raises no version
+        assert torch.equal(hidden(model), second)
+        for j in model.base_model.craft_J.parameters():
+            j.data.mul_(1.1)
+        assert not torch.equal(hidden(model.eval()), second)
     # A part of the model called by itself, past the hook of the whole, sees the present J too.
     optimizer.step()
     inner = model.base_model.model.encoder.layer[0].attention.self.query
