@@ -118,7 +118,7 @@ class Collator:
 
 
 def token_key(spec: RunSpec) -> tuple[object, ...]:
-    """Returns everything but the data's fingerprint and the length that decides the tokens of a run's splits."""
+    """Returns everything but tokenizer, data's fingerprint and length that decides the tokens of a run's splits."""
     training = spec.training
     cuts = training.train_examples, training.eval_examples, training.search_examples
     return spec.model, model_digest(spec.model, spec.revision), spec.revision, spec.protocol, spec.data.model_dump_json(), *cuts
@@ -160,7 +160,7 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
         reported = {suffix: tokens[id(split)] for suffix, split in splits.reported.items()}
         return EncodedSplits(tokens[id(splits.train)], tokens[id(splits.search)], reported)
 
-    return remembered(("tokens", task.name, splits.fingerprint, max_length, key), make)
+    return remembered(("tokens", task.name, splits.fingerprint, max_length, tokenizer.name_or_path, key), make)
 
 
 def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
@@ -208,7 +208,7 @@ def encode_texts(
         offsets, lost = np.cumsum([0, *map(len, arrays)]), len(split) - len(starts)
         return Encoded({"input_ids": np.concatenate(arrays)}, offsets, starts=np.asarray(starts, dtype=np.int64), lost=lost)
 
-    return remembered(("texts", form.name, settings.loss, settings.date, max_length, key), make)
+    return remembered(("texts", form.name, settings.loss, settings.date, max_length, tokenizer.name_or_path, key), make)
 
 
 def _pieces(split: Any) -> Iterator[Any]:

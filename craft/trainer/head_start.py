@@ -170,6 +170,7 @@ def _origin(model: Any, layer: Any, kind: Kind, sample: Encoded, collator: Colla
         "padding": collator.pad_token_id,
         "batch_size": batch_size,
         "bfloat16": computes_in_bfloat16(model),
+        "float32_products": torch.backends.cuda.matmul.fp32_precision,
         "device": next(model.parameters()).device.type,
     }
 

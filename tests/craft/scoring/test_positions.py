@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
-from craft.scoring.encoding import Collator, Encoded, longest_input, places_in_loss, positions
+from craft.scoring.encoding import Collator, Encoded, encode, longest_input, places_in_loss, positions, token_key
 from craft.scoring.generation import generate
 from craft.scoring.passes import can_choose, loss_at, token_loss
-from craft.scoring.scorer import predict
+from craft.scoring.scorer import predict, splits_of
 from craft.settings import GenerationSettings
+from craft.spec import RunSpec
 from tests.craft.methods.cases import CASES
 
 IGNORED = -100
@@ -191,6 +193,17 @@ def norms(monkeypatch: pytest.MonkeyPatch) -> list[DoraLinearLayer]:
 
     monkeypatch.setattr("peft.tuners.lora.dora.torch.linalg.norm", counted)
     return computed
+
+
+def test_the_tokens_of_a_split_are_those_of_its_tokenizer(tiny_bert: str, tmp_path: Path) -> None:
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method="lora")
+    splits = splits_of(spec, spec.task_row)
+    tokenizer = load_tokenizer(tiny_bert)
+    tokenizer.add_tokens(" ".join(splits.train["text"][0].split()[:2]))
+    tokenizer.save_pretrained(tmp_path)
+    both = load_tokenizer(tiny_bert), load_tokenizer(tiny_bert, files=tmp_path)
+    mine, theirs = (encode(splits, spec.task_row, each, 32, key=token_key(spec)).train for each in both)
+    assert theirs.lengths[0] < mine.lengths[0]
 
 
 @pytest.mark.parametrize("training", [True, False])
